@@ -1,0 +1,27 @@
+"""What can go wrong in a way that the user can act on: one clear message and an exit status, never a traceback."""
+
+from __future__ import annotations
+
+
+class ToolkitError(Exception):
+    """A failure whose message is meant for the user; `toolkit` prints it and exits with `exit_status`."""
+
+    exit_status = 1
+
+
+class UserError(ToolkitError):
+    """A mistake in a recipe, an argument or a data file. The message says what, where, and what would be right."""
+
+    exit_status = 2
+
+
+class ParityDrift(ToolkitError):
+    """The gate found the Paddle port to differ from the reference: no training was started."""
+
+    exit_status = 1
+
+
+class Inconclusive(ToolkitError):
+    """The gate could not decide, for example because the reference cannot run on this machine."""
+
+    exit_status = 3
