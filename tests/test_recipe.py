@@ -1,0 +1,177 @@
+"""Recipes: what is wrong is said at its line, what is right reads back the same."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+
+RECIPE = """\
+seed: 7
+data:
+  dataset: cldr_languages
+  max_length: 1024
+  options:
+    languages: [no, fi]
+model:
+  config:
+    layer_norm_eps: 1e-12
+train:
+  epochs: 2
+  learning_rate: 1e-3
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str, name: str = "x.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def problem(path: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as raised:
+        load_recipe(path, overrides)
+    return str(raised.value)
+
+
+def test_a_minimal_recipe_gets_every_default(write):
+    recipe = load_recipe(write(RECIPE))
+    assert recipe.train.batch_size == recipe.train.eval_batch_size == 8
+    assert recipe.output_dir == Path("runs/x")
+    assert recipe.parity.dtype == "both"
+
+
+def test_numbers_and_words_read_as_a_person_reads_them(write):
+    recipe = load_recipe(write(RECIPE))
+    assert recipe.train.learning_rate == 1e-3
+    assert recipe.model.config["layer_norm_eps"] == 1e-12
+    assert recipe.data.options["languages"] == ["no", "fi"]  # Norwegian, not false
+
+
+def test_the_command_line_wins_over_the_file(write):
+    recipe = load_recipe(write(RECIPE), ["train.learning_rate=2e-4", "model.config.attn_layers=[local, lsh]", "seed=3"])
+    assert recipe.train.learning_rate == 2e-4
+    assert recipe.model.config == {"layer_norm_eps": 1e-12, "attn_layers": ["local", "lsh"]}
+    assert recipe.seed == 3
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ("  epochs: 2\n  batch_sise: 4\n", ":12: train.batch_sise: unknown key, did you mean batch_size?"),
+        ("  epochs: 2\n  zzz: 4\n", ":12: train.zzz: unknown key; known: output_dir"),
+        ("  epochs: two\n", ":11: train.epochs: 'two': input should be a valid number"),
+        ("  epochs: -1\n", ":11: train.epochs: -1: input should be greater than 0"),
+        ("  epochs: .nan\n", ":11: train.epochs: nan: input should be"),
+        ("  epochs: 2\n  batch_size: '4'\n", ":12: train.batch_size: '4': input should be a valid integer"),
+        ("  epochs: 2\n  lr_scheduler: linaer\n", ":12: train.lr_scheduler: 'linaer' is not one of linear, cosine"),
+        ("  epochs: 2\n  max_steps: 9\n", ":12: train.max_steps: epochs is set too"),
+        ("  batch_size: 4\n", ":10: train.epochs: missing; set epochs or max_steps"),
+        ("  epochs: 2\n  epochs: 3\n", ":12: train.epochs: written twice, first at line 11"),
+        ("  epochs: [2\n", ": not YAML: expected ',' or ']'"),
+        ("  epochs: &two 2\n  batch_size: *two\n", ":11: anchors and aliases"),
+        ("  epochs: !!python/object/apply:os.getcwd []\n", ":11: train.epochs: the tag"),
+        ("  ? [a]\n  : b\n", ":11: a key must be a word"),
+    ],
+)
+def test_a_mistake_is_reported_at_its_line(write, broken, expected):
+    path = write(RECIPE.replace("  epochs: 2\n", broken))
+    assert problem(path).startswith(f"{path}")
+    assert expected in problem(path)
+
+
+def test_every_mistake_is_reported_in_the_order_of_the_file(write):
+    path = write(RECIPE.replace("seed: 7", "sed: 7").replace("max_length", "max_lenght"))
+    lines = problem(path).splitlines()
+    assert [line.split(": ")[0].rpartition(":")[2] for line in lines] == ["1", "2", "4"]
+    assert "data.max_length: missing" in lines[1]
+
+
+def test_a_mistake_on_the_command_line_says_so(write):
+    path = write(RECIPE)
+    assert problem(path, "train.batch_sise=4").startswith("command line: train.batch_sise: unknown key, did you mean")
+    assert problem(path, "seed.x=4") == "command line: seed.x: seed is the value 7, which has no keys"
+    assert problem(path, "--foo").startswith("command line: '--foo': expected key.path=value")
+    assert problem(path, "model.config.a=[1").startswith("command line: model.config.a:1: not YAML")
+    assert problem(path, "data.max_length=").startswith("command line: data.max_length: None")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data.dataset=json"], "data.files: missing"),
+        (["data.files={train: a}"], "data.files: is for dataset json, csv or text, not for cldr_languages"),
+        (["data.dataset=text", "data.files={train: a}"], "data.dataset: plain text has no labels"),
+        (["tokenizer.kind=sentencepiece"], "tokenizer.kind: give path"),
+        (["tokenizer.kind=sentencepiece", "tokenizer.path=a", "tokenizer.vocab_size=99"], "tokenizer.path: give path"),
+        (["tokenizer.vocab_size=99"], "tokenizer.vocab_size: is for kind: sentencepiece"),
+        (["tokenizer.kind=checkpoint"], "tokenizer.kind: checkpoint takes the tokenizer of model.weights"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(write, overrides, expected):
+    assert expected in problem(write(RECIPE), *overrides)
+
+
+def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
+    write(RECIPE, "reformer_cls.yaml")
+    assert "did you mean" in problem(tmp_path / "reformer_csl.yaml")
+    assert "expected" not in problem(tmp_path / "nowhere" / "x.yaml")
+    assert problem(write("- a\n")).endswith(":1: a recipe is a mapping of keys to values, not a list")
+    assert "data: missing" in problem(write(""))
+    (tmp_path / "latin.yaml").write_bytes("seed: é".encode("latin-1"))
+    assert "not UTF-8" in problem(tmp_path / "latin.yaml")
+    assert "cannot read" in problem(tmp_path)
+
+
+def test_a_hostile_file_is_refused_and_not_expanded(write):
+    assert "anchors" in problem(write("a: &a [x]\nb: &b [*a, *a]\n"))
+    assert "nested too deeply" in problem(write("a: " + "[" * 5000 + "]" * 5000))
+
+
+def test_a_later_stage_can_point_at_the_line(write):
+    path = write(RECIPE)
+    recipe = load_recipe(path, ["model.config.hidden_size=4"])
+    assert str(recipe.error("data.max_length", "too long")) == f"{path}:4: data.max_length: too long"
+    assert str(recipe.error("data.label", "absent")) == f"{path}:2: data.label: absent"
+    assert str(recipe.error("tracking.wandb", "no")) == f"{path}:1: tracking.wandb: no"
+    assert str(recipe.error("model.config.hidden_size", "odd")) == "command line: model.config.hidden_size: odd"
+    assert str(recipe.error("model.config.layer_norm_eps", "odd")).startswith(f"{path}:9: ")
+
+
+def test_a_section_replaced_on_the_command_line_loses_its_lines(write):
+    recipe = load_recipe(write(RECIPE), ["model.config={}"])
+    assert recipe.model.config == {}
+    assert str(recipe.error("model.config.layer_norm_eps", "odd")).startswith("command line: ")
+
+
+def test_the_resolved_recipe_reads_back_the_same(write, tmp_path):
+    recipe = load_recipe(write(RECIPE), ['data.label="1e3"', "data.text='null'", "data.options.x=0.1"])
+    again = load_recipe(write(recipe.to_yaml(), "resolved.yaml"))
+    assert again.to_yaml() == recipe.to_yaml()
+    assert (again.data.label, again.data.text) == ("1e3", "null")
+    assert again.output_dir == (Path("runs") / "x").absolute()
+
+
+def test_infinity_in_a_free_section_survives(write):
+    recipe = load_recipe(write(RECIPE), ["data.options.x=-.inf"])
+    assert load_recipe(write(recipe.to_yaml(), "again.yaml")).data.options["x"] == -math.inf
+
+
+def test_a_path_is_looked_up_from_here_and_then_beside_the_recipe(write, tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    path = write(RECIPE, "there/x.yaml")
+    (tmp_path / "there" / "a.json").touch()
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe(path)
+    assert recipe.resolve("a.json") == tmp_path / "there" / "a.json"
+    (tmp_path / "a.json").touch()
+    assert recipe.resolve("a.json") == Path("a.json")
+    assert recipe.resolve("missing.json") == Path("missing.json")

@@ -1,0 +1,133 @@
+"""The command line. Only click is imported here; a command imports what it needs, so that --help is instant."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from toolkit.errors import ToolkitError, UserError
+
+OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 130 interrupted."""
+    try:
+        sys.exit(toolkit.main(arguments, standalone_mode=False) or 0)
+    except ToolkitError as problem:
+        for line in str(problem).splitlines():
+            click.echo(f"error: {line}", err=True)
+        sys.exit(problem.exit_status)
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
+def toolkit() -> None:
+    """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
+
+
+@toolkit.command(epilog=OVERRIDES_HELP)
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
+def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) -> None:
+    """Prove the port equal, then train as RECIPE says."""
+    from rich.console import Console
+
+    from toolkit.recipe import load_recipe
+
+    if skip_parity is not None and not skip_parity.strip():
+        raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
+    checked = load_recipe(recipe, overrides)
+
+    from toolkit.train import finetune as run
+
+    run(checked, skip_parity, Console())
+
+
+@toolkit.command()
+@click.option("--model", type=click.Choice(["reformer"]), required=True, help="The port to judge.")
+@click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
+def parity(**options: str) -> int:
+    """Compare a port with the reference.
+
+    Exit status: 0 parity, 1 drift, 3 inconclusive.
+    """
+    from toolkit.parity.gate import command
+
+    return command(**options)
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
+def evaluate(run: Path, split: str) -> None:
+    """Measure the best model of the run folder RUN."""
+    from rich.console import Console
+
+    from toolkit.predict import evaluate as measure
+
+    measure(_run_folder(run), Console(), split)
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, help="A text to classify; may be given several times.")
+def predict(run: Path, texts: tuple[str, ...]) -> None:
+    """Label texts with the best model of RUN."""
+    from rich.console import Console
+
+    from toolkit.predict import predict as label
+
+    label(_run_folder(run), list(texts), Console())
+
+
+@toolkit.group()
+def recipe() -> None:
+    """Look at a recipe without running it."""
+
+
+@recipe.command("check", epilog=OVERRIDES_HELP)
+@click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
+    """Find what is wrong with RECIPE, downloading nothing.
+
+    Checks the keys, the model's configuration, and the columns and labels of local data.
+    """
+    from toolkit.data import check_data
+    from toolkit.model_config import check_model
+    from toolkit.recipe import load_recipe
+
+    checked = load_recipe(path, overrides)
+    for note in (*check_model(checked), *check_data(checked)):
+        click.echo(f"note: {note}")
+    click.echo(f"{path}: ok")
+
+
+@recipe.command("show", epilog=OVERRIDES_HELP)
+@click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
+    """Print RECIPE with every default filled in."""
+    from toolkit.recipe import load_recipe
+
+    click.echo(load_recipe(path, overrides).to_yaml(), nl=False)
+
+
+def _run_folder(run: Path) -> Path:
+    if not run.is_dir():
+        raise UserError(f"{run}: is not a run folder; `toolkit finetune` prints the one it made")
+    return run

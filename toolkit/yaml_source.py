@@ -1,0 +1,197 @@
+"""YAML that remembers where each key stands, so that an error about a value can name its line.
+
+Reads the core schema of YAML 1.2: ``no`` is a string (Norwegian, not false) and ``1e-3`` is a number, where PyYAML's
+default, YAML 1.1, has it the other way round. Tags, aliases and repeated keys are refused: a recipe is data, and what
+it says must be what a reader sees.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit.errors import UserError
+
+KeyPath = tuple[str, ...]
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
+_CONSTANTS = {
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+    ".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan,
+}  # fmt: skip
+
+
+@dataclass
+class Source:
+    """Where the values of a recipe come from: the line of every key in the file, and the keys set on the command line.
+
+    Attributes:
+        name: the file as the user wrote it.
+        lines: key path -> line, counted from 1; the empty path stands for the whole file.
+        overridden: the key paths that the command line set.
+    """
+
+    name: str
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    overridden: set[KeyPath] = field(default_factory=set)
+
+    def where(self, path: KeyPath) -> str:
+        """``file:line`` of a key, ``command line`` if it was set there; a key that is not written down gets the line
+        of the section it would stand in."""
+        for depth in range(len(path), -1, -1):
+            if path[:depth] in self.overridden:
+                return "command line"
+            if path[:depth] in self.lines:
+                return f"{self.name}:{self.lines[path[:depth]]}"
+        return self.name
+
+    def line(self, path: KeyPath) -> int:
+        """The line of a key, or of the section it would stand in; 0 for the command line."""
+        where = self.where(path).rpartition(":")[2]
+        return int(where) if where.isdigit() else 0
+
+    def error(self, key: str | KeyPath, message: str) -> UserError:
+        """The error to raise about a key: ``file:line: key.path: message``."""
+        path = tuple(key.split(".")) if isinstance(key, str) else key
+        return UserError(
+            f"{self.where(path)}: {'.'.join(path)}: {message}" if path else f"{self.where(path)}: {message}"
+        )
+
+
+def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Source]:
+    """A YAML mapping from a file, with the command line's ``key.path=value`` laid over it.
+
+    Raises:
+        UserError: the file cannot be read, is not YAML, or is not a mapping; an override is malformed.
+    """
+    source = Source(str(path))
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as problem:
+        raise UserError(f"{path}: cannot read the recipe: {problem.strerror}{_nearby(path)}") from None
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{path}: is not UTF-8 text (byte {problem.start})") from None
+    values = _parse(text, source)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}:1: a recipe is a mapping of keys to values, not {_kind(values)}")
+    for override in overrides:
+        _apply(values, override, source)
+    return values, source
+
+
+def dump(values: dict[str, Any]) -> str:
+    """YAML text that :func:`read` reads back as the same values."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """``, did you mean KNOWN?`` for a word that resembles a known one, else the empty string."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's dumper, quoting the strings that YAML 1.2 would take for something else (``1e-3``)."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    plain = isinstance(_scalar(text), str)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _parse(text: str, source: Source) -> Any:
+    try:
+        for event in yaml.parse(text, Loader=yaml.BaseLoader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise UserError(
+                    f"{source.name}:{event.start_mark.line + 1}: anchors and aliases (& and *) are not read"
+                )
+        node = yaml.compose(text, Loader=yaml.BaseLoader)
+        return {} if node is None else _value(node, (), source)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        raise UserError(f"{source.name}:{mark.line + 1 if mark else 1}: not YAML: {problem.problem}") from None
+    except yaml.YAMLError as problem:
+        raise UserError(f"{source.name}: not YAML: {' '.join(str(problem).split())}") from None
+    except RecursionError:
+        raise UserError(f"{source.name}: nested too deeply") from None
+
+
+def _value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
+    """The value of a node; records the line of every mapping key below it."""
+    source.lines.setdefault(path, node.start_mark.line + 1)
+    if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "!"):
+        raise source.error(path, f"the tag {node.tag} is not read; write the plain value")
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, (*path, str(index)), source) for index, item in enumerate(node.value)]
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(node.value) if node.style is None else node.value
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = key_node.value
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str):
+            raise UserError(f"{source.name}:{line}: a key must be a word")
+        if key in mapping:
+            first = source.lines[(*path, key)]
+            raise UserError(f"{source.name}:{line}: {'.'.join((*path, key))}: written twice, first at line {first}")
+        source.lines[(*path, key)] = line
+        mapping[key] = _value(value_node, (*path, key), source)
+    return mapping
+
+
+def _scalar(text: str) -> Any:
+    """A plain scalar by YAML 1.2's core schema."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text.replace("_", ""))
+    if _FLOAT.fullmatch(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def _apply(values: dict[str, Any], override: str, source: Source) -> None:
+    """Lay one ``key.path=value`` over the values."""
+    key, equals, text = override.partition("=")
+    path = tuple(key.split("."))
+    if not equals or not all(path):
+        raise UserError(f"command line: {override!r}: expected key.path=value, for example train.batch_size=4")
+    value = _parse(text, Source(f"command line: {key}"))
+    section = values
+    for depth, name in enumerate(path[:-1], start=1):
+        below = section.setdefault(name, {})
+        if below is None:
+            below = section[name] = {}
+        if not isinstance(below, dict):
+            raise UserError(f"command line: {key}: {'.'.join(path[:depth])} is {_kind(below)}, which has no keys")
+        section = below
+    section[path[-1]] = None if text == "" else value
+    source.lines = {known: line for known, line in source.lines.items() if known[: len(path)] != path}
+    source.overridden.add(path)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    return "a mapping" if isinstance(value, dict) else f"the value {value!r}"
+
+
+def _nearby(path: Path) -> str:
+    """``; there is X`` naming the recipe that a misspelt path most likely meant."""
+    folder = path.parent
+    names = [found.name for found in sorted(folder.glob("*.yaml"))] if folder.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.4)
+    return f"; did you mean {folder / close[0]}?" if close else ""
