@@ -1,0 +1,368 @@
+"""Reformer's two tokenizers: bytes (google/reformer-enwik8) and SentencePiece (google/reformer-crime-and-punishment).
+
+Needs neither Paddle nor torch. Both add no special tokens of their own; texts are cut on the right, padded with id 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+#: A token's place in the text, in characters: ``text[start:end]``.
+Span = tuple[int, int]
+
+CONFIG_FILE = "tokenizer_config.json"
+MODEL_FILE = "spiece.model"
+
+
+class Tokenizer(ABC):
+    """What the two have in common: cutting, padding, attention masks.
+
+    Attributes:
+        vocab_size: how many ids the model's embedding must hold.
+        pad_token_id: the id that fills up a batch. It is masked, so that it may be a real token's id as well.
+    """
+
+    vocab_size: int
+    pad_token_id = 0
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        max_length: int | None = None,
+        padding: str | bool = False,
+        truncation: bool = True,
+        padding_side: str = "right",
+    ) -> dict[str, Any]:
+        """Encode texts.
+
+        Args:
+            texts: any strings, empty ones too.
+            max_length: T; with truncation, the most ids a text may have.
+            padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
+            padding_side: ``"right"`` or ``"left"``.
+
+        Returns:
+            ``input_ids`` and ``attention_mask`` (1 for a token, 0 for padding): int64 arrays [B, T] when padded, else
+            lists of B lists.
+
+        Raises:
+            ValueError: padding without max_length, or a text longer than max_length that may not be cut.
+        """
+        if isinstance(texts, str):
+            raise TypeError("expected a list of texts, got one text")
+        if padding not in ("max_length", False) or padding_side not in ("left", "right"):
+            raise ValueError(
+                f"padding={padding!r}, padding_side={padding_side!r}: 'max_length' or False, 'left' or 'right'"
+            )
+        rows = self.encode_batch(texts)
+        if truncation and max_length is not None:
+            rows = [row[:max_length] for row in rows]
+        if not padding:
+            return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+        if max_length is None:
+            raise ValueError("padding='max_length' needs max_length")
+        return pad(rows, max_length, self.pad_token_id, padding_side)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text."""
+        return self.encode_batch([text])[0]
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, uncut."""
+
+    @abstractmethod
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """The ids of one text, and the characters of the text that each stands for."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids."""
+
+    @abstractmethod
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write what :meth:`from_folder` needs into an existing folder."""
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, folder: str | os.PathLike) -> Tokenizer:
+        """The tokenizer that :meth:`save`, or Hugging Face, wrote."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A SHA-256 that is equal for two tokenizers exactly if they give equal ids for every text."""
+
+
+class ByteTokenizer(Tokenizer):
+    """UTF-8 bytes: id = byte + 2, as the model card of google/reformer-enwik8 defines it; 0 pads, 1 is not used.
+
+    The card encodes with ``str.encode``, which refuses lone surrogates; here they become their three bytes
+    (``surrogatepass``), so that no text that a data set holds can stop a run.
+    """
+
+    vocab_size = 258
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[byte + 2 for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """As :meth:`Tokenizer.encode_with_offsets`; every byte of a character has the character's span."""
+        widths = [len(character.encode("utf-8", "surrogatepass")) for character in text]
+        spans = [(index, index + 1) for index, width in enumerate(widths) for _ in range(width)]
+        return self.encode(text), spans
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids; 0 and 1 stand for nothing, bytes that are not UTF-8 become U+FFFD."""
+        stored = bytes(index - 2 for index in map(int, ids) if index > 1)
+        try:
+            return stored.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            return stored.decode("utf-8", "replace")
+
+    def save(self, folder: str | os.PathLike) -> None:
+        _write_config(folder, {"tokenizer_class": "ByteTokenizer", "pad_token_id": self.pad_token_id})
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike) -> ByteTokenizer:
+        return cls()
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(b"bytes + 2").hexdigest()
+
+
+class ReformerTokenizer(Tokenizer):
+    """SentencePiece as ``transformers.ReformerTokenizer`` does it, id for id.
+
+    ``</s>`` and ``<unk>`` written out in a text are those tokens, and the text around them is encoded piece by piece.
+    The reference has no padding token; ours is id 0, the model's ``pad_token_id``, whose embedding is never attended
+    to. The reference cannot encode lone surrogates (it raises); here each reads as U+FFFD.
+
+    Raises:
+        ValueError: the bytes are no SentencePiece model, or a special token is not among its pieces.
+    """
+
+    def __init__(self, model: bytes, eos_token: str = "</s>", unk_token: str = "<unk>") -> None:
+        self.model = model
+        self.eos_token, self.unk_token = eos_token, unk_token
+        try:
+            self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, ValueError):
+            raise ValueError("not a SentencePiece model") from None
+        self.vocab_size = self._pieces.get_piece_size() if model else 0
+        if not self.vocab_size:
+            raise ValueError("not a SentencePiece model: it is empty")
+        self._special = {token: self._pieces.piece_to_id(token) for token in (eos_token, unk_token)}
+        for token, index in self._special.items():
+            if self._pieces.id_to_piece(index) != token:
+                raise ValueError(f"the special token {token!r} is not one of the model's {self.vocab_size} pieces")
+        longest_first = sorted(self._special, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        parts = [[part for part in self._split.split(_representable(text)) if part] for text in texts]
+        plain = [part for row in parts for part in row if part not in self._special]
+        pieces = iter(self._pieces.encode(plain, out_type=str) if plain else [])
+        return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
+
+    def _ids(self, part: str, pieces: Iterable[list[str]]) -> list[int]:
+        """The ids of one part of a text; looked up by piece, as the reference does: an unknown piece can be spelt like
+        a control token."""
+        return [self._special[part]] if part in self._special else self._pieces.piece_to_id(next(pieces))
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """As :meth:`Tokenizer.encode_with_offsets`, without the space before a word: ``text[start:end]`` is what the
+        piece says. A character that normalisation makes several of (a ligature) belongs to the last of them."""
+        ids: list[int] = []
+        spans: list[Span] = []
+        start = 0
+        for part in self._split.split(_representable(text)):
+            if part in self._special:
+                ids.append(self._special[part])
+                spans.append((start, start + len(part)))
+            elif part:
+                found = self._pieces.encode(part, out_type="proto").pieces
+                ids += self._pieces.piece_to_id([piece.piece for piece in found])
+                spans += _character_spans(part, [(piece.begin, piece.end) for piece in found], start)
+            start += len(part)
+        return ids, spans
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids, stripped; the special tokens written out, or left away.
+
+        Raises:
+            ValueError: an id that is no piece's.
+        """
+        text, plain = "", []
+        for index in map(int, ids):
+            if not 0 <= index < self.vocab_size:
+                raise ValueError(f"id {index} is not one of {self.vocab_size} pieces")
+            if (piece := self._pieces.id_to_piece(index)) not in self._special:
+                plain.append(piece)
+            elif not skip_special_tokens:
+                text += self._pieces.decode(plain) + piece
+                plain = []
+        return (text + self._pieces.decode(plain)).strip()
+
+    def save(self, folder: str | os.PathLike) -> None:
+        Path(folder, MODEL_FILE).write_bytes(self.model)
+        special = {"eos_token": self.eos_token, "unk_token": self.unk_token}
+        _write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special})
+
+    @classmethod
+    def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
+        """The tokenizer of a Hugging Face folder: ``spiece.model``, and its special tokens if a file names them.
+
+        Raises:
+            ValueError: settings that this port does not have, named; or what the constructor raises.
+            OSError: no ``spiece.model``.
+        """
+        model = Path(folder, MODEL_FILE).read_bytes()
+        return cls(model, **_special_tokens(_read_config(folder)))
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike) -> ReformerTokenizer:
+        """The tokenizer of a SentencePiece model file."""
+        return cls(Path(path).read_bytes())
+
+    def fingerprint(self) -> str:
+        special = json.dumps([self.eos_token, self.unk_token]).encode()
+        return hashlib.sha256(special + b"\0" + self.model).hexdigest()
+
+
+def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
+    """The tokenizer of a model's folder: bytes if its settings say so, else SentencePiece.
+
+    Raises:
+        ValueError: the folder holds no tokenizer, or one that this port cannot equal.
+    """
+    if _read_config(folder).get("tokenizer_class") == "ByteTokenizer":
+        return ByteTokenizer.from_folder(folder)
+    if not Path(folder, MODEL_FILE).is_file():
+        raise ValueError(
+            f"{folder} holds no tokenizer: there is neither {MODEL_FILE} nor a byte tokenizer's {CONFIG_FILE}"
+        )
+    return ReformerTokenizer.from_folder(folder)
+
+
+def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.PathLike) -> ReformerTokenizer:
+    """Train a SentencePiece BPE on texts and write it to a folder. Equal texts give an equal model.
+
+    Args:
+        vocab_size: pieces, of which <unk>, <s> and </s> are ids 0, 1 and 2, as in the published Reformer.
+
+    Raises:
+        ValueError: the texts do not give that many pieces, or need more for their characters alone.
+    """
+    model = io.BytesIO()
+    lines = (line for text in texts for line in _representable(text).splitlines() if line.strip())
+    if (first := next(lines, None)) is None:
+        raise ValueError("cannot train pieces on these texts: they are empty")
+    sentencepiece.set_random_generator_seed(0)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=itertools.chain([first], lines),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            max_sentence_length=1 << 24,  # by default, lines longer than 4192 bytes are dropped without a word
+            input_sentence_size=1_000_000,
+            minloglevel=2,
+        )
+    except (RuntimeError, ValueError) as problem:
+        raise ValueError(f"cannot train {vocab_size} pieces on these texts: {_reason(problem)}") from None
+    tokenizer = ReformerTokenizer(model.getvalue())
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    tokenizer.save(folder)
+    return tokenizer
+
+
+def pad(
+    rows: Sequence[Sequence[int]], length: int, pad_token_id: int = 0, side: str = "right"
+) -> dict[str, np.ndarray]:
+    """``input_ids`` and ``attention_mask`` [B, length] int64 of rows of ids.
+
+    Raises:
+        ValueError: a row is longer.
+    """
+    longest = max(map(len, rows), default=0)
+    if longest > length:
+        raise ValueError(f"a text has {longest} tokens, more than {length}, and was not to be cut")
+    input_ids = np.full((len(rows), length), pad_token_id, dtype=np.int64)
+    attention_mask = np.zeros((len(rows), length), dtype=np.int64)
+    for index, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
+        input_ids[index, place] = row
+        attention_mask[index, place] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def _representable(text: str) -> str:
+    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _character_spans(part: str, byte_spans: Sequence[Span], start: int) -> list[Span]:
+    """Spans in bytes of one part as spans in characters of the text it starts at, without white space in front."""
+    position = np.zeros(len(part.encode()) + 1, dtype=np.int64)
+    width = [len(character.encode()) for character in part]
+    position[np.cumsum(width)] = 1
+    position = np.cumsum(position)  # the number of characters that end at or before this byte
+    spans = []
+    for begin, end in byte_spans:
+        first, last = int(position[begin]), int(position[end])
+        while first < last and part[first].isspace():
+            first += 1
+        spans.append((start + first, start + last))
+    return spans
+
+
+def _read_config(folder: str | os.PathLike) -> dict[str, Any]:
+    path = Path(folder, CONFIG_FILE)
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} is not JSON") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return config
+
+
+def _write_config(folder: str | os.PathLike, config: dict[str, Any]) -> None:
+    Path(folder, CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """``eos_token`` and ``unk_token`` of Hugging Face settings.
+
+    Raises:
+        ValueError: a setting that would change ids and that this port does not have.
+    """
+    named = {key: config[key] for key in ("eos_token", "unk_token") if config.get(key)}
+    tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named.items()}
+    if config.get("additional_special_tokens"):
+        raise ValueError("additional_special_tokens are not supported by this port of ReformerTokenizer")
+    known = {"</s>", "<unk>", *tokens.values()}
+    for entry in config.get("added_tokens_decoder", {}).values():
+        changes = [flag for flag in ("lstrip", "rstrip", "single_word", "normalized") if entry.get(flag)]
+        if entry["content"] not in known or changes:
+            raise ValueError(f"the added token {entry['content']!r} {changes or ''} is not supported by this port")
+    return tokens
+
+
+def _reason(problem: Exception) -> str:
+    """The sentence of a SentencePiece error, without its source position."""
+    return " ".join(str(problem).split()).rpartition("] ")[2]
