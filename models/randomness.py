@@ -1,0 +1,109 @@
+"""Where the ports' random draws come from, in one place: dropout masks and LSH rotations.
+
+A port calls :func:`dropout` and :func:`normal` and never a generator of Paddle's. That gives two things: a recomputed
+block repeats its draws (:class:`Replay`), and a test or the parity gate can put draws of its own in their place
+(:func:`use`). The design is that of the reversible blocks of reformer-pytorch: randomness is recorded and replayed by
+one small object, and the layers do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import paddle
+import paddle.nn.functional as F
+
+
+class Source(Protocol):
+    """What supplies the draws."""
+
+    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
+        """``x`` with a fraction ``p`` of the cells of a mask of ``mask_shape`` set to 0, the rest scaled by 1/(1-p)."""
+
+    def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        """Standard normal numbers; the same ones each time where ``seed`` is given."""
+
+    def state(self) -> object:
+        """What :meth:`restore` needs in order to repeat all draws from here on."""
+
+    def restore(self, state: object) -> None:
+        """Go back to a :meth:`state`."""
+
+
+class Generator:
+    """Paddle's own generator of the current device: the source in training."""
+
+    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
+        if list(mask_shape) == x.shape:
+            return F.dropout(x, p, training=True, mode="upscale_in_train")
+        return x * F.dropout(paddle.ones(mask_shape, x.dtype), p, training=True, mode="upscale_in_train")
+
+    def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
+        if seed is None:
+            return paddle.randn(shape, dtype)
+        before = self.state()
+        paddle.seed(seed)
+        drawn = paddle.randn(shape, dtype)
+        self.restore(before)
+        return drawn
+
+    def state(self) -> object:
+        return paddle.get_rng_state()
+
+    def restore(self, state: object) -> None:
+        paddle.set_rng_state(state)
+
+
+_source: Source = Generator()
+
+
+@contextmanager
+def use(source: Source) -> Iterator[Source]:
+    """Take all draws from ``source`` inside the ``with`` block."""
+    global _source
+    before, _source = _source, source
+    try:
+        yield source
+    finally:
+        _source = before
+
+
+def dropout(
+    x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None
+) -> paddle.Tensor:
+    """Dropout with the kept values scaled by 1/(1-p) (Srivastava et al. 2014, section 10).
+
+    Args:
+        x: any shape.
+        p: the fraction that is dropped; at 0, or outside training, nothing is drawn.
+        mask_shape: a shape that broadcasts to that of ``x``: cells along a broadcast axis live and die together.
+    """
+    if not training or p == 0.0:
+        return x
+    return _source.dropout(x, p, x.shape if mask_shape is None else list(mask_shape))
+
+
+def normal(shape: Sequence[int], dtype: str, seed: int | None = None) -> paddle.Tensor:
+    """Standard normal numbers of ``shape``; with ``seed`` the same ones each time, other draws undisturbed."""
+    return _source.normal(shape, dtype, seed)
+
+
+class Replay:
+    """The draws of a block, to be repeated when the block is computed again.
+
+    Made right before the first computation; ``with replay:`` around a later one repeats its draws and then puts the
+    source back to where it was.
+    """
+
+    def __init__(self) -> None:
+        self._source = _source
+        self._state = _source.state()
+
+    def __enter__(self) -> None:
+        self._before = self._source.state()
+        self._source.restore(self._state)
+
+    def __exit__(self, *exception: object) -> None:
+        self._source.restore(self._before)

@@ -1,0 +1,335 @@
+"""Reformer's two self-attentions: local (within neighbouring chunks) and LSH (within buckets of similar vectors).
+
+Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer", section 2. Both cut the sequence into chunks and
+let each chunk attend to itself and its neighbours; LSH sorts the positions by bucket first.
+
+Letters in the shape comments: B batch, T positions, H heads, D size of a head, R hash rounds, n chunks, C positions in a
+chunk, K = C * (1 + chunks before + chunks after) positions that a chunk attends to.
+"""
+
+from __future__ import annotations
+
+import math
+
+import paddle
+import paddle.nn.functional as F
+from paddle import nn
+
+from models.randomness import dropout, normal
+from models.reformer.rows import Order, heads_first, reorder
+
+#: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
+MASKED, MASKED_FLOAT16 = -1e9, -1e4
+#: What replaces a position's score for itself (section 2, "Causal masking for shared-QK attention"): far above MASKED,
+#: so that a position attends to itself when it has nothing else.
+SELF_MASKED, SELF_MASKED_FLOAT16 = -1e5, -1e3
+#: Added to the mean square of a key before its root.
+KEY_NORM_EPSILON = 1e-6
+
+
+def look_adjacent(chunks: paddle.Tensor, before: int, after: int) -> paddle.Tensor:
+    """Each chunk with its neighbours: (., n, C, ...) -> (., n, K, ...). The row of chunks is a ring: the first one's
+    predecessor is the last."""
+    if before == 0 and after == 0:
+        return chunks
+    return paddle.concat([_shifted(chunks, offset) for offset in range(-before, after + 1)], axis=2)
+
+
+def _shifted(chunks: paddle.Tensor, offset: int) -> paddle.Tensor:
+    """Chunk i + offset at place i, around the ring."""
+    offset %= chunks.shape[1]
+    return paddle.concat([chunks[:, offset:], chunks[:, :offset]], axis=1) if offset else chunks
+
+
+def softmax(scores: paddle.Tensor) -> paddle.Tensor:
+    """Softmax over the last axis. Paddle's gradient of it is three times faster on a matrix than on four axes."""
+    return F.softmax(scores.reshape([-1, scores.shape[-1]])).reshape(scores.shape)
+
+
+def where_kept(kept: paddle.Tensor, scores: paddle.Tensor, otherwise: float, otherwise_float16: float) -> paddle.Tensor:
+    """``scores`` where ``kept``, elsewhere a constant of the scores' precision."""
+    value = otherwise_float16 if scores.dtype == paddle.float16 else otherwise
+    return paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
+
+
+class ChunkedSelfAttention(nn.Layer):
+    """What both attentions share: the way into heads and back, and attention between adjacent chunks.
+
+    Args:
+        config: a ReformerConfig.
+        kind: ``local`` or ``lsh``, the prefix of the configuration's keys.
+    """
+
+    def __init__(self, config, kind: str) -> None:
+        super().__init__()
+        self.num_attention_heads = config.num_attention_heads
+        self.attention_head_size = config.attention_head_size
+        self.is_decoder = config.is_decoder
+        self.chunk_length = config[f"{kind}_attn_chunk_length"]
+        self.num_chunks_before = config[f"{kind}_num_chunks_before"]
+        self.num_chunks_after = config[f"{kind}_num_chunks_after"]
+        self.dropout = config[f"{kind}_attention_probs_dropout_prob"]
+
+    def projection(self, config) -> nn.Linear:
+        """A linear map from the hidden size to all heads, without bias."""
+        return nn.Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
+
+    def split_heads(self, projected: paddle.Tensor) -> paddle.Tensor:
+        """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
+        batch, length, _ = projected.shape
+        order = heads_first(batch, length, self.num_attention_heads)
+        return reorder(projected.reshape([-1, self.attention_head_size]), order)
+
+    def merge_heads(self, rows: paddle.Tensor, batch: int, length: int) -> paddle.Tensor:
+        """(B*H*T, D) -> (B, T, H*D)."""
+        order = heads_first(batch, length, self.num_attention_heads).inverted()
+        return reorder(rows, order).reshape([batch, length, -1])
+
+    def adjacent(self, chunks: paddle.Tensor) -> paddle.Tensor:
+        """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no neighbours."""
+        if chunks.shape[1] == 1:
+            return chunks
+        return look_adjacent(chunks, self.num_chunks_before, self.num_chunks_after)
+
+    def mask_per_head(self, attention_mask: paddle.Tensor) -> paddle.Tensor:
+        """(B, T) -> bool (B*H, T)."""
+        batch, length = attention_mask.shape
+        kept = attention_mask.astype("bool").unsqueeze(1)
+        return kept.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
+
+    def drop(self, probabilities: paddle.Tensor, batch: int) -> paddle.Tensor:
+        """Dropout of attention probabilities (B*H, n, C, K); the draw has the axes B, H, n (if chunked), C, K."""
+        _, chunks, *sizes = probabilities.shape
+        axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
+        return dropout(probabilities.reshape(axes), self.dropout, self.training).reshape(probabilities.shape)
+
+
+class LocalSelfAttention(ChunkedSelfAttention):
+    """Attention within a chunk and its neighbours in the order of the text."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config, "local")
+        self.query = self.projection(config)
+        self.key = self.projection(config)
+        self.value = self.projection(config)
+
+    def forward(self, hidden_states: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> paddle.Tensor:
+        """Attend.
+
+        Args:
+            hidden_states: (B, T, hidden); T at most one chunk, or a multiple of the chunk length.
+            attention_mask: (B, T), 0 for padding.
+
+        Returns:
+            (B, T, H*D).
+        """
+        batch, length, _ = hidden_states.shape
+        chunk = min(self.chunk_length, length)
+        chunks = [batch * self.num_attention_heads, length // chunk, chunk, self.attention_head_size]
+        query = self.split_heads(self.query(hidden_states)).reshape(chunks)  # (B*H, n, C, D)
+        key = self.split_heads(self.key(hidden_states)).reshape(chunks) / math.sqrt(self.attention_head_size)
+        value = self.split_heads(self.value(hidden_states)).reshape(chunks)
+        scores = paddle.matmul(query, self.adjacent(key), transpose_y=True)  # (B*H, n, C, K)
+        kept = self.kept_positions(batch, length, attention_mask)
+        if kept is not None:
+            scores = where_kept(kept, scores, MASKED, MASKED_FLOAT16)
+        probabilities = self.drop(softmax(scores), batch)
+        context = paddle.matmul(probabilities, self.adjacent(value))  # (B*H, n, C, D)
+        return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
+
+    def kept_positions(self, batch: int, length: int, attention_mask: paddle.Tensor | None) -> paddle.Tensor | None:
+        """Which scores count: bool, broadcastable to (B*H, n, C, K); None where all do."""
+        chunk = min(self.chunk_length, length)
+        kept = None
+        if attention_mask is not None:
+            rows = self.mask_per_head(attention_mask)
+            kept = self.adjacent(rows.reshape([-1, length // chunk, chunk])).unsqueeze(2)  # (B*H, n, 1, K)
+        if self.is_decoder:
+            positions = paddle.arange(length).reshape([1, length // chunk, chunk])
+            causal = positions.unsqueeze(3) >= self.adjacent(positions).unsqueeze(2)  # (1, n, C, K)
+            kept = causal if kept is None else paddle.logical_and(causal, kept)
+        return kept
+
+
+class LSHSelfAttention(ChunkedSelfAttention):
+    """Attention among positions that a random rotation hashes into the same bucket; queries serve as keys."""
+
+    def __init__(self, config) -> None:
+        super().__init__(config, "lsh")
+        self.config = config
+        self.num_hashes = config.num_hashes
+        self.query_key = self.projection(config)
+        self.value = self.projection(config)
+
+    def forward(
+        self,
+        hidden_states: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        buckets: paddle.Tensor | None = None,
+    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        """Attend.
+
+        Args:
+            hidden_states: (B, T, hidden); T at most one chunk, or a multiple of the chunk length.
+            attention_mask: (B, T), 0 for padding.
+            buckets: those of an earlier call on the same input, to be used again.
+
+        Returns:
+            (B, T, H*D), and the buckets (B, H, R*T), or None where the sequence is a single chunk.
+        """
+        batch, length, _ = hidden_states.shape
+        query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
+        value = self.split_heads(self.value(hidden_states))
+        if length <= self.chunk_length:
+            context, _ = self.attend(query_key, value, self.in_one_chunk(batch, length), batch, attention_mask)
+            return self.merge_heads(context, batch, length), None
+        rotations = self.draw_rotations(length, query_key.dtype)  # also where buckets are given: draws stay in step
+        if buckets is None:
+            buckets = self.hash_vectors(query_key.detach(), rotations, batch, attention_mask)
+        place, sort, unsort = self.sort_by_bucket(buckets, length)
+        context, weight = self.attend(reorder(query_key, sort), reorder(value, sort), place, batch, attention_mask)
+        context = reorder(context, unsort)  # (B*H*R*T, D)
+        if self.num_hashes > 1:
+            rounds = [-1, self.num_hashes, length, self.attention_head_size]
+            share = F.softmax(reorder(weight, unsort).reshape([-1, self.num_hashes, length, 1]), axis=1)
+            context = (context.reshape(rounds) * share).sum(1).reshape([-1, self.attention_head_size])
+        return self.merge_heads(context, batch, length), buckets
+
+    def in_one_chunk(self, batch: int, length: int) -> paddle.Tensor:
+        """The positions of an unsorted sequence that is one chunk: (B*H, 1, T)."""
+        return paddle.arange(length).expand([batch * self.num_attention_heads, 1, length])
+
+    def attend(
+        self,
+        query_key: paddle.Tensor,
+        value: paddle.Tensor,
+        place: paddle.Tensor,
+        batch: int,
+        attention_mask: paddle.Tensor | None,
+    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        """Attention between adjacent chunks of rows that are already in order.
+
+        Args:
+            query_key, value: (B*H*n*C, D).
+            place: (B*H, n, C), the position in the text of every row.
+
+        Returns:
+            (B*H*n*C, D); and with several hash rounds the log of each row's normaliser, (B*H*n*C, 1), by which its
+            rounds are weighed against one another.
+        """
+        chunks = [*place.shape, self.attention_head_size]
+        query = query_key.reshape(chunks)  # (B*H, n, C, D)
+        key = self.adjacent(self.as_key(query))
+        scores = paddle.matmul(query, key, transpose_y=True)  # (B*H, n, C, K)
+        seen = self.adjacent(place)  # (B*H, n, K)
+        kept = self.kept_positions(place, seen, attention_mask)
+        if kept is not None:
+            scores = where_kept(kept, scores, MASKED, MASKED_FLOAT16)
+        other = place.unsqueeze(3) != seen.unsqueeze(2)
+        scores = where_kept(other, scores, SELF_MASKED, SELF_MASKED_FLOAT16)
+        probabilities = self.drop(softmax(scores), batch)
+        context = paddle.matmul(probabilities, self.adjacent(value.reshape(chunks)))  # (B*H, n, C, D)
+        weight = paddle.logsumexp(scores, -1, keepdim=True).reshape([-1, 1]) if self.num_hashes > 1 else None
+        return context.reshape([-1, self.attention_head_size]), weight
+
+    def as_key(self, query_key: paddle.Tensor) -> paddle.Tensor:
+        """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
+        mean_square = (query_key**2).mean(-1, keepdim=True)
+        return query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
+
+    def kept_positions(
+        self, place: paddle.Tensor, seen: paddle.Tensor, attention_mask: paddle.Tensor | None
+    ) -> paddle.Tensor | None:
+        """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""
+        kept = None
+        if attention_mask is not None:
+            rows = self.mask_per_head(attention_mask)
+            first = paddle.arange(rows.shape[0]).unsqueeze(1) * rows.shape[1]
+            at_seen = paddle.gather(rows.flatten(), (seen.reshape([rows.shape[0], -1]) + first).flatten())
+            kept = at_seen.reshape(seen.shape).unsqueeze(2)  # (B*H, n, 1, K)
+        if self.is_decoder:
+            causal = place.unsqueeze(3) >= seen.unsqueeze(2)
+            kept = causal if kept is None else paddle.logical_and(causal, kept)
+        return kept
+
+    def bucket_factors(self, length: int) -> list[int]:
+        """The bucket count, as one number or as factors that are hashed separately.
+
+        Where the configuration leaves it open, it becomes a power of two near 2 * length / chunk length, in two
+        factors when that is large, and is written into the configuration, so that it is saved with the weights.
+        """
+        if self.config.num_buckets is None:
+            exponent = (2 * (length // self.chunk_length)).bit_length() - 1
+            limit = 2 * max(math.isqrt(self.config.max_position_embeddings // self.chunk_length), self.chunk_length)
+            few = 2**exponent <= limit
+            self.config.num_buckets = (
+                2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
+            )
+        count = self.config.num_buckets
+        return [count] if isinstance(count, int) else list(count)
+
+    def draw_rotations(self, length: int, dtype) -> paddle.Tensor:
+        """A random rotation for each head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
+        half = sum(self.bucket_factors(length)) // 2
+        shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
+        return normal(shape, _name(dtype), self.config.hash_seed)
+
+    def hash_vectors(
+        self, vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, attention_mask: paddle.Tensor | None
+    ) -> paddle.Tensor:
+        """Angular LSH (Andoni et al. 2015): the bucket is the nearest of the axes of a randomly rotated cross-polytope.
+
+        Args:
+            vectors: (B*H*T, D), without gradient.
+            rotations: as :meth:`draw_rotations` gives them.
+            attention_mask: (B, T). Padding, where there is any, gets a bucket of its own.
+
+        Returns:
+            int64 (B, H, R*T); the rounds' buckets do not overlap.
+        """
+        heads, rounds, size = self.num_attention_heads, self.num_hashes, self.attention_head_size
+        vectors = vectors.reshape([batch, heads, -1, size])
+        length = vectors.shape[2]
+        factors = self.bucket_factors(length)
+        rotated = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
+        rotated = rotated.reshape([batch, heads, length, rounds, -1])
+        buckets, below, count = 0, 0, 1
+        for factor in factors:
+            part = rotated[..., below : below + factor // 2]
+            buckets = buckets + count * paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
+            below, count = below + factor // 2, count * factor
+        if attention_mask is not None and not bool(attention_mask.astype("bool").all()):
+            padding = attention_mask.astype("bool").logical_not().reshape([batch, 1, length, 1])
+            buckets = paddle.where(padding, paddle.full([1], count, buckets.dtype), buckets)
+            count += 1
+        buckets = buckets + paddle.arange(rounds) * count
+        return buckets.transpose([0, 1, 3, 2]).reshape([batch, heads, rounds * length])
+
+    def sort_by_bucket(self, buckets: paddle.Tensor, length: int) -> tuple[paddle.Tensor, Order, Order]:
+        """The order of all positions by bucket, within a bucket by position.
+
+        Args:
+            buckets: (B, H, R*T).
+
+        Returns:
+            The text position of every sorted row (B*H, n, C); the order that sorts rows (B*H*T, D) into
+            (B*H*R*T, D); and the one that brings these back to the order B, H, R, T.
+        """
+        buckets = buckets.reshape([-1, buckets.shape[-1]])
+        count, rounds_length = buckets.shape
+        sorted_from = paddle.argsort(buckets, axis=-1, stable=True)  # (B*H, R*T)
+        first = paddle.arange(count).unsqueeze(1) * rounds_length
+        forth = (sorted_from + first).flatten()
+        back = paddle.scatter(paddle.zeros_like(forth), forth, paddle.arange(forth.shape[0]))
+        position = sorted_from % length
+        source = (position + paddle.arange(count).unsqueeze(1) * length).flatten()
+        by_round = back.reshape([count, -1, length]).transpose([1, 0, 2]).reshape([-1, count * length])
+        return (
+            position.reshape([count, -1, self.chunk_length]),
+            Order(source, by_round),
+            Order(back, forth.unsqueeze(0)),
+        )
+
+
+def _name(dtype) -> str:
+    return str(dtype).rsplit(".", 1)[-1]

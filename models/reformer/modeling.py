@@ -1,0 +1,455 @@
+"""The Reformer in Paddle: embeddings, reversible layers and heads.
+
+Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer". Written from the paper and from the behaviour of
+Hugging Face's implementation, whose parameter and configuration names it keeps. Attention is in :mod:`.attention`, the
+reversible residual in :mod:`.reversible`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import paddle
+import paddle.nn.functional as F
+from paddle import nn
+from paddlenlp.transformers import PretrainedModel
+from paddlenlp.transformers.model_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
+from safetensors.numpy import save_file
+
+from models.hub import read_tensors, resolve_folder
+from models.randomness import Replay, dropout
+from models.reformer import schema, weights
+from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
+from models.reformer.config import ReformerConfig
+from models.reformer.reversible import _LayerRecord, run_reversible, run_traced
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate=True),
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": paddle.tanh,
+    "sigmoid": F.sigmoid,
+}
+
+IGNORED_LABEL = -100
+
+
+def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
+    """``function`` applied to ``chunk_size`` positions at a time (0: all at once); it must treat positions alone.
+
+    Raises:
+        ValueError: the length of ``x`` (B, T, ...) is no multiple of ``chunk_size``.
+    """
+    if chunk_size == 0:
+        return function(x)
+    if x.shape[1] % chunk_size:
+        raise ValueError(f"a sequence of {x.shape[1]} positions is no multiple of the chunk size {chunk_size}")
+    return paddle.concat([function(part) for part in x.split(x.shape[1] // chunk_size, axis=1)], axis=1)
+
+
+class AxialPositionEmbeddings(nn.Layer):
+    """Position embeddings as the concatenation of a row's and a column's vector (appendix "axial positional
+    encodings"): n = rows * columns positions out of rows + columns vectors."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.axial_pos_shape = config.axial_pos_shape
+        self.dropout = config.hidden_dropout_prob
+        (rows, columns), (row_dim, column_dim) = config.axial_pos_shape, config.axial_pos_embds_dim
+        shapes = [[rows, 1, row_dim], [1, columns, column_dim]]
+        self.weights = nn.ParameterList([self.create_parameter(shape) for shape in shapes])
+
+    def table(self) -> paddle.Tensor:
+        """(rows, columns, hidden)."""
+        return paddle.concat([weight.expand([*self.axial_pos_shape, -1]) for weight in self.weights], axis=-1)
+
+    def forward(self, position_ids: paddle.Tensor) -> paddle.Tensor:
+        """(B, T) -> (B, T, hidden).
+
+        Raises:
+            ValueError: in training, T is not rows * columns; else, T is more than that.
+        """
+        batch, length = position_ids.shape
+        rows, columns = self.axial_pos_shape
+        if self.training and rows * columns != length:
+            raise ValueError(
+                f"training on {length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}; "
+                f"pad the sequences to {rows * columns}, or choose a shape with the product {length}"
+            )
+        if rows * columns < length:
+            raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
+        if self.training:  # whole columns of the table are dropped, for every example anew
+            table = self.table().expand([batch, rows, columns, -1]).transpose([0, 2, 1, 3])
+            table = dropout(table, self.dropout, True, [batch, columns, 1, 1]).transpose([0, 2, 1, 3])
+            return table.reshape([batch, length, -1])
+        return F.embedding(position_ids, self.table().reshape([rows * columns, -1]))
+
+
+class PositionEmbeddings(nn.Layer):
+    """One learned vector for every position."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout_prob
+        self.embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+    def forward(self, position_ids: paddle.Tensor) -> paddle.Tensor:
+        """(B, T) -> (B, T, hidden)."""
+        return dropout(self.embedding(position_ids), self.dropout, self.training)
+
+
+class ReformerEmbeddings(nn.Layer):
+    """Token plus position embeddings, each with its own dropout."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.max_position_embeddings = config.max_position_embeddings
+        self.dropout = config.hidden_dropout_prob
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        positions = AxialPositionEmbeddings if config.axial_pos_embds else PositionEmbeddings
+        self.position_embeddings = positions(config)
+
+    def forward(self, input_ids: paddle.Tensor) -> paddle.Tensor:
+        """(B, T) -> (B, T, hidden). Raises ValueError where T exceeds ``max_position_embeddings``."""
+        batch, length = input_ids.shape
+        if length > self.max_position_embeddings:
+            raise ValueError(f"{length} positions are more than max_position_embeddings {self.max_position_embeddings}")
+        embedded = dropout(self.word_embeddings(input_ids), self.dropout, self.training)
+        return embedded + self.position_embeddings(paddle.arange(length).expand([batch, length]))
+
+
+class ReformerSelfOutput(nn.Layer):
+    """From all heads back to the hidden size."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout_prob
+        all_heads = config.num_attention_heads * config.attention_head_size
+        self.dense = nn.Linear(all_heads, config.hidden_size, bias_attr=False)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        return dropout(self.dense(hidden_states), self.dropout, self.training)
+
+
+class ReformerAttention(nn.Layer):
+    """Layer norm, self-attention of the layer's kind, output projection."""
+
+    def __init__(self, config: ReformerConfig, kind: str) -> None:
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
+        self.self_attention = LSHSelfAttention(config) if kind == "lsh" else LocalSelfAttention(config)
+        self.output = ReformerSelfOutput(config)
+
+    def forward(self, hidden_states, attention_mask=None, buckets=None):
+        """(B, T, hidden) -> (B, T, hidden), and the LSH buckets (None in a local layer)."""
+        normed = self.layer_norm(hidden_states)
+        if isinstance(self.self_attention, LSHSelfAttention):
+            attended, buckets = self.self_attention(normed, attention_mask, buckets)
+            return self.output(attended), buckets
+        return self.output(self.self_attention(normed, attention_mask)), None
+
+
+class ReformerFeedForwardDense(nn.Layer):
+    """The widening half of the feed-forward block; dropout comes before the activation."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout_prob
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dense = nn.Linear(config.hidden_size, config.feed_forward_size)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        return self.activation(dropout(self.dense(hidden_states), self.dropout, self.training))
+
+
+class ReformerFeedForwardOutput(nn.Layer):
+    """The narrowing half of the feed-forward block."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.dropout = config.hidden_dropout_prob
+        self.dense = nn.Linear(config.feed_forward_size, config.hidden_size)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        return dropout(self.dense(hidden_states), self.dropout, self.training)
+
+
+class ChunkReformerFeedForward(nn.Layer):
+    """Layer norm and feed-forward, computed for a chunk of positions at a time to save memory (section 3)."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        self.layer_norm = nn.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
+        self.dense = ReformerFeedForwardDense(config)
+        self.output = ReformerFeedForwardOutput(config)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        return in_chunks(
+            lambda part: self.output(self.dense(self.layer_norm(part))), self.chunk_size_feed_forward, hidden_states
+        )
+
+
+class ReformerLayer(nn.Layer):
+    """One reversible layer: attention updates the first stream, feed-forward the second."""
+
+    def __init__(self, config: ReformerConfig, kind: str) -> None:
+        super().__init__()
+        self.attention = ReformerAttention(config, kind)
+        self.feed_forward = ChunkReformerFeedForward(config)
+
+    def forward(self, attention_stream, hidden_stream, attention_mask=None):
+        """The two streams after this layer, and what computing it again takes (see :mod:`.reversible`)."""
+        before_attention = Replay()
+        update, buckets = self.attention(hidden_stream.value, attention_mask)
+        attention_stream = attention_stream.plus(update)
+        before_feed_forward = Replay()
+        hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value))
+        return attention_stream, hidden_stream, _LayerRecord(before_attention, before_feed_forward, buckets)
+
+
+class ReformerEncoder(nn.Layer):
+    """All layers, then a layer norm over both streams side by side."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
+        self.layer_norm = nn.LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
+
+    def forward(self, hidden_states, attention_mask=None) -> paddle.Tensor:
+        """(B, T, hidden) -> (B, T, 2 * hidden)."""
+        reversible = self.training and self.config.backward == "reversible" and paddle.is_grad_enabled()
+        run = run_reversible if reversible else run_traced
+        streams = run(self.layers, hidden_states, attention_mask, self.config.residual)
+        normed = self.layer_norm(paddle.concat(list(streams), axis=-1))
+        return dropout(normed, self.config.hidden_dropout_prob, self.training)
+
+
+class ReformerPretrainedModel(PretrainedModel):
+    """Loading and saving in Hugging Face's layout, for every Reformer model."""
+
+    config_class = ReformerConfig
+    base_model_prefix = "reformer"
+    #: The head's name in :mod:`.weights`; None for the bare body.
+    head: str | None = None
+
+    def _init_weights(self, layer: nn.Layer) -> None:
+        """New weights (see :func:`.weights.initial_weights`), with a seed from Paddle's generator."""
+        if layer is self and self.head is not None:
+            seed = int(paddle.randint(0, 2**31 - 1, [1]))
+            weights.load(self, weights.initial_weights(self.config, self.head, seed))
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_, seed: int = 0, **overrides):
+        """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors).
+
+        Args:
+            folder_or_id: a folder, or a repository's name on the hub.
+            seed: for the parameters of a head that the checkpoint does not have; they are listed in ``.new_weights``.
+            overrides: configuration keys.
+
+        Raises:
+            FileNotFoundError: no such folder or repository, or no safetensors in it.
+            models.reformer.weights.WeightsError: the weights do not fit one to one.
+        """
+        config = ReformerConfig.from_pretrained(folder_or_id, **overrides)
+        model = cls(config)
+        found = weights.select(read_tensors(resolve_folder(folder_or_id)), config, cls.head)
+        new = weights.initial_weights(config, cls.head, seed)
+        model.new_weights = [name for name in new if name not in found]
+        weights.load(model, {**new, **found})
+        return model
+
+    def save_pretrained(self, save_dir: str | os.PathLike, *_, **__) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into ``save_dir``, as ``transformers`` reads them."""
+        folder = Path(save_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config.architectures = [REFERENCE_CLASSES[self.head]]
+        self.config.save_pretrained(folder)
+        partial = folder / "model.safetensors.partial"
+        save_file(dict(weights.dump(self)), partial, metadata={"format": "pt"})
+        os.replace(partial, folder / "model.safetensors")
+
+
+class ReformerModel(ReformerPretrainedModel):
+    """Embeddings and layers, without a head."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        self.embeddings = ReformerEmbeddings(config)
+        self.encoder = ReformerEncoder(config)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def forward(self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> BaseModelOutput:
+        """Run the body.
+
+        Args:
+            input_ids: int64 (B, T).
+            attention_mask: (B, T), 0 for padding; all 1 if absent.
+
+        Returns:
+            ``last_hidden_state`` (B, T, 2 * hidden).
+
+        Raises:
+            ValueError: in training, a length that the model cannot be trained on. In evaluation a length is padded to
+                a multiple of the chunk lengths, and the output cut back.
+        """
+        length = input_ids.shape[1]
+        lengths = schema.chunk_lengths(self.config)
+        missing = -length % math.lcm(*lengths) if length > min(lengths) else 0
+        if missing:
+            if self.training:
+                raise ValueError(
+                    f"training on {length} positions, no multiple of the chunk lengths {lengths}; "
+                    f"pad the sequences to {length + missing}"
+                )
+            if attention_mask is None:
+                attention_mask = paddle.ones_like(input_ids)
+            input_ids = F.pad(input_ids, [0, 0, 0, missing], value=self.config.pad_token_id, pad_from_left_axis=True)
+            attention_mask = F.pad(attention_mask.astype("int64"), [0, 0, 0, missing], pad_from_left_axis=True)
+        hidden_states = self.encoder(self.embeddings(input_ids), attention_mask)
+        return BaseModelOutput(last_hidden_state=hidden_states[:, :length] if missing else hidden_states)
+
+
+class ReformerClassificationHead(nn.Layer):
+    """Two layers on the first position's hidden state."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = Dropout(rate)
+        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        """(B, T, 2 * hidden) -> (B, labels)."""
+        first = self.dropout(hidden_states[:, 0])
+        return self.out_proj(self.dropout(paddle.tanh(self.dense(first))))
+
+
+class Dropout(nn.Layer):
+    """Dropout as a layer."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return dropout(x, self.p, self.training)
+
+
+class ReformerForSequenceClassification(ReformerPretrainedModel):
+    """A label, several labels or a number for a whole text."""
+
+    head = "sequence_classification"
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        self.reformer = ReformerModel(config)
+        self.classifier = ReformerClassificationHead(config)
+
+    def forward(self, input_ids, attention_mask=None, labels=None) -> SequenceClassifierOutput:
+        """Classify.
+
+        Args:
+            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
+            labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number.
+
+        Returns:
+            ``logits`` (B, labels) and, given labels, the mean ``loss``.
+        """
+        logits = self.classifier(self.reformer(input_ids, attention_mask).last_hidden_state)
+        loss = None if labels is None else self.loss(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def loss(self, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+        """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels."""
+        if self.config.problem_type is None:
+            whole = labels.dtype in (paddle.int64, paddle.int32)
+            several = "single_label_classification" if whole else "multi_label_classification"
+            self.config.problem_type = "regression" if self.config.num_labels == 1 else several
+        if self.config.problem_type == "regression":
+            return F.mse_loss(logits.reshape(labels.shape), labels)
+        if self.config.problem_type == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(logits, labels)
+        return F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED_LABEL)
+
+
+class ReformerLMHead(nn.Layer):
+    """Scores for every token of the vocabulary."""
+
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__()
+        self.chunk_size_lm_head = config.chunk_size_lm_head
+        self.decoder = nn.Linear(2 * config.hidden_size, config.vocab_size, bias_attr=False)
+        self.bias = self.create_parameter([config.vocab_size], is_bias=True)
+
+    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+        """(B, T, 2 * hidden) -> (B, T, vocabulary)."""
+        return in_chunks(lambda part: self.decoder(part) + self.bias, self.chunk_size_lm_head, hidden_states)
+
+
+class _ReformerLM(ReformerPretrainedModel):
+    def __init__(self, config: ReformerConfig) -> None:
+        super().__init__(config)
+        self.reformer = ReformerModel(config)
+        self.lm_head = ReformerLMHead(config)
+
+    def forward(self, input_ids, attention_mask=None, labels=None) -> MaskedLMOutput:
+        """Score every token.
+
+        Args:
+            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
+            labels: int64 (B, T); -100 is ignored.
+
+        Returns:
+            ``logits`` (B, T, vocabulary) and, given labels, the mean ``loss`` over those that are not ignored.
+        """
+        logits = self.lm_head(self.reformer(input_ids, attention_mask).last_hidden_state)
+        loss = None
+        if labels is not None:
+            targets = self.targets(labels).flatten()
+            loss = F.cross_entropy(logits.reshape([-1, logits.shape[-1]]), targets, ignore_index=IGNORED_LABEL)
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+    def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
+        """The label that each position is to predict, (B, T)."""
+        return labels
+
+
+class ReformerForMaskedLM(_ReformerLM):
+    """Predicts masked tokens; attends both ways."""
+
+    head = "masked_lm"
+
+    def __init__(self, config: ReformerConfig) -> None:
+        if config.is_decoder:
+            raise schema.ConfigError("is_decoder", "a masked language model attends both ways; set false")
+        super().__init__(config)
+
+
+class ReformerModelWithLMHead(_ReformerLM):
+    """Predicts the next token; attends to the past."""
+
+    head = "causal_lm"
+
+    def __init__(self, config: ReformerConfig) -> None:
+        if not config.is_decoder:
+            raise schema.ConfigError("is_decoder", "a causal language model attends to the past alone; set true")
+        super().__init__(config)
+
+    def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
+        """The labels one position earlier; the last position has nothing to predict."""
+        return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
+
+
+#: The port's class for each head, and the name of the reference's.
+CLASSES = {model.head: model for model in (ReformerForSequenceClassification, ReformerModelWithLMHead, ReformerForMaskedLM)}
+REFERENCE_CLASSES = {head: model.__name__ for head, model in CLASSES.items()}

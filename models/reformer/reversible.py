@@ -1,0 +1,211 @@
+"""Reversible residual layers: activations are recomputed from the outputs, so memory does not grow with depth.
+
+Gomez et al. 2017, "The Reversible Residual Network"; Kitaev et al. 2020, section 3. A layer maps two residual streams
+(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1), and x2 = y2 - feed_forward(y1), x1 = y1 - attention(x2)
+leads back. In floating point the way back loses what the additions rounded away. Where a stream has grown to 10^6 times
+its first size, its first layer's input comes back with an error larger than itself, and so do the gradients. The streams
+here therefore carry twice the layers' precision: only additions and subtractions pay for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import paddle
+from paddle.autograd import PyLayer
+
+from models.randomness import Replay
+
+
+@dataclass
+class PlainStream:
+    """A residual stream in the layers' own precision."""
+
+    value: paddle.Tensor
+
+    def plus(self, update: paddle.Tensor) -> PlainStream:
+        return PlainStream(self.value + update)
+
+    def minus(self, update: paddle.Tensor) -> PlainStream:
+        return PlainStream(self.value - update)
+
+
+class DoubleStream:
+    """A stream of float32 (or narrower) layers, summed in float64."""
+
+    def __init__(self, exact: paddle.Tensor, dtype) -> None:
+        self.exact = exact
+        self.dtype = dtype
+
+    @property
+    def value(self) -> paddle.Tensor:
+        return self.exact.astype(self.dtype)
+
+    def plus(self, update: paddle.Tensor) -> DoubleStream:
+        return DoubleStream(self.exact + update.astype("float64"), self.dtype)
+
+    def minus(self, update: paddle.Tensor) -> DoubleStream:
+        return DoubleStream(self.exact - update.astype("float64"), self.dtype)
+
+
+@dataclass
+class PairStream:
+    """A stream of float64 layers, kept as the unevaluated sum value + rest (Dekker 1971, Knuth's TwoSum)."""
+
+    value: paddle.Tensor
+    rest: paddle.Tensor
+
+    def plus(self, update: paddle.Tensor) -> PairStream:
+        total = self.value + update
+        seen = total - self.value
+        lost = (self.value - (total - seen)) + (update - seen)
+        rest = lost + self.rest
+        value = total + rest
+        return PairStream(value, rest - (value - total))
+
+    def minus(self, update: paddle.Tensor) -> PairStream:
+        return self.plus(-update)
+
+
+Stream = PlainStream | DoubleStream | PairStream
+
+
+def open_stream(x: paddle.Tensor, residual: str) -> Stream:
+    """A stream that begins with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
+    if residual == "plain":
+        return PlainStream(x)
+    if x.dtype == paddle.float64:
+        return PairStream(x, paddle.zeros_like(x))
+    return DoubleStream(x.astype("float64"), x.dtype)
+
+
+class _CarriedSum(PyLayer):
+    """The sum that a wide stream has computed, with the gradient of a plain addition."""
+
+    @staticmethod
+    def forward(ctx, value, update, total):
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad
+
+
+class TracedStream:
+    """A stream that autograd can follow: its ``value`` carries the graph, its sums are those of ``inner``."""
+
+    def __init__(self, value: paddle.Tensor, inner: Stream) -> None:
+        self.value = value
+        self.inner = inner
+
+    def plus(self, update: paddle.Tensor) -> TracedStream:
+        with paddle.no_grad():
+            inner = self.inner.plus(update.detach())
+        return TracedStream(_CarriedSum.apply(self.value, update, inner.value), inner)
+
+
+def run_traced(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
+    to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
+    inner = open_stream(x.detach(), residual)
+    attention_stream = hidden_stream = TracedStream(x, inner)
+    for layer in layers:
+        attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
+    return attention_stream.value, hidden_stream.value
+
+
+def run_reversible(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """All layers, with a backward that recomputes. Returns the two streams' values, each (B, T, hidden)."""
+    if x.stop_gradient:  # frozen embeddings: the layers' parameters still want their gradients
+        x = x.detach()
+        x.stop_gradient = False
+    return _Reversible.apply(x, _Run(layers, attention_mask, residual))
+
+
+class _Reversible(PyLayer):
+    @staticmethod
+    def forward(ctx, x, run):
+        ctx.run = run
+        return run.forward(x)
+
+    @staticmethod
+    def backward(ctx, grad_attention, grad_hidden):
+        return ctx.run.backward(grad_attention, grad_hidden)
+
+
+@dataclass
+class _LayerRecord:
+    """What a layer's second computation needs to equal its first: generator states and buckets (as small integers)."""
+
+    attention: Replay
+    feed_forward: Replay
+    buckets: paddle.Tensor | None
+
+
+class _Run:
+    """One training forward through all layers, which remembers only the outputs and how to compute the rest again."""
+
+    def __init__(self, layers, attention_mask, residual: str) -> None:
+        self.layers = list(layers)
+        self.attention_mask = attention_mask
+        self.residual = residual
+        self.records: list[_LayerRecord] = []
+        self.precision = _autocast_of_now()
+
+    def forward(self, x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+        with paddle.no_grad():
+            attention_stream = hidden_stream = open_stream(x.detach(), self.residual)
+            for layer in self.layers:
+                attention_stream, hidden_stream, record = layer(attention_stream, hidden_stream, self.attention_mask)
+                self.records.append(record)
+            self.outputs = (attention_stream, hidden_stream)
+            return attention_stream.value, hidden_stream.value
+
+    def backward(self, grad_attention: paddle.Tensor, grad_hidden: paddle.Tensor) -> paddle.Tensor:
+        attention_stream, hidden_stream = self.outputs
+        del self.outputs
+        for layer in reversed(self.layers):
+            record = self.records.pop()
+            update, grad = self._again(record.feed_forward, layer.feed_forward, attention_stream.value, grad_hidden)
+            with paddle.no_grad():
+                hidden_stream = hidden_stream.minus(update)
+                grad_attention = grad_attention + grad
+
+            def attention(hidden_states, layer=layer, record=record):
+                return layer.attention(hidden_states, self.attention_mask, record.buckets)[0]
+
+            update, grad = self._again(record.attention, attention, hidden_stream.value, grad_attention)
+            with paddle.no_grad():
+                attention_stream = attention_stream.minus(update)
+                grad_hidden = grad_hidden + grad
+        return grad_attention + grad_hidden
+
+    def _again(self, replay: Replay, block, x: paddle.Tensor, grad: paddle.Tensor):
+        """Compute ``block(x)`` with its recorded draws, and its gradients: parameters' are accumulated in place.
+
+        Returns:
+            The block's output, without graph, and the gradient of ``x``.
+        """
+        x = x.detach()
+        x.stop_gradient = False
+        with paddle.enable_grad(), self.precision(), replay:
+            output = block(x)
+        paddle.autograd.backward([output], [grad.astype(output.dtype)])
+        return output.detach(), x.grad.astype(grad.dtype)
+
+
+def _autocast_of_now():
+    """A function that gives the mixed-precision context in force at this call: a backward runs outside of it."""
+    tracer = paddle.base.framework._dygraph_tracer()
+    level = tracer._amp_level
+    if level == paddle.base.core.AmpLevel.O0:
+        return nullcontext
+    white, black = tracer._get_amp_op_list()
+    name = "O2" if level == paddle.base.core.AmpLevel.O2 else "O1"
+    dtype = tracer._amp_dtype
+
+    def autocast() -> AbstractContextManager:
+        return paddle.amp.auto_cast(True, custom_white_list=white, custom_black_list=black, level=name, dtype=dtype)
+
+    return autocast

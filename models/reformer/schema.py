@@ -1,0 +1,216 @@
+"""Every key of a Reformer ``config.json``: what it may be, what it is by default, and what becomes of it here.
+
+Plain Python, so that a recipe can be checked without importing Paddle. A key is *honoured* (``DEFAULTS``), *inert*
+(``INERT``: the reference stores it and computes nothing from it), or rejected by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Honoured keys and their defaults: those of ``transformers.ReformerConfig``.
+DEFAULTS: dict[str, Any] = {
+    "attention_head_size": 64,
+    "attn_layers": ["local", "lsh", "local", "lsh", "local", "lsh"],
+    "axial_norm_std": 1.0,
+    "axial_pos_embds": True,
+    "axial_pos_shape": [64, 64],
+    "axial_pos_embds_dim": [64, 192],
+    "chunk_size_feed_forward": 0,
+    "chunk_size_lm_head": 0,
+    "classifier_dropout": None,
+    "eos_token_id": 2,
+    "feed_forward_size": 512,
+    "hash_seed": None,
+    "hidden_act": "relu",
+    "hidden_dropout_prob": 0.05,
+    "hidden_size": 256,
+    "id2label": None,
+    "initializer_range": 0.02,
+    "is_decoder": False,
+    "label2id": None,
+    "layer_norm_eps": 1e-12,
+    "local_attention_probs_dropout_prob": 0.05,
+    "local_attn_chunk_length": 64,
+    "local_num_chunks_after": 0,
+    "local_num_chunks_before": 1,
+    "lsh_attention_probs_dropout_prob": 0.0,
+    "lsh_attn_chunk_length": 64,
+    "lsh_num_chunks_after": 0,
+    "lsh_num_chunks_before": 1,
+    "max_position_embeddings": 4096,
+    "num_attention_heads": 12,
+    "num_buckets": None,
+    "num_hashes": 1,
+    "num_labels": None,
+    "pad_token_id": 0,
+    "problem_type": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 320,
+}
+
+#: Keys that stand in published ``config.json`` files and change nothing in the reference's computation.
+INERT = frozenset(
+    """
+    _name_or_path architectures attention_probs_dropout_prob bos_token_id decoder_start_token_id do_sample dtype
+    finetuning_task intermediate_size is_encoder_decoder max_length model_type name_or_path num_chunks_after
+    num_chunks_before num_hidden_layers output_past prefix sep_token_id share_parameters_between_layers task_specific_params
+    tokenizer_class torch_dtype transformers_version type_vocab_size use_cache
+    """.split()
+)
+
+#: Keys that would change the computation if they were set, with the one value under which they do not.
+ONLY = {
+    "sinusoidal_pos_embds": False,
+    "pruned_heads": {},
+    "output_hidden_states": False,
+    "output_attentions": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": False,
+    "return_dict": True,
+    "gradient_checkpointing": False,
+    "torchscript": False,
+    "quantization_config": None,
+}
+
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+
+_POSITIVE = (
+    "attention_head_size feed_forward_size hidden_size local_attn_chunk_length lsh_attn_chunk_length "
+    "max_position_embeddings num_attention_heads num_hashes vocab_size"
+).split()
+_COUNTS = (
+    "chunk_size_feed_forward chunk_size_lm_head local_num_chunks_after local_num_chunks_before lsh_num_chunks_after "
+    "lsh_num_chunks_before pad_token_id eos_token_id"
+).split()
+_PROBABILITIES = "hidden_dropout_prob local_attention_probs_dropout_prob lsh_attention_probs_dropout_prob".split()
+
+
+class ConfigError(ValueError):
+    """A key that is unknown, unsupported or of a wrong value. ``key`` names it."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+        self.message = message
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The honoured keys with their values: the given ones over :data:`DEFAULTS`, checked.
+
+    Raises:
+        ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
+    """
+    config = dict(DEFAULTS)
+    for key, value in given.items():
+        if key in ONLY and key not in ("tie_word_embeddings",):
+            if value not in (ONLY[key], None):
+                raise ConfigError(key, f"{value!r} is not supported; only {ONLY[key]!r} is")
+        elif key in DEFAULTS:
+            config[key] = list(value) if isinstance(value, tuple) else value
+        elif key not in INERT:
+            close = difflib.get_close_matches(key, DEFAULTS, n=1)
+            raise ConfigError(key, "unknown key" + (f", did you mean {close[0]}?" if close else ""))
+    _check_values(config)
+    _check_layers(config)
+    _check_positions(config)
+    config["num_hidden_layers"] = len(config["attn_layers"])
+    _settle_labels(config)
+    return config
+
+
+def chunk_lengths(config: Mapping[str, Any]) -> list[int]:
+    """The chunk lengths in use: that of each kind of attention layer which occurs."""
+    return [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh") if kind in config["attn_layers"]]
+
+
+def check_training_length(config: Mapping[str, Any], length: int) -> None:
+    """Raise :class:`ConfigError` unless the model can be trained on sequences of ``length`` tokens.
+
+    With axial positions the reference demands that their shape multiplies to the length, since it drops whole rows of
+    the table; chunked attention wants a multiple of every chunk length, unless the sequence fits into one chunk.
+    """
+    if config["axial_pos_embds"] and math.prod(config["axial_pos_shape"]) != length:
+        shape = config["axial_pos_shape"]
+        raise ConfigError(
+            "axial_pos_shape",
+            f"{shape} has the product {math.prod(shape)}, but training sequences are {length} tokens long; "
+            f"set the length to {math.prod(shape)}, or the shape to {_factor(length)}",
+        )
+    multiple = math.lcm(*chunk_lengths(config))
+    if length > min(chunk_lengths(config)) and length % multiple:
+        raise ConfigError(
+            "attn_layers",
+            f"training sequences of {length} tokens are no multiple of the chunk lengths {chunk_lengths(config)}; "
+            f"{-(-length // multiple) * multiple} would be one",
+        )
+    if length > config["max_position_embeddings"]:
+        raise ConfigError("max_position_embeddings", f"{config['max_position_embeddings']} is less than {length}")
+
+
+def _factor(length: int) -> list[int]:
+    """The two factors of ``length`` that lie nearest to each other."""
+    small = next(f for f in range(math.isqrt(length), 0, -1) if length % f == 0)
+    return [small, length // small]
+
+
+def _check_values(config: Mapping[str, Any]) -> None:
+    for key in _POSITIVE + _COUNTS:
+        least = 1 if key in _POSITIVE else 0
+        if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < least:
+            raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
+    for key in _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None):
+        if not isinstance(config[key], (int, float)) or not 0 <= config[key] < 1:
+            raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
+    for key in ("layer_norm_eps", "initializer_range", "axial_norm_std"):
+        if not isinstance(config[key], (int, float)) or config[key] < 0:
+            raise ConfigError(key, f"{config[key]!r} should be a number, 0 or more")
+    if config["hidden_act"] not in ACTIVATIONS:
+        raise ConfigError("hidden_act", f"{config['hidden_act']!r} is none of {', '.join(ACTIVATIONS)}")
+    if config["problem_type"] not in PROBLEM_TYPES:
+        raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
+    if config["tie_word_embeddings"]:
+        raise ConfigError("tie_word_embeddings", "Reformer's output layer is twice as wide as its embedding; set false")
+
+
+def _check_layers(config: Mapping[str, Any]) -> None:
+    layers = config["attn_layers"]
+    if not isinstance(layers, Sequence) or not layers or set(layers) - {"local", "lsh"}:
+        raise ConfigError("attn_layers", f"{layers!r} should be a list of 'local' and 'lsh', at least one")
+    if config["is_decoder"]:
+        for kind in sorted(set(layers)):
+            if config[f"{kind}_num_chunks_after"]:
+                raise ConfigError(f"{kind}_num_chunks_after", "a causal model (is_decoder) cannot look ahead; set 0")
+    buckets = config["num_buckets"]
+    for factor in [] if buckets is None else [buckets] if isinstance(buckets, int) else buckets:
+        if not isinstance(factor, int) or factor < 2 or factor % 2:
+            raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
+
+
+def _check_positions(config: Mapping[str, Any]) -> None:
+    if not config["axial_pos_embds"]:
+        return
+    shape, dims = config["axial_pos_shape"], config["axial_pos_embds_dim"]
+    if not isinstance(shape, Sequence) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ConfigError("axial_pos_shape", f"{shape!r} should be two positive whole numbers")
+    if not isinstance(dims, Sequence) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
+        raise ConfigError(
+            "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
+        )
+
+
+def _settle_labels(config: dict[str, Any]) -> None:
+    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
+    if config["id2label"] is not None:
+        config["id2label"] = {int(index): name for index, name in config["id2label"].items()}
+        count = len(config["id2label"])
+        if config["num_labels"] not in (None, count):
+            raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
+    count = config["num_labels"] or len(config["id2label"] or "ab")
+    config["num_labels"] = count
+    config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
+    config["label2id"] = {name: index for index, name in config["id2label"].items()}
