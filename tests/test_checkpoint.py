@@ -1,0 +1,160 @@
+"""What is on disk after a save, a kill or a damaged file."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit import runtime
+
+runtime.configure("cpu")
+
+import paddle  # noqa: E402
+
+from toolkit import checkpoint  # noqa: E402
+from toolkit.checkpoint import Checkpoints, DamagedCheckpoint  # noqa: E402
+
+
+def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:
+    """A layer and an AdamW that has moments and a schedule that has moved."""
+    model = paddle.nn.Sequential(paddle.nn.Linear(3, 4), paddle.nn.LayerNorm(4))
+    schedule = paddle.optimizer.lr.LambdaDecay(0.1, lambda step: 1 / (1 + step))
+    optimizer = paddle.optimizer.AdamW(learning_rate=schedule, parameters=model.parameters())
+    for _ in range(3):
+        step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: paddle.nn.Layer, optimizer: paddle.optimizer.Optimizer) -> None:
+    (model(paddle.ones([2, 3]) * 0.5) ** 3).sum().backward()
+    optimizer.step()
+    optimizer.clear_grad()
+    optimizer._learning_rate.step()
+
+
+def tensors(model: paddle.nn.Layer) -> list[np.ndarray]:
+    return [value.numpy() for value in model.parameters()]
+
+
+def test_what_was_saved_goes_on_as_if_nothing_had_happened(tmp_path):
+    """Into new objects, whose Paddle names differ from the saved ones."""
+    model, optimizer = trained_pair()
+    folder = Checkpoints(tmp_path).save(3, model, optimizer, {"best_step": None})
+    other, other_optimizer = trained_pair()
+    assert other[0].weight.name != model[0].weight.name
+    checkpoint.load_weights(other, folder)
+    checkpoint.load_optimizer(other_optimizer, other, folder, checkpoint.read_state(folder)["schedule"])
+    assert other_optimizer.get_lr() == optimizer.get_lr()
+    for _ in range(3):
+        step(model, optimizer)
+        step(other, other_optimizer)
+    for ours, theirs in zip(tensors(other), tensors(model), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_all_generators_go_on_where_they_were():
+    def draw():
+        return [random.random(), np.random.standard_normal(), *paddle.randn([3]).tolist()]
+
+    paddle.seed(11)
+    np.random.standard_normal()  # leaves one number cached in the generator
+    draw()
+    state = json.loads(json.dumps(checkpoint.random_state()))
+    expected = [draw(), draw()]
+    checkpoint.set_random_state(state)
+    assert [draw(), draw()] == expected
+    with checkpoint.undisturbed_random_state():
+        inside = draw()
+    assert draw() == inside
+
+
+@pytest.mark.parametrize("name", [checkpoint.WEIGHTS, checkpoint.OPTIMIZER, checkpoint.STATE])
+def test_a_changed_file_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_path, name):
+    model, optimizer = trained_pair()
+    checkpoints = Checkpoints(tmp_path)
+    older = checkpoints.save(1, model, optimizer, {"best_step": None})
+    newer = checkpoints.save(2, model, optimizer, {"best_step": None})
+    content = bytearray((newer / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (newer / name).write_bytes(bytes(content))
+    told: list[DamagedCheckpoint] = []
+    assert checkpoints.newest(told.append) == older
+    assert len(told) == 1 and name in str(told[0]) and "SHA-256" in str(told[0])
+
+
+@pytest.mark.parametrize("damage", ["missing", "added", "no manifest", "best missing"])
+def test_an_incomplete_checkpoint_is_not_resumed_from(tmp_path, damage):
+    model, optimizer = trained_pair()
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_best(1, model)
+    folder = checkpoints.save(1, model, optimizer, {"best_step": 1})
+    assert checkpoints.newest(pytest.fail) == folder
+    if damage == "missing":
+        (folder / checkpoint.OPTIMIZER).unlink()
+    elif damage == "added":
+        (folder / "more.json").write_text("{}")
+    elif damage == "no manifest":
+        (folder / checkpoint.MANIFEST).unlink()
+    else:
+        (checkpoints.best(1) / checkpoint.WEIGHTS).unlink()
+    told: list[DamagedCheckpoint] = []
+    assert checkpoints.newest(told.append) is None and len(told) == 1
+
+
+def test_a_save_that_fails_half_way_leaves_what_was_there(tmp_path):
+    target = tmp_path / "folder"
+    checkpoint.write_folder(target, lambda folder: (folder / "a.txt").write_text("whole"))
+
+    def fails(folder: Path) -> None:
+        (folder / "a.txt").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write_folder(target, fails)
+    assert (target / "a.txt").read_text() == "whole"
+    checkpoint.verify_folder(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_two_steps_and_the_best_weights_they_refer_to_are_kept(tmp_path):
+    model, optimizer = trained_pair()
+    checkpoints = Checkpoints(tmp_path)
+    (tmp_path / ".unfinished-step-00000001-x").mkdir()
+    for number, best in ((1, 1), (2, 2), (3, 2), (4, 4)):
+        if best == number:
+            checkpoints.save_best(number, model)
+        checkpoints.save(number, model, optimizer, {"best_step": best})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-00000002",
+        "best-00000004",
+        "step-00000003",
+        "step-00000004",
+    ]
+
+
+def test_a_later_step_of_an_abandoned_line_is_removed(tmp_path):
+    """The newest was damaged, the run went back: its own next save is now the newest."""
+    model, optimizer = trained_pair()
+    checkpoints = Checkpoints(tmp_path)
+    for number in (10, 20, 15):
+        checkpoints.save(number, model, optimizer, {"best_step": None})
+    assert checkpoints.newest(pytest.fail).name == "step-00000015"
+    assert not (tmp_path / "step-00000020").exists()
+
+
+def test_weights_of_another_model_are_refused_by_name(tmp_path):
+    model, optimizer = trained_pair()
+    folder = Checkpoints(tmp_path).save(1, model, optimizer, {"best_step": None})
+    other = paddle.nn.Sequential(paddle.nn.Linear(3, 5), paddle.nn.LayerNorm(5))
+    with pytest.raises(DamagedCheckpoint, match=r"0\.bias and 3 more do not fit"):
+        checkpoint.load_weights(other, folder)
+
+
+def test_no_pickle_is_written(tmp_path):
+    model, optimizer = trained_pair()
+    folder = Checkpoints(tmp_path).save(1, model, optimizer, {"best_step": None})
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".json"}

@@ -1,0 +1,69 @@
+"""Metrics on disk while the run goes on."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.recipe import Data, Recipe, Tracking, Train
+from toolkit.tracking import MetricsFile, Tracker, check_trackers, read_metrics
+
+
+def recipe(**tracking) -> Recipe:
+    data, train = Data(dataset="csv", max_length=8), Train(max_steps=1, learning_rate=1.0)
+    return Recipe(data=data, train=train, tracking=Tracking(**tracking))
+
+
+def row(step: int, split: str = "train", **numbers: float) -> dict:
+    return {"step": step, "epoch": step / 10, "split": split, **numbers}
+
+
+def table(folder) -> list[dict]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_metric_that_comes_later_becomes_a_column(tmp_path):
+    metrics = MetricsFile(tmp_path)
+    metrics.write(row(1, loss=0.5))
+    metrics.write(row(1, "validation", accuracy=0.25))
+    metrics.write(row(2, loss=0.25))
+    assert read_metrics(metrics.json_path)[1] == row(1, "validation", accuracy=0.25)
+    assert [line["loss"] for line in table(tmp_path)] == ["0.5", "", "0.25"]
+    assert [line["accuracy"] for line in table(tmp_path)] == ["", "0.25", ""]
+
+
+def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
+    metrics = MetricsFile(tmp_path)
+    for step in (1, 2, 3):
+        metrics.write(row(step, loss=step / 2))
+    with metrics.json_path.open("a") as lines:
+        lines.write('{"step": 4, "epo')  # a kill in the middle of a line
+    MetricsFile(tmp_path, last_step=2).write(row(3, loss=1.5))
+    assert [line["step"] for line in read_metrics(metrics.json_path)] == [1, 2, 3]
+    assert [line["step"] for line in table(tmp_path)] == ["1", "2", "3"]
+
+
+def test_a_new_run_starts_empty(tmp_path):
+    MetricsFile(tmp_path).write(row(1, loss=1.0))
+    MetricsFile(tmp_path)
+    assert read_metrics(tmp_path / "metrics.jsonl") == [] and table(tmp_path) == []
+
+
+def test_a_tracker_that_is_not_installed_is_said_at_once(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_trackers(recipe())
+    with pytest.raises(UserError, match=r"tracking\.wandb: wandb is not installed; pip install 'toolkit\[tracking\]'"):
+        check_trackers(recipe(wandb=True))
+    with pytest.raises(UserError, match=r"tracking\.visualdl"):
+        check_trackers(recipe(visualdl=True))
+
+
+def test_visualdl_writes_into_the_run_folder(tmp_path):
+    pytest.importorskip("visualdl")
+    tracker = Tracker(tmp_path, recipe(visualdl=True))
+    tracker.write(row(1, loss=0.5))
+    tracker.close()
+    assert list((tmp_path / "visualdl").iterdir())

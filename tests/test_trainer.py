@@ -1,0 +1,330 @@
+"""The training loop, on a network small enough that a run takes a tenth of a second."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from toolkit import runtime
+from toolkit.recipe import Data, Recipe, Train
+
+runtime.configure("cpu")
+
+import paddle  # noqa: E402
+from paddlenlp.transformers.model_outputs import SequenceClassifierOutput  # noqa: E402
+
+from toolkit.sampler import EpochPermutation  # noqa: E402
+from toolkit.tracking import Tracker, read_metrics  # noqa: E402
+from toolkit.trainer import Diverged, Finetuner, Interrupted, Schedule, decayed_parameters  # noqa: E402
+
+CLASSES, LENGTH, VOCABULARY = 3, 8, 50
+
+
+class Network(paddle.nn.Layer):
+    """Mean of embeddings, LayerNorm, dropout, linear; optionally a pause per training step, for signals to arrive."""
+
+    def __init__(self, dropout: float = 0.1, pause: float = 0.0) -> None:
+        super().__init__()
+        self.embedding = paddle.nn.Embedding(VOCABULARY, 16)
+        self.layer_norm = paddle.nn.LayerNorm(16)
+        self.output = paddle.nn.Linear(16, CLASSES)
+        self.dropout, self.pause = dropout, pause
+
+    def forward(self, input_ids, labels=None):
+        hidden = self.layer_norm(self.embedding(input_ids).mean(axis=1))  # (B, 16)
+        hidden = paddle.nn.functional.dropout(hidden, self.dropout, training=self.training)
+        logits = self.output(hidden)  # (B, CLASSES)
+        if self.training and self.pause:
+            time.sleep(self.pause)
+        # Not reduction="mean": with a negative ignore_index Paddle divides by all labels, torch by those that count.
+        total = paddle.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+        return SequenceClassifierOutput(loss=total / (labels != -100).sum().astype("float32"), logits=logits)
+
+
+def examples(count: int) -> list[dict]:
+    draws = np.random.RandomState(0)
+    rows = [{"input_ids": draws.randint(0, VOCABULARY, LENGTH), "labels": i % CLASSES} for i in range(count)]
+    for row in rows:
+        row["input_ids"][:2] = row["labels"]
+    return rows
+
+
+def collate(rows: list[dict]) -> dict[str, np.ndarray]:
+    return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in rows[0]}
+
+
+def metrics(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    return {"accuracy": float((logits.argmax(axis=-1) == labels).mean())}
+
+
+def finetuner(folder: Path, network: Network | None = None, rows: int = 50, output=None, last_step=0, **train):
+    """A trainer whose network starts from the same weights each time."""
+    settings = {"max_steps": 30, "learning_rate": 1e-2, "batch_size": 4, "eval_batch_size": 16, "eval_steps": 7}
+    recipe = Recipe(data=Data(dataset="csv", max_length=LENGTH), train=Train(**{**settings, **train}))
+    folder.mkdir(parents=True, exist_ok=True)
+    network = network or Network()
+    draws = np.random.RandomState(1)
+    for parameter in network.parameters():
+        parameter.set_value(draws.standard_normal(parameter.shape).astype("float32") * 0.3)
+    console = Console(file=output or io.StringIO(), width=200)
+    data = examples(rows)
+    tracker = Tracker(folder, recipe, last_step)
+    return Finetuner(network, recipe, folder, collate, metrics, console, data, data[:20], tracker)
+
+
+def weights(trainer: Finetuner) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def gradients(trainer: Finetuner, rows: list[dict]) -> tuple[float, dict[str, np.ndarray]]:
+    batch = {name: paddle.to_tensor(value) for name, value in collate(rows).items()}
+    trainer.create_optimizer_and_scheduler(1)
+    loss = float(trainer.training_step(trainer.model, batch))
+    return loss, {name: parameter.grad.numpy() for name, parameter in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("size", [12, 10, 5])
+def test_accumulating_gives_the_loss_and_gradient_of_one_large_batch(tmp_path, size):
+    """12 = three whole micro-batches, 10 and 5 end with a short one, which must weigh less."""
+    rows = examples(size)
+    one = finetuner(tmp_path / "one", Network(dropout=0.0), batch_size=12)
+    many = finetuner(tmp_path / "many", Network(dropout=0.0), batch_size=4, gradient_accumulation_steps=3)
+    (loss, expected), (accumulated_loss, accumulated) = gradients(one, rows), gradients(many, rows)
+    assert accumulated_loss == pytest.approx(loss, rel=1e-6)
+    for name in expected:
+        np.testing.assert_allclose(accumulated[name], expected[name], rtol=1e-5, atol=1e-8, err_msg=name)
+
+
+def test_a_whole_run_with_accumulation_equals_one_with_large_batches(tmp_path):
+    """Over an epoch's end too, where the last group is incomplete (50 = 4 * 12 + 2)."""
+    one = finetuner(tmp_path / "one", Network(dropout=0.0), batch_size=12)
+    many = finetuner(tmp_path / "many", Network(dropout=0.0), batch_size=4, gradient_accumulation_steps=3)
+    one.fit()
+    many.fit()
+    assert one.schedule == many.schedule == Schedule(steps_per_epoch=5, max_steps=30, eval_steps=7)
+    for name, value in weights(one).items():
+        np.testing.assert_allclose(weights(many)[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_ignored_labels_do_not_count_when_micro_batches_are_weighed(tmp_path):
+    rows = examples(8)
+    for row in rows[:3]:
+        row["labels"] = -100
+    one = finetuner(tmp_path / "one", Network(dropout=0.0), batch_size=8)
+    many = finetuner(tmp_path / "many", Network(dropout=0.0), batch_size=4, gradient_accumulation_steps=2)
+    assert gradients(many, rows)[0] == pytest.approx(gradients(one, rows)[0], rel=1e-6)
+
+
+def test_the_same_seed_gives_the_same_weights_and_numbers(tmp_path):
+    first, second = finetuner(tmp_path / "first"), finetuner(tmp_path / "second")
+    first.fit()
+    paddle.randn([7])  # what else the process draws does not matter
+    second.fit()
+    assert_same(weights(first), weights(second))
+    assert without_time(tmp_path / "first") == without_time(tmp_path / "second")
+
+
+def without_time(folder: Path) -> list[dict]:
+    return [{key: row[key] for key in row if key != "seconds"} for row in read_metrics(folder / "metrics.jsonl")]
+
+
+@pytest.mark.parametrize("step", [1, 4, 13, 26, 28, 30])
+def test_a_run_that_was_interrupted_goes_on_bit_for_bit(tmp_path, step):
+    """In an epoch, at its end (13, 26), right after an evaluation (28), at the last step."""
+    whole = finetuner(tmp_path / "whole")
+    whole.fit()
+    first = finetuner(tmp_path / "run")
+    stop_after(first, step)
+    if step < 30:
+        with pytest.raises(Interrupted):
+            first.fit()
+    else:
+        first.fit()
+    last = first.checkpoints.newest(pytest.fail)
+    assert last is not None and last.name == f"step-{step:08d}"
+    np.random.seed(5)
+    paddle.seed(5)
+    second = finetuner(tmp_path / "run", last_step=step)
+    second.fit(last)
+    if step < 30:
+        assert_same(weights(whole), weights(second))
+    assert without_time(tmp_path / "whole") == without_time(tmp_path / "run")
+    assert second.best == whole.best
+    whole.use_best_weights()
+    second.use_best_weights()
+    assert_same(weights(whole), weights(second))
+
+
+def stop_after(trainer: Finetuner, step: int) -> None:
+    """Let a signal arrive while the step is computed."""
+    plain = trainer.training_step
+
+    def training_step(model, inputs, step_control=0):
+        if trainer.state.global_step + 1 == step:
+            signal.raise_signal(signal.SIGTERM)
+        return plain(model, inputs, step_control)
+
+    trainer.training_step = training_step
+
+
+def test_patience_goes_on_counting_after_an_interruption(tmp_path):
+    settings = {"learning_rate": 1e-9, "eval_steps": 2, "early_stopping_patience": 3}
+    whole = finetuner(tmp_path / "whole", **settings)
+    whole.fit()
+    assert (whole.state.global_step, whole.best.stopped) == (8, True)
+    first = finetuner(tmp_path / "run", **settings)
+    stop_after(first, 5)
+    with pytest.raises(Interrupted):
+        first.fit()
+    second = finetuner(tmp_path / "run", last_step=5, **settings)
+    second.fit(first.checkpoints.newest(pytest.fail))
+    assert (second.state.global_step, second.best) == (8, whole.best)
+    finished = finetuner(tmp_path / "run", last_step=8, **settings)
+    finished.fit(finished.checkpoints.newest(pytest.fail))
+    assert finished.state.global_step == 0  # nothing was left to do
+
+
+def test_control_c_stops_after_the_running_step_with_a_checkpoint(tmp_path):
+    trainer = finetuner(tmp_path, Network(pause=0.02), max_steps=500, eval_steps=500)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    assert 0 < trainer.state.global_step < 500
+    assert trainer.checkpoints.newest(pytest.fail).name == f"step-{trainer.state.global_step:08d}"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_best_weights_are_kept_not_the_last(tmp_path):
+    trainer = finetuner(tmp_path, max_steps=28)
+    scores = iter([0.5, 0.9, 0.7, 0.6])
+    seen = []
+
+    def measured(output):
+        seen.append(weights(trainer))
+        return {"accuracy": next(scores)}
+
+    trainer.compute_metrics = measured
+    trainer.fit()
+    assert (trainer.best.best_step, trainer.best.best_value) == (14, 0.9)
+    trainer.use_best_weights()
+    assert_same(weights(trainer), seen[1])
+
+
+def test_save_best_loss_takes_the_lowest(tmp_path):
+    trainer = finetuner(tmp_path, save_best="loss")
+    trainer.fit()
+    losses = {row["step"]: row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] != "train"}
+    assert trainer.best.best_step == min(losses, key=losses.get)
+
+
+def test_the_last_step_is_always_evaluated(tmp_path):
+    finetuner(tmp_path, max_steps=5, eval_steps=100).fit()
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] == "validation"] == [5]
+
+
+def test_measuring_is_repeatable_and_does_not_disturb_the_training(tmp_path):
+    """Here evaluation draws, as LSH attention does; the same model must score the same each time."""
+
+    class Drawing(Network):
+        def forward(self, input_ids, labels=None):
+            output = super().forward(input_ids, labels)
+            output.logits = output.logits + paddle.randn(output.logits.shape)
+            return output
+
+    often, seldom = finetuner(tmp_path / "a", Drawing(), eval_steps=1), finetuner(tmp_path / "b", Drawing())
+    often.fit()
+    seldom.fit()
+    assert_same(weights(often), weights(seldom))
+    assert often.measure(often.eval_dataset, "test") == often.measure(often.eval_dataset, "test")
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_says_what_to_change(tmp_path):
+    network = Network()
+    trainer = finetuner(tmp_path, network)
+    network.output.weight.set_value(np.full([16, CLASSES], math.nan, "float32"))
+    with pytest.raises(Diverged, match=r"loss is nan at step 1; lower train.learning_rate"):
+        trainer.fit()
+    assert not list(tmp_path.glob("checkpoints/step-*"))
+
+
+def test_weight_decay_spares_biases_and_layer_norm(tmp_path):
+    network = Network()
+    names = {parameter.name: name for name, parameter in network.named_parameters()}
+    assert {names[name] for name in decayed_parameters(network)} == {"embedding.weight", "output.weight"}
+    trainer = finetuner(tmp_path, network, weight_decay=0.5, max_steps=1, learning_rate=0.1, lr_scheduler="constant")
+    before = weights(trainer)
+    trainer.create_optimizer_and_scheduler(1)
+    for parameter in network.parameters():  # with a zero gradient AdamW moves a parameter by its decay alone
+        parameter.sum().scale(0.0).backward()
+    trainer.optimizer.step()
+    for name, value in weights(trainer).items():
+        decayed = name in ("embedding.weight", "output.weight")
+        np.testing.assert_allclose(value, before[name] * (0.95 if decayed else 1.0), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "warmup", "expected"),
+    [
+        ("linear", 0.0, [1.0, 0.75, 0.5, 0.25]),
+        ("linear", 0.5, [0.0, 0.5, 1.0, 0.5]),
+        ("constant", 0.0, [1.0, 1.0, 1.0, 1.0]),
+        ("constant", 0.5, [0.0, 0.5, 1.0, 1.0]),
+        ("cosine", 0.0, [1.0, 0.853553, 0.5, 0.146447]),
+    ],
+)
+def test_the_learning_rate_follows_the_schedule(tmp_path, scheduler, warmup, expected):
+    finetuner(tmp_path, max_steps=4, lr_scheduler=scheduler, warmup_ratio=warmup, learning_rate=1.0).fit()
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] == "train"]
+    assert [row["learning_rate"] for row in rows] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_step_shows_on_one_line_per_evaluation_and_no_logs(tmp_path, capfd):
+    output = io.StringIO()
+    finetuner(tmp_path, output=output).fit()
+    lines = output.getvalue().strip().splitlines()
+    assert len(lines) == 5 and all(line.startswith("step ") for line in lines)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_metrics_are_on_disk_as_json_lines_and_csv(tmp_path):
+    finetuner(tmp_path).fit()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len([row for row in rows if row["split"] == "train"]) == 30
+    table = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert table[0] == "step,epoch,split,loss,learning_rate,seconds,accuracy"
+    assert len(table) == len(rows) + 1
+
+
+def test_every_epoch_sees_every_example_once_in_a_new_order():
+    sampler = EpochPermutation(examples=10, batch_size=4, seed=3)
+    orders = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert [len(batch) for batch in batches] == [4, 4, 2] and len(sampler) == 3
+        orders.append([index for batch in batches for index in batch])
+        assert sorted(orders[-1]) == list(range(10))
+    assert len({tuple(order) for order in orders}) == 3
+    assert orders[0] == [2, 5, 3, 4, 1, 9, 8, 7, 0, 6]  # frozen: a change would break every resume
+
+
+def test_replicas_share_an_epoch_between_them():
+    parts = [EpochPermutation(10, 4, seed=3, replicas=3, rank=rank).order(0) for rank in range(3)]
+    assert [len(part) for part in parts] == [4, 4, 4]
+    assert set(np.concatenate(parts)) == set(range(10))

@@ -1,0 +1,373 @@
+"""Checkpoints that are complete, verified and never half-written: what a run needs to go on exactly where it stopped.
+
+A checkpoint folder holds the weights, the optimizer's moments, the scheduler, the state of every random generator and
+the trainer's own counters, as safetensors and JSON (no pickle), and a manifest with the SHA-256 of each file. It is
+written beside its final place and renamed into it, so that a folder with its final name is a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.errors import ToolkitError
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+
+#: Temporary siblings begin with this; whatever has it was never finished.
+TEMPORARY = ".unfinished-"
+
+#: The accumulators of Paddle's AdamW, as its state_dict names them after the parameter.
+ACCUMULATORS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc")
+
+
+class DamagedCheckpoint(ToolkitError):
+    """A checkpoint whose files are not the ones that were written."""
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new, never a part."""
+    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make a folder that appears whole or not at all, with a manifest of what is in it.
+
+    Args:
+        target: the folder; one that is already there is replaced.
+        fill: writes the files into the folder it is given.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{target.name}-", dir=target.parent))
+    try:
+        os.chmod(temporary, 0o777 & ~_umask())
+        fill(temporary)
+        files = sorted(path for path in temporary.rglob("*") if path.is_file())
+        manifest = {path.relative_to(temporary).as_posix(): sha256(path) for path in files}
+        write_text(temporary / MANIFEST, json.dumps({"sha256": manifest}, indent=1) + "\n")
+        for path in (*files, temporary / MANIFEST, temporary):
+            _flush(path)
+        _replace_folder(temporary, target)
+        _flush(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def verify_folder(folder: Path) -> None:
+    """Compare a folder with its manifest.
+
+    Raises:
+        DamagedCheckpoint: a file is missing, changed or was never listed.
+    """
+    try:
+        expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
+    if found != set(expected):
+        odd = sorted(found.symmetric_difference(expected))
+        raise DamagedCheckpoint(f"{folder}: {odd[0]} is {'not in the manifest' if odd[0] in found else 'missing'}")
+    for name, digest in expected.items():
+        if sha256(folder / name) != digest:
+            raise DamagedCheckpoint(f"{folder}: {name} is not the file that was written (SHA-256 differs)")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _replace_folder(temporary: Path, target: Path) -> None:
+    """Rename a folder into its place. A folder cannot be renamed over a full one: that one steps aside first."""
+    if target.exists():
+        aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=target.parent))
+        os.replace(target, aside / target.name)
+        os.replace(temporary, target)
+        shutil.rmtree(aside)
+    else:
+        os.replace(temporary, target)
+
+
+def _flush(path: Path) -> None:
+    """Ask the disk to hold a file, or a folder's list of names, before something later relies on it."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# -- random generators ----------------------------------------------------------------------------------------------
+
+
+def random_state() -> dict[str, Any]:
+    """The state of Python's, NumPy's and Paddle's generators, as JSON can hold it."""
+    import paddle
+
+    version, numbers, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [name, keys.tolist(), position, has_gauss, cached],
+        "paddle_cpu": _generator_to_json(paddle.framework.core.default_cpu_generator().get_state()),
+        "paddle_device": [_generator_to_json(state) for state in paddle.get_rng_state()],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put every generator back to a :func:`random_state`."""
+    import paddle
+
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    paddle.framework.core.default_cpu_generator().set_state(_generator_from_json(state["paddle_cpu"]))
+    paddle.set_rng_state([_generator_from_json(item) for item in state["paddle_device"]])
+
+
+@contextmanager
+def undisturbed_random_state() -> Iterator[None]:
+    """Draws inside the ``with`` block leave the draws after it as they would have been."""
+    before = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(before)
+
+
+def _generator_to_json(state: Any) -> list[Any]:
+    """A Paddle generator's state: device, seed, offset, and the Mersenne twister's words as text."""
+    device, seed, offset, engine = state.__getstate__()
+    return [device, seed, offset, bytes(engine).decode("ascii")]
+
+
+def _generator_from_json(values: list[Any]) -> Any:
+    import paddle
+
+    device, seed, offset, engine = values
+    kind = type(paddle.framework.core.default_cpu_generator().get_state())
+    state = kind.__new__(kind)
+    state.__setstate__((device, seed, offset, list(engine.encode("ascii"))))
+    return state
+
+
+# -- model and optimizer --------------------------------------------------------------------------------------------
+
+
+def save_weights(model: Any, folder: Path) -> None:
+    """Write a model's parameters and persistent buffers, in Paddle's layout, under their structured names."""
+    _save_tensors({name: value.numpy() for name, value in model.state_dict().items()}, folder / WEIGHTS)
+
+
+def load_weights(model: Any, folder: Path) -> None:
+    """Read back what :func:`save_weights` wrote.
+
+    Raises:
+        DamagedCheckpoint: the names or shapes are not the model's.
+    """
+    saved, own = _load_tensors(folder / WEIGHTS), model.state_dict()
+    wrong = sorted(
+        name
+        for name in {*saved, *own}
+        if name not in saved or name not in own or saved[name].shape != (*own[name].shape,)
+    )
+    if wrong:
+        raise DamagedCheckpoint(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
+    model.set_state_dict(saved)
+
+
+def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
+    """Write the optimizer's tensors; returns the state of its learning-rate schedule, for the caller's JSON.
+
+    Paddle names an accumulator after the parameter's global counter (`linear_7.w_0_moment1_0`), which depends on what
+    else the process has built; here it is named after the parameter's place in the model.
+    """
+    places = {parameter.name: place for place, parameter in model.named_parameters()}
+    state = optimizer.state_dict()
+    schedule = state.pop("LR_Scheduler", {})
+    tensors = {f"{places[name]}|master": value.numpy() for name, value in state.pop("master_weights", {}).items()}
+    for key, value in state.items():
+        name, accumulator = _split_accumulator(key)
+        tensors[f"{places[name]}|{accumulator}"] = value.numpy()
+    _save_tensors(tensors, folder / OPTIMIZER)
+    return {key: value for key, value in schedule.items() if isinstance(value, (int, float))}
+
+
+def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str, Any]) -> None:
+    """Read back what :func:`save_optimizer` wrote and returned."""
+    import paddle
+
+    names = {place: parameter.name for place, parameter in model.named_parameters()}
+    state: dict[str, Any] = {"LR_Scheduler": dict(schedule)}
+    for key, value in _load_tensors(folder / OPTIMIZER).items():
+        place, accumulator = key.split("|")
+        if place not in names:
+            raise DamagedCheckpoint(f"{folder}: the optimizer has a state for {place}, which the model has not")
+        if accumulator == "master":
+            state.setdefault("master_weights", {})[names[place]] = paddle.to_tensor(value)
+        else:
+            state[f"{names[place]}_{accumulator}_0"] = paddle.to_tensor(value)
+    optimizer.set_state_dict(state)
+
+
+def _split_accumulator(key: str) -> tuple[str, str]:
+    """`linear_0.w_0_moment1_0` -> (`linear_0.w_0`, `moment1`)."""
+    for accumulator in ACCUMULATORS:
+        if key.endswith(f"_{accumulator}_0"):
+            return key[: -len(f"_{accumulator}_0")], accumulator
+    raise ToolkitError(f"{key}: an optimizer state that checkpoints do not know; this Paddle may be too new")
+
+
+def _save_tensors(tensors: dict[str, np.ndarray], path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, str(path))
+
+
+def _load_tensors(path: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return load_file(str(path))
+
+
+# -- the checkpoints of a run ---------------------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """The folder of a run's checkpoints: `step-00000120/` to go on from, `best-00000100/` with the best weights.
+
+    The last two steps are kept, so that one is left when the newer is damaged.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(
+        self, step: int, model: Any, optimizer: Any, state: dict[str, Any], files: Mapping[str, str] | None = None
+    ) -> Path:
+        """Write the checkpoint of a step, then remove what is no longer needed.
+
+        Args:
+            step: optimizer steps done.
+            model: a Paddle layer.
+            optimizer: its Paddle optimizer, with a learning-rate schedule.
+            state: JSON values of the caller's; `best_step` (or null) names the best weights that it refers to.
+            files: name -> text of further files.
+        """
+
+        def fill(folder: Path) -> None:
+            save_weights(model, folder)
+            schedule = save_optimizer(optimizer, model, folder)
+            whole = {**state, "step": step, "schedule": schedule, "random_state": random_state()}
+            (folder / STATE).write_text(json.dumps(whole) + "\n", encoding="utf-8")
+            for name, text in (files or {}).items():
+                (folder / name).write_text(text, encoding="utf-8")
+
+        target = self.folder / f"step-{step:08d}"
+        write_folder(target, fill)
+        self._prune(step)
+        return target
+
+    def save_best(self, step: int, model: Any) -> None:
+        """Keep the weights of a step as the best so far."""
+        write_folder(self.best(step), lambda folder: save_weights(model, folder))
+
+    def best(self, step: int) -> Path:
+        """Where the best weights of a step are."""
+        return self.folder / f"best-{step:08d}"
+
+    def newest(self, on_damage: Callable[[DamagedCheckpoint], None]) -> Path | None:
+        """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
+
+        Args:
+            on_damage: told of each newer one that is not.
+        """
+        for folder in reversed(self._steps()):
+            try:
+                verify_folder(folder)
+                best_step = read_state(folder).get("best_step")
+                if best_step is not None:
+                    verify_folder(self.best(best_step))
+                return folder
+            except DamagedCheckpoint as damage:
+                on_damage(damage)
+        return None
+
+    def remove(self) -> None:
+        """Delete all checkpoints: the run is finished."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _steps(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+
+    def _prune(self, step: int) -> None:
+        """Remove old steps, later ones (damaged, so the run went back), best weights that no kept step refers to, and
+        what a kill left unfinished."""
+        kept = [folder for folder in self._steps() if folder.name <= f"step-{step:08d}"][-self.keep :]
+        for folder in set(self._steps()).difference(kept):
+            shutil.rmtree(folder)
+        needed = {_best_step(folder) for folder in kept}
+        for folder in self.folder.glob("best-*"):
+            if int(folder.name.removeprefix("best-")) not in needed:
+                shutil.rmtree(folder)
+        for leftover in self.folder.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _best_step(checkpoint: Path) -> int | None:
+    try:
+        return read_state(checkpoint).get("best_step")
+    except DamagedCheckpoint:
+        return None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`.
+
+    Raises:
+        DamagedCheckpoint: they cannot be read.
+    """
+    try:
+        return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise DamagedCheckpoint(f"{checkpoint}: {STATE} cannot be read") from None

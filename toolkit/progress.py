@@ -1,0 +1,73 @@
+"""The one progress bar of a run, and the line it leaves behind at each evaluation."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class ProgressBar:
+    """A bar over `total` steps with the latest numbers beside it.
+
+    On a terminal it redraws itself; into a file or a pipe it prints nothing, and the lines of :meth:`line` are what
+    is left to read.
+
+    Args:
+        console: where to draw.
+        title: what is going on, one word.
+        total: steps.
+        done: steps that an earlier run has done.
+    """
+
+    def __init__(self, console: Console, title: str, total: int, done: int = 0) -> None:
+        self._console = console
+        self._title = title
+        self._numbers = ""
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=4,
+            transient=True,
+        )
+        self._task = self._progress.add_task(title, total=total, completed=done, numbers="")
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self._progress.start()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+    def __enter__(self) -> ProgressBar:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def update(self, done: int, **numbers: float | None) -> None:
+        """Show how many steps are done, and the numbers that are known (None is left out)."""
+        self._numbers = "  ".join(
+            f"{name} {format_number(value)}" for name, value in numbers.items() if value is not None
+        )
+        self._progress.update(self._task, completed=done, description=self._title, numbers=self._numbers)
+
+    def busy(self, what: str) -> None:
+        """Show in place of the title what holds the steps up, for example `validation 3/10`."""
+        self._progress.update(self._task, description=what)
+
+    def line(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def format_number(value: float) -> str:
+    """Four significant digits, `1.2e-05` where there would be many zeros."""
+    return f"{value:.4g}"

@@ -1,0 +1,53 @@
+"""Which training examples a step sees: a permutation per epoch that is a function of the seed and the epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import paddle
+
+
+class EpochPermutation(paddle.io.DistributedBatchSampler):
+    """Batches of indices, in a new order each epoch, that can start anywhere in an epoch.
+
+    PaddleNLP's Trainer redraws the interrupted epoch's permutation from a generator when it resumes, so a resumed run
+    sees some examples twice and others not at all. Here the order of an epoch needs no state but its number. It comes
+    from NumPy's legacy generator, whose stream is frozen (NEP 19): a run resumes under another NumPy too.
+
+    It is a `DistributedBatchSampler` because of those the Trainer's loop tells the epoch (`set_epoch`).
+
+    Args:
+        examples: how many training examples there are.
+        batch_size: examples of one optimizer step on this device, accumulation included. The last batch of an epoch
+            holds what is left.
+        seed: of the run.
+        replicas: data-parallel processes. Each takes every `replicas`-th example; a few are repeated so that all have
+            equally many.
+        rank: of this process.
+    """
+
+    def __init__(self, examples: int, batch_size: int, seed: int, replicas: int = 1, rank: int = 0) -> None:
+        super().__init__(range(examples), batch_size, num_replicas=replicas, rank=rank, shuffle=True)
+        self.seed = seed
+        self._start = (0, 0)
+
+    def start_at(self, epoch: int, batch: int) -> None:
+        """Let one epoch begin at a later batch; the others are whole."""
+        self._start = (epoch, batch)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The examples of an epoch that this process sees, in order: [examples / replicas] int64."""
+        generator = np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch])
+        order = generator.permutation(len(self.dataset))
+        return np.resize(order, self.total_size)[self.local_rank :: self.nranks]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self.order(self.epoch)
+        first = self._start[1] if self.epoch == self._start[0] else 0
+        for start in range(first * self.batch_size, len(order), self.batch_size):
+            yield order[start : start + self.batch_size].tolist()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return -(-self.num_samples // self.batch_size)

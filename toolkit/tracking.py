@@ -1,0 +1,138 @@
+"""Where the numbers of a run go: metrics.jsonl and metrics.csv always, wandb and VisualDL when the recipe asks."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint import write_text
+from toolkit.recipe import Recipe
+
+#: The columns that every row has, in the order in which metrics.csv shows them.
+LEADING_COLUMNS = ("step", "epoch", "split")
+
+
+def check_trackers(recipe: Recipe) -> None:
+    """Stop before anything is computed when a tracker that the recipe asks for is not installed.
+
+    Raises:
+        UserError: at the recipe's line, with what to install.
+    """
+    if recipe.tracking.wandb and importlib.util.find_spec("wandb") is None:
+        raise recipe.error(
+            "tracking.wandb", "wandb is not installed; pip install 'toolkit[tracking]', or set it to false"
+        )
+    if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
+        raise recipe.error("tracking.visualdl", "visualdl is not installed; pip install visualdl, or set it to false")
+
+
+class MetricsFile:
+    """Rows of metrics, as JSON lines and as a CSV table, on disk as soon as they are written.
+
+    Args:
+        folder: the run folder.
+        last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
+            that resumes writes them again.
+    """
+
+    def __init__(self, folder: Path, last_step: int = 0) -> None:
+        self.json_path = folder / "metrics.jsonl"
+        self.csv_path = folder / "metrics.csv"
+        kept = [row for row in read_metrics(self.json_path) if row["step"] <= last_step]
+        self._columns = list(LEADING_COLUMNS)
+        self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
+        write_text(self.json_path, "".join(json.dumps(row) + "\n" for row in kept))
+        self._write_table(kept)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Append one row; a key that is new becomes a new column."""
+        with self.json_path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row) + "\n")
+        new = [key for key in row if key not in self._columns]
+        if new:
+            self._columns += new
+            self._write_table(read_metrics(self.json_path))
+            return
+        with self.csv_path.open("a", encoding="utf-8", newline="") as table:
+            csv.DictWriter(table, self._columns).writerow(row)
+
+    def _write_table(self, rows: list[dict[str, Any]]) -> None:
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, self._columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.csv_path, table.getvalue())
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; none when there is no such file. A last line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class Tracker:
+    """All the places that a run's metrics go to.
+
+    Args:
+        folder: the run folder.
+        recipe: says which trackers beside the files.
+        last_step: the step that a resumed run starts from, 0 for a new one.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, last_step: int = 0) -> None:
+        self._file = MetricsFile(folder, last_step)
+        self._wandb = _start_wandb(folder, recipe) if recipe.tracking.wandb else None
+        self._visualdl = _start_visualdl(folder) if recipe.tracking.visualdl else None
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Record the metrics of one step; `split` says on which examples, the numbers are recorded as split/name."""
+        self._file.write(row)
+        numbers = {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=row["step"])
+        if self._visualdl is not None:
+            for name, value in numbers.items():
+                self._visualdl.add_scalar(name, value, row["step"])
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        if self._wandb is not None:
+            self._wandb.finish()
+        if self._visualdl is not None:
+            self._visualdl.close()
+
+
+def _start_wandb(folder: Path, recipe: Recipe) -> Any:
+    """A wandb run that a resumed run continues. `WANDB_MODE=offline` keeps it on this machine, as always with wandb."""
+    import wandb
+
+    os.environ.setdefault("WANDB_SILENT", "true")
+    identity = folder / "wandb_id.txt"
+    if not identity.exists():
+        write_text(identity, wandb.util.generate_id())
+    return wandb.init(
+        project=recipe.tracking.project or "toolkit",
+        name=folder.name,
+        id=identity.read_text(encoding="utf-8").strip(),
+        resume="allow",
+        dir=str(folder),
+        config=recipe.model_dump(),
+    )
+
+
+def _start_visualdl(folder: Path) -> Any:
+    from visualdl import LogWriter
+
+    return LogWriter(logdir=str(folder / "visualdl"))

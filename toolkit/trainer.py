@@ -1,0 +1,477 @@
+"""PaddleNLP's Trainer, subclassed where it falls short: whole-batch accumulation, exact resume, quiet and cheap steps.
+
+Its loop, schedules, clipping, mixed precision and fleet support are used as they are. What is replaced:
+
+- *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
+  incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
+  cuts it up and weighs each piece by its share, so loss and gradient are those of one large batch.
+- *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
+- *When.* Evaluation every so many steps and always at the end; a checkpoint with each, every minute, and on Ctrl-C.
+- *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from paddlenlp.utils.log import logger
+from rich.console import Console
+
+from toolkit import checkpoint
+from toolkit.checkpoint import Checkpoints
+from toolkit.errors import ToolkitError
+from toolkit.progress import ProgressBar, format_number
+from toolkit.recipe import Recipe
+from toolkit.runtime import seed_everything
+from toolkit.sampler import EpochPermutation
+from toolkit.tracking import Tracker
+
+logger.set_level("WARNING")
+
+#: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
+IGNORED_LABEL = -100
+
+#: Seconds of training that a kill may cost where evaluations are far apart.
+CHECKPOINT_SECONDS = 60.0
+
+#: The name under which the Trainer looks for its own state in the folder that it resumes from.
+TRAINER_STATE = "trainer_state.json"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run's length, in optimizer steps."""
+
+    steps_per_epoch: int
+    max_steps: int
+    eval_steps: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, examples: int) -> Schedule:
+        """The schedule of a recipe over so many training examples; at least one step."""
+        train = recipe.train
+        per_epoch = math.ceil(examples / (train.batch_size * train.gradient_accumulation_steps))
+        steps = train.max_steps or max(1, round(train.epochs * per_epoch))
+        return cls(per_epoch, steps, train.eval_steps or per_epoch)
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, and how long ago that was. Part of every checkpoint."""
+
+    best_step: int | None = None
+    best_value: float | None = None
+    evaluations_since: int = 0
+    stopped: bool = False
+
+    def better(self, value: float, lower_is_better: bool) -> bool:
+        """Whether a value beats the best; the first one does, unless it is not a number."""
+        if math.isnan(value):
+            return False
+        if self.best_value is None:
+            return True
+        return value < self.best_value if lower_is_better else value > self.best_value
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or a termination signal arrived; the checkpoint is written."""
+
+
+class Diverged(ToolkitError):
+    """The loss is infinite or not a number."""
+
+
+class Finetuner(Trainer):
+    """Trains and evaluates one model as a recipe says.
+
+    Args:
+        model: the Paddle model; called with the collated batch's keys, it returns an output with `loss` and `logits`.
+        recipe: the recipe.
+        folder: the run folder.
+        collate: list of examples -> dict of int64 arrays with the examples along the first axis, `labels` among them.
+        compute_metrics: (logits, labels) -> name -> number.
+        console: where progress is shown.
+        train_dataset: a map-style data set; None to evaluate only.
+        eval_dataset: the validation examples.
+        tracker: where metrics go; None to record none.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        recipe: Recipe,
+        folder: Path,
+        collate: Callable[[list[dict[str, Any]]], dict[str, np.ndarray]],
+        compute_metrics: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        console: Console,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.console = console
+        self.schedule = Schedule.of(recipe, len(train_dataset) if train_dataset is not None else 1)
+        self.checkpoints = Checkpoints(folder / "checkpoints")
+        self.tracker = tracker
+        self.best = Best()
+        self.seconds = 0.0
+        self.step_loss = math.nan
+        self.step_learning_rate = math.nan
+        self.progress: ProgressBar | None = None
+        self._loss = paddle.zeros([])
+        super().__init__(
+            model=model,
+            args=_training_arguments(recipe, folder, self.schedule),
+            data_collator=collate,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            compute_metrics=lambda output: compute_metrics(output.predictions, output.label_ids),
+            callbacks=[Rhythm(self)],
+        )
+        self.remove_callback(PrinterCallback)
+
+    # -- what a user of this class calls ----------------------------------------------------------------------------
+
+    def fit(self, resume_from: Path | None = None) -> None:
+        """Train to the end, or to where early stopping ends it.
+
+        Args:
+            resume_from: a checkpoint of this run to go on from.
+
+        Raises:
+            Interrupted: a signal came; the state up to the last whole step is saved.
+            Diverged: the loss is no number any more.
+        """
+        if resume_from is not None:
+            state = checkpoint.read_state(resume_from)
+            self.best = Best(**{key: state[key] for key in asdict(self.best)})
+            self.seconds = state["seconds"]
+            if self.best.stopped or state["step"] >= self.schedule.max_steps:
+                return
+        with Interruption() as self.interruption:
+            try:
+                self.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+            finally:
+                if self.progress is not None:
+                    self.progress.stop()
+                    self.progress = None
+        if self.interruption.requested and self.state.global_step < self.schedule.max_steps:
+            raise Interrupted(self.state.global_step)
+
+    def use_best_weights(self) -> None:
+        """Put the weights of the best evaluation into the model; the last ones stay if none was a number."""
+        if self.best.best_step is not None:
+            checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
+
+    def measure(self, dataset: Any, split: str) -> dict[str, float]:
+        """The loss and the task's metrics over a data set.
+
+        The generators are seeded for it and put back after: the numbers of one model on one data set are the same
+        whenever they are asked for, and asking does not change the training that follows.
+        """
+        batches = math.ceil(len(dataset) / self.args.per_device_eval_batch_size)
+        with ProgressBar(self.console, split, batches) as self.progress:
+            found = self.evaluate(dataset, metric_key_prefix=split)
+        self.progress = None
+        return _plain_metrics(found, split)
+
+    # -- what its callback calls ------------------------------------------------------------------------------------
+
+    def record(self, split: str, numbers: dict[str, float]) -> None:
+        """Write a row of metrics for the step just done."""
+        if self.tracker is not None:
+            place = {"step": self.state.global_step, "epoch": round(self.state.epoch, 4), "split": split}
+            self.tracker.write({**place, **numbers, "seconds": round(self.seconds, 3)})
+
+    def judge(self, metrics: dict[str, float]) -> bool:
+        """Whether a validation is the best so far; its weights are kept if so, and patience is counted."""
+        name, patience = self.recipe.train.save_best, self.recipe.train.early_stopping_patience
+        if self.best.better(metrics[name], lower_is_better=name == "loss"):
+            self.checkpoints.save_best(self.state.global_step, self.model)
+            self.best = Best(self.state.global_step, metrics[name])
+            return True
+        self.best.evaluations_since += 1
+        self.best.stopped = patience is not None and self.best.evaluations_since >= patience
+        return False
+
+    def show_step(self) -> None:
+        """Move the bar."""
+        self.progress.update(
+            self.state.global_step,
+            loss=self.step_loss,
+            lr=self.step_learning_rate,
+            **{f"best {self.recipe.train.save_best}": self.best.best_value},
+        )
+
+    def show_evaluation(self, train_loss: float, metrics: dict[str, float], best: bool) -> None:
+        """Leave a line with the numbers of a validation."""
+        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
+        self.progress.line(
+            f"step {self.state.global_step}/{self.schedule.max_steps}  epoch {self.state.epoch:.2f}  "
+            f"train loss {format_number(train_loss)}  validation {numbers}{'  best' if best else ''}"
+        )
+        if self.best.stopped:
+            since = self.best.evaluations_since
+            self.progress.line(f"no better {self.recipe.train.save_best} in {since} evaluations: stopped early")
+
+    # -- what the Trainer's loop calls ------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> paddle.io.DataLoader:
+        """Whole accumulated batches; no worker processes, since collating padded arrays is cheap beside a step."""
+        return paddle.io.DataLoader(
+            self.train_dataset, batch_sampler=self._get_train_sampler(), collate_fn=self.data_collator, num_workers=0
+        )
+
+    def _get_train_sampler(self) -> EpochPermutation:
+        if not hasattr(self, "sampler"):
+            self.sampler = EpochPermutation(
+                len(self.train_dataset),
+                self.args.per_device_train_batch_size,
+                self.recipe.seed,
+                self.args.dataset_world_size,
+                self.args.dataset_rank,
+            )
+        return self.sampler
+
+    def training_step(self, model: Any, inputs: dict[str, paddle.Tensor], step_control: int = 0) -> paddle.Tensor:
+        """Add the gradient of the mean loss over the whole accumulated batch; returns that loss, a scalar.
+
+        The mean is over what the loss counts (labels that are not ignored), so a short last micro-batch weighs less.
+        """
+        model.train()
+        self.step_learning_rate = self._get_learning_rate()
+        pieces = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
+        shares = [1.0] if len(pieces) == 1 else loss_shares(pieces)
+        total = paddle.zeros([])
+        for index, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
+            wait = index + 1 < len(pieces) and hasattr(model, "no_sync")  # data parallel: add up before the exchange
+            with model.no_sync() if wait else contextlib.nullcontext():
+                with self.autocast_smart_context_manager():
+                    loss = self.compute_loss(model, piece)
+                loss = loss if share == 1.0 else loss * share
+                (self.scaler.scale(loss) if self.do_grad_scaling else loss).backward()
+            total = total + loss.detach().astype("float32")
+        self._loss = total
+        return total
+
+    def _check_loss_valid(self, loss: paddle.Tensor) -> None:
+        """Read the step's loss, the only time in a step that the host waits for the device."""
+        self.step_loss = float(self._loss)
+        if not self.args.fp16 and not math.isfinite(self.step_loss):
+            raise Diverged(
+                f"the loss is {self.step_loss} at step {self.state.global_step + 1}; "
+                "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
+            )
+
+    def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
+        """AdamW with the Trainer's arguments, whose decay spares biases and normalisation parameters."""
+        if self.optimizer is None:
+            kind, options = Trainer.get_optimizer_cls_and_kwargs(self.args)
+            decayed = decayed_parameters(self.model)
+            norm = self.args.max_grad_norm
+            self.optimizer = kind(
+                learning_rate=lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
+                parameters=self.model.parameters(),
+                weight_decay=self.args.weight_decay,
+                apply_decay_param_fun=decayed.__contains__,
+                grad_clip=paddle.nn.ClipGradByGlobalNorm(norm) if norm > 0 else None,
+                **options,
+            )
+        return self.optimizer
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """As the Trainer's, with draws of its own (see :meth:`measure`)."""
+        with checkpoint.undisturbed_random_state():
+            seed_everything(self.recipe.seed)
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def log(self, logs: dict[str, float], **kwargs: Any) -> None:
+        """Nothing: :class:`Rhythm` records every step and every evaluation."""
+
+    def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
+        self.checkpoints.save(
+            self.state.global_step,
+            self.model,
+            self.optimizer,
+            {**asdict(self.best), "seconds": self.seconds},
+            {TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
+        )
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str | None = None) -> None:
+        if resume_from_checkpoint:
+            checkpoint.load_weights(self.model, Path(resume_from_checkpoint))
+
+    def _load_optimizer_and_scheduler(self, resume_from: str | None) -> None:
+        if resume_from:
+            schedule = checkpoint.read_state(Path(resume_from))["schedule"]
+            checkpoint.load_optimizer(self.optimizer, self.model, Path(resume_from), schedule)
+            self.resumed_from = Path(resume_from)
+
+
+class Rhythm(TrainerCallback):
+    """When a run records, evaluates, saves and stops."""
+
+    def __init__(self, trainer: Finetuner) -> None:
+        self.trainer = trainer
+        self._losses: list[float] = []
+        self._evaluated_batches = 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Set every generator and the sampler to where the run begins or goes on."""
+        trainer = self.trainer
+        seed_everything(trainer.recipe.seed)
+        if state.global_step:
+            checkpoint.set_random_state(checkpoint.read_state(trainer.resumed_from)["random_state"])
+            trainer.sampler.start_at(*divmod(state.global_step, trainer.schedule.steps_per_epoch))
+        trainer.progress = ProgressBar(trainer.console, "train", state.max_steps, state.global_step)
+        trainer.progress.start()
+        self._step_began = self._saved = time.monotonic()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Record the step; decide what follows it."""
+        trainer, schedule = self.trainer, self.trainer.schedule
+        state.epoch = state.global_step / schedule.steps_per_epoch
+        self._count_seconds()
+        self._losses.append(trainer.step_loss)
+        trainer.record("train", {"loss": trainer.step_loss, "learning_rate": trainer.step_learning_rate})
+        trainer.show_step()
+        ended = state.global_step >= schedule.max_steps
+        control.should_evaluate = ended or state.global_step % schedule.eval_steps == 0
+        overdue = time.monotonic() - self._saved > CHECKPOINT_SECONDS
+        if trainer.interruption.requested:
+            control.should_training_stop = True
+        control.should_save = control.should_evaluate or overdue or trainer.interruption.requested
+
+    def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
+        """Keep the bar moving while an evaluation goes on."""
+        self._evaluated_batches += 1
+        if self.trainer.is_in_train:
+            self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
+        elif self.trainer.progress is not None:
+            self.trainer.progress.update(self._evaluated_batches)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: dict[str, float], **_: Any) -> None:
+        """Record a validation, keep the weights if they are the best, stop when there was none for long."""
+        self._evaluated_batches = 0
+        if not self.trainer.is_in_train:
+            return
+        self._count_seconds()
+        found = _plain_metrics(metrics, "eval")
+        self.trainer.record("validation", found)
+        best = self.trainer.judge(found)
+        self.trainer.show_evaluation(float(np.mean(self._losses)), found, best)
+        self._losses.clear()
+        if self.trainer.best.stopped:
+            control.should_training_stop = True
+
+    def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Note when, so that a long stretch without an evaluation is saved too."""
+        self._saved = time.monotonic()
+
+    def _count_seconds(self) -> None:
+        now = time.monotonic()
+        self.trainer.seconds += now - self._step_began
+        self._step_began = now
+
+
+class Interruption:
+    """Turns the first Ctrl-C or SIGTERM into a request to stop after the running step; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            self._before = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _request(self, number: int, frame: Any) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:
+    """Cut a batch along the examples into pieces of at most `size`; a batch that fits is returned as it is."""
+    examples = len(next(iter(batch.values())))
+    if examples <= size:
+        return [batch]
+    return [
+        {name: tensor[start : start + size] for name, tensor in batch.items()} for start in range(0, examples, size)
+    ]
+
+
+def loss_shares(pieces: list[dict[str, paddle.Tensor]]) -> list[float]:
+    """The part of the whole batch's mean loss that each piece's mean loss makes up: its share of the counted labels."""
+    counts = [int((piece["labels"] != IGNORED_LABEL).sum()) for piece in pieces]
+    return [count / max(1, sum(counts)) for count in counts]
+
+
+def decayed_parameters(model: Any) -> set[str]:
+    """Paddle's names of the parameters that weight decay applies to: no bias and nothing of a normalisation layer."""
+    spared = {
+        parameter.name
+        for layer in model.sublayers(include_self=True)
+        if "norm" in type(layer).__name__.lower()
+        for parameter in layer.parameters(include_sublayers=False)
+    }
+    return {
+        parameter.name
+        for name, parameter in model.named_parameters()
+        if not name.endswith("bias") and parameter.name not in spared
+    }
+
+
+def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:
+    """The Trainer's evaluation result without its prefix and its timings, the loss first."""
+    timings = ("runtime", "samples_per_second", "steps_per_second")
+    plain = {key.removeprefix(f"{prefix}_"): float(value) for key, value in found.items()}
+    plain = {key: value for key, value in plain.items() if key not in timings}
+    return {"loss": plain.pop("loss"), **plain}
+
+
+def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> TrainingArguments:
+    """The recipe in the Trainer's words. Accumulation, evaluation and saving are this module's business."""
+    train = recipe.train
+    constant = "constant_with_warmup" if train.warmup_ratio else "constant"
+    return TrainingArguments(
+        output_dir=str(folder),
+        seed=recipe.seed,
+        max_steps=schedule.max_steps,
+        per_device_train_batch_size=train.batch_size * train.gradient_accumulation_steps,
+        per_device_eval_batch_size=train.eval_batch_size or train.batch_size,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        adam_beta1=train.adam_beta1,
+        adam_beta2=train.adam_beta2,
+        adam_epsilon=train.adam_epsilon,
+        max_grad_norm=train.max_grad_norm or 0.0,
+        warmup_ratio=train.warmup_ratio,
+        lr_scheduler_type=constant if train.lr_scheduler == "constant" else train.lr_scheduler,
+        logging_strategy="no",
+        evaluation_strategy="no",
+        save_strategy="no",
+        ignore_data_skip=True,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[],
+    )
