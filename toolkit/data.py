@@ -1,0 +1,398 @@
+"""Texts and labels, from wherever `datasets` can load them, and their tokens, computed once.
+
+What comes out does not depend on where it came from: every split has the columns ``text`` and ``label`` (a ClassLabel).
+What a user can get wrong is reported at the line of the recipe that caused it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import numpy as np
+import pydantic
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from tqdm import tqdm
+
+from toolkit import cldr_languages
+from toolkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from models.reformer.tokenizer import Tokenizer
+
+SPLITS = ("train", "validation", "test")
+BUILT_IN = "cldr_languages"
+FILE_KINDS = ("json", "csv", "text")
+
+#: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
+LARGE_FILE = 100 * 2**20
+
+#: Part of every cache key: raise it when what is stored changes.
+CACHE_VERSION = 1
+
+
+def cache_folder() -> Path:
+    """Where tokens are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here."""
+    return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
+
+
+def load_splits(recipe: Recipe) -> DatasetDict:
+    """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
+    ``label`` (ClassLabel, ids in the order of its names).
+
+    Raises:
+        UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
+            missing or that training does not have; at the line of the key that is to be changed.
+    """
+    splits = _with_labels(recipe, _with_text(recipe, _load(recipe)))
+    if "validation" not in splits:
+        splits = _hold_out(recipe, splits)
+    elif recipe.data.validation_fraction is not None:
+        raise recipe.error("data.validation_fraction", "the data has a validation split of its own; leave this away")
+    return _limited(recipe, splits)
+
+
+def check_data(recipe: Recipe) -> list[str]:
+    """Load and check the data if it is on this machine.
+
+    Returns:
+        What could not be checked, as notes to show.
+
+    Raises:
+        UserError: as :func:`load_splits`; also for a tokenizer's file that is missing.
+    """
+    if recipe.tokenizer.path is not None:
+        build_tokenizer(recipe, None)
+    if not _is_local(recipe):
+        return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
+    load_splits(recipe)
+    return []
+
+
+def build_tokenizer(recipe: Recipe, train: Dataset | None) -> Tokenizer:
+    """The recipe's tokenizer; one that is to be trained is trained on the training texts, once, and cached.
+
+    Raises:
+        UserError: a model file that is missing or is none, texts that do not give that many pieces.
+    """
+    from models.hub import resolve_folder
+    from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, load_tokenizer
+
+    choice = recipe.tokenizer
+    key = {"bytes": "kind", "checkpoint": "kind"}.get(choice.kind, "path" if choice.path else "vocab_size")
+    try:
+        if choice.kind == "bytes":
+            return ByteTokenizer()
+        if choice.kind == "checkpoint":
+            return load_tokenizer(resolve_folder(recipe.resolve(recipe.model.weights)))
+        if choice.path is not None:
+            return ReformerTokenizer.from_file(recipe.resolve(choice.path))
+        return _trained_tokenizer(train["text"], choice.vocab_size)
+    except OSError as problem:
+        reason = problem.strerror or " ".join(str(problem).split())
+        raise recipe.error(f"tokenizer.{key}", f"cannot read {choice.path or recipe.model.weights}: {reason}") from None
+    except ValueError as problem:
+        raise recipe.error(f"tokenizer.{key}", f"{choice.path or ''}: {problem}".removeprefix(": ")) from None
+
+
+def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:
+    """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
+
+    Returns:
+        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
+        longer).
+    """
+    key = _digest(_contents(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
+    folder = cache_folder() / "tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
+    with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
+
+        def encode(batch: dict[str, list]) -> dict[str, list]:
+            rows = tokenizer(batch["text"])["input_ids"]
+            bar.update(len(rows))
+            return {
+                "input_ids": [row[:max_length] for row in rows],
+                "labels": batch["label"],
+                "truncated": [len(row) > max_length for row in rows],
+            }
+
+        return quietly(
+            split.map,
+            encode,
+            batched=True,
+            batch_size=256,
+            remove_columns=split.column_names,
+            features=Features(features),
+            cache_file_name=str(folder / f"{key}.arrow"),
+            new_fingerprint=key,
+            load_from_cache_file=True,
+        )
+
+
+def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call into `datasets` without its progress bars, which it shows for work of milliseconds too."""
+    shown = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        return call(*arguments, **named)
+    finally:
+        if not shown:
+            datasets.enable_progress_bars()
+
+
+def _is_local(recipe: Recipe) -> bool:
+    return recipe.data.dataset in (BUILT_IN, *FILE_KINDS) or recipe.resolve(recipe.data.dataset).is_dir()
+
+
+def _load(recipe: Recipe) -> DatasetDict:
+    """The splits as they are stored, empty ones refused."""
+    name = recipe.data.dataset
+    if name != BUILT_IN and recipe.data.options:
+        raise recipe.error("data.options", f"is for dataset: {BUILT_IN}; leave it away")
+    if name == BUILT_IN:
+        splits = _built_in(recipe)
+    elif name in FILE_KINDS:
+        splits = _from_files(recipe)
+    else:
+        splits = _from_hub(recipe)
+    for split, rows in splits.items():
+        if not len(rows):
+            raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
+    return splits
+
+
+def _built_in(recipe: Recipe) -> DatasetDict:
+    try:
+        options = cldr_languages.Options.model_validate(recipe.data.options)
+    except pydantic.ValidationError as problems:
+        problem = problems.errors()[0]
+        known = ", ".join(cldr_languages.Options.model_fields)
+        message = f"unknown option; known: {known}" if problem["type"] == "extra_forbidden" else problem["msg"]
+        raise recipe.error(("data", "options", *map(str, problem["loc"])), message) from None
+    try:
+        return cldr_languages.load(options)
+    except ValueError as problem:
+        raise recipe.error("data.options.languages", str(problem)) from None
+
+
+def _from_files(recipe: Recipe) -> DatasetDict:
+    """A file per split; each is read on its own, so that an error is at its line."""
+    splits = DatasetDict()
+    for split in SPLITS:
+        written = getattr(recipe.data.files, split)
+        if written is None:
+            continue
+        path = recipe.resolve(written)
+        if not path.is_file():
+            raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
+        splits[split] = _read_file(recipe, split, path)
+    return splits
+
+
+def _read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
+    kind = recipe.data.dataset
+    # An empty csv field is an empty text, and the word NA is a label like any other.
+    options = {"keep_default_na": False} if kind == "csv" else {}
+    if not path.stat().st_size:
+        raise recipe.error(f"data.files.{split}", f"{path} is empty")
+
+    def load() -> Dataset:
+        cache = str(cache_folder() / "datasets")
+        return datasets.load_dataset(kind, data_files={split: str(path)}, split=split, cache_dir=cache, **options)
+
+    try:
+        return load() if path.stat().st_size > LARGE_FILE else quietly(load)
+    except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as problem:
+        reason = " ".join(str(problem.__cause__ or problem).split())
+        raise recipe.error(f"data.files.{split}", f"cannot read {path} as {kind}: {reason[:300]}") from None
+
+
+def _from_hub(recipe: Recipe) -> DatasetDict:
+    """A hub data set, or a folder of data files: its train, validation and test splits."""
+    name = recipe.data.dataset
+    folder = recipe.resolve(name)
+    try:
+        found = datasets.load_dataset(str(folder) if folder.is_dir() else name, recipe.data.config_name)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as problem:
+        reason = " ".join(str(problem).split())
+        key = "config_name" if "config" in reason.lower() and "name" in reason.lower() else "dataset"
+        raise recipe.error(f"data.{key}", f"cannot load {name}: {reason[:300]}") from None
+    splits = DatasetDict({split: found[split] for split in SPLITS if split in found})
+    if "train" not in splits:
+        raise recipe.error("data.dataset", f"{name} has no train split; it has {', '.join(found)}")
+    return splits
+
+
+def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Check that every split has the two columns, and that its texts are texts."""
+    text, label = recipe.data.text, recipe.data.label
+    if text == label:
+        raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
+    for split, rows in splits.items():
+        for key, column in (("text", text), ("label", label)):
+            if column not in rows.column_names:
+                columns = ", ".join(rows.column_names)
+                raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {columns}")
+        kind = rows.features[text]
+        if getattr(kind, "dtype", None) not in ("string", "large_string"):
+            raise recipe.error("data.text", f"the column {text} of the {split} split holds {_named(kind)}, not text")
+        _refuse_missing(recipe, "data.text", split, rows, text)
+    return splits
+
+
+def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
+    column = recipe.data.label
+    values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
+    kind = splits["train"].features[column]
+    known = set(values["train"])
+    order = list(range(kind.num_classes)) if isinstance(kind, ClassLabel) else sorted(known)
+    names = list(kind.names) if isinstance(kind, ClassLabel) else [str(value) for value in order]
+    if len(known) < 2:
+        raise recipe.error("data.label", f"the column {column} holds one label only, {names[0]}: nothing to classify")
+    ids = {value: index for index, value in enumerate(order)}
+    label = ClassLabel(names=names)
+    labelled = DatasetDict()
+    for split, rows in splits.items():
+        strange = Counter(value for value in values[split] if value not in known)
+        if strange:
+            value, count = strange.most_common(1)[0]
+            shown = names[ids[value]] if value in ids else value
+            raise recipe.error(
+                "data.label",
+                f"{count} rows of the {split} split are labelled {shown!r}, which no row of the train split is; "
+                f"it has {_listed(names[ids[value]] for value in sorted(known))}",
+            )
+        texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
+        labels = [ids[value] for value in values[split]]
+        labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
+    return labelled
+
+
+def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list[str]:
+    """The labels of a split as integers or strings.
+
+    Raises:
+        UserError: a label is missing (None; -1 of a ClassLabel), or is neither text nor a whole number.
+    """
+    column = recipe.data.label
+    kind = rows.features[column]
+    _refuse_missing(recipe, "data.label", split, rows, column)
+    values = rows.select_columns([column])[:][column]
+    if isinstance(kind, ClassLabel):
+        if min(values) < 0:
+            raise recipe.error("data.label", f"row {values.index(-1) + 1} of the {split} split has no label (-1)")
+        return values
+    if getattr(kind, "dtype", None) == "bool":
+        return [str(value).lower() for value in values]
+    if all(isinstance(value, (int, str)) for value in values):
+        return values
+    if all(isinstance(value, float) and value.is_integer() for value in values):
+        return [int(value) for value in values]
+    found = next(value for value in values if not isinstance(value, (int, str)))
+    held = f"the column {column} of the {split} split holds {found!r}"
+    raise recipe.error("data.label", f"{held}: a label is a word or a whole number")
+
+
+def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column: str) -> None:
+    chunks = rows.with_format("arrow").select_columns([column])[:][column]
+    if chunks.null_count:
+        first = chunks.is_null().to_pylist().index(True) + 1
+        raise recipe.error(
+            key, f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
+        )
+
+
+def _hold_out(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Take the validation split out of the training split: the same share of each label, by the recipe's seed."""
+    fraction = recipe.data.validation_fraction
+    if fraction is None:
+        raise recipe.error(
+            "data.validation_fraction", "missing: the data has no validation split; set the share of train to hold out"
+        )
+    labels = np.asarray(splits["train"]["label"][:])
+    random = np.random.default_rng([recipe.seed, 1])
+    held_out: list[int] = []
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        held_out += rows[: min(round(len(rows) * fraction), len(rows) - 1)].tolist()
+    if not held_out:
+        raise recipe.error("data.validation_fraction", f"{fraction} of {len(labels)} rows is none; set a larger one")
+    kept = np.setdiff1d(np.arange(len(labels)), held_out)
+    parts = {"train": splits["train"].select(kept), "validation": splits["train"].select(sorted(held_out))}
+    return DatasetDict({**parts, **{split: rows for split, rows in splits.items() if split == "test"}})
+
+
+def _limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """At most ``data.limit`` rows of each split, drawn by the recipe's seed: files are often sorted by label."""
+    limited = DatasetDict()
+    for position, (split, rows) in enumerate(splits.items()):
+        limit = getattr(recipe.data.limit, split)
+        chosen = np.random.default_rng([recipe.seed, 2, position]).permutation(len(rows))[:limit]
+        limited[split] = rows if limit is None else rows.select(np.sort(chosen))
+    return limited
+
+
+def _trained_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A SentencePiece tokenizer of these texts, from the cache if they were seen before."""
+    from models.reformer.tokenizer import load_tokenizer, train_sentencepiece
+
+    texts = list(texts)
+    folder = cache_folder() / "tokenizers" / _digest(*texts, vocab_size, CACHE_VERSION)
+    if folder.is_dir():
+        return load_tokenizer(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-")
+    try:
+        train_sentencepiece(texts, vocab_size, unfinished)
+        os.replace(unfinished, folder)
+    except OSError:
+        if not folder.is_dir():  # else another run has just made the same one
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return load_tokenizer(folder)
+
+
+def _contents(split: Dataset) -> str:
+    """A SHA-256 of the texts and labels of a split, in their order."""
+    digest = hashlib.sha256()
+    for batch in split.select_columns(["text", "label"]).iter(1000):
+        for text, label in zip(batch["text"], batch["label"], strict=True):
+            written = text.encode("utf-8", "surrogatepass")
+            digest.update(f"{len(written)}/{label}/".encode() + written)
+    return digest.hexdigest()
+
+
+def _digest(*parts: str | int) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        written = str(part).encode("utf-8", "surrogatepass")
+        digest.update(f"{len(written)}/".encode() + written)
+    return digest.hexdigest()[:32]
+
+
+def _split_key(recipe: Recipe, split: str) -> str:
+    return f"data.files.{split}" if recipe.data.files is not None else "data.dataset"
+
+
+def _looked_in(recipe: Recipe, written: str) -> str:
+    """Where a relative path was looked for."""
+    return "" if Path(written).is_absolute() else f" here ({Path.cwd()}) or beside the recipe ({recipe.path.parent})"
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _named(kind: Any) -> str:
+    return f"{kind.dtype} values" if isinstance(kind, Value) else type(kind).__name__
