@@ -26,13 +26,13 @@ from models.reformer.config import ReformerConfig
 from models.reformer.reversible import _LayerRecord, run_reversible, run_traced
 
 ACTIVATIONS = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, approximate=True),
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": paddle.tanh,
-    "sigmoid": F.sigmoid,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_new": lambda: nn.GELU(approximate=True),
+    "silu": nn.Silu,
+    "swish": nn.Silu,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
 }
 
 IGNORED_LABEL = -100
@@ -159,11 +159,11 @@ class ReformerFeedForwardDense(nn.Layer):
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
         self.dropout = config.hidden_dropout_prob
-        self.activation = ACTIVATIONS[config.hidden_act]
+        self.act_fn = ACTIVATIONS[config.hidden_act]()
         self.dense = nn.Linear(config.hidden_size, config.feed_forward_size)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
-        return self.activation(dropout(self.dense(hidden_states), self.dropout, self.training))
+        return self.act_fn(dropout(self.dense(hidden_states), self.dropout, self.training))
 
 
 class ReformerFeedForwardOutput(nn.Layer):
@@ -388,12 +388,13 @@ class ReformerLMHead(nn.Layer):
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
         self.chunk_size_lm_head = config.chunk_size_lm_head
-        self.decoder = nn.Linear(2 * config.hidden_size, config.vocab_size, bias_attr=False)
         self.bias = self.create_parameter([config.vocab_size], is_bias=True)
+        self.decoder = nn.Linear(2 * config.hidden_size, config.vocab_size)
+        self.decoder.bias = self.bias
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         """(B, T, 2 * hidden) -> (B, T, vocabulary)."""
-        return in_chunks(lambda part: self.decoder(part) + self.bias, self.chunk_size_lm_head, hidden_states)
+        return in_chunks(self.decoder, self.chunk_size_lm_head, hidden_states)
 
 
 class _ReformerLM(ReformerPretrainedModel):

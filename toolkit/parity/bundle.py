@@ -1,0 +1,110 @@
+"""The job folder through which the gate and its two workers talk: what is written, where, and how it is hashed.
+
+::
+
+    job.json             what to run: model, head, configuration, dtypes, device, tokenizer
+    weights.safetensors  the float32 weights, under the reference's names
+    batch.safetensors    one training batch
+    reference/           written by the torch worker, read by the Paddle worker
+        float64.safetensors   every compared tensor of R64, the truth
+        draws.safetensors     dropout masks, LSH rotations, bucket choices, margins
+        result.json           what was measured: a record per tensor, versions, time, memory
+    candidate/
+        result.json
+
+Nothing else passes between the processes. A file appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+SCHEMA = 1
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=1, allow_nan=True) + "\n")
+    os.replace(partial, path)
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write tensors as safetensors, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
+    os.replace(partial, path)
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    return load_file(path)
+
+
+def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
+    """Return once ``path`` exists.
+
+    Raises:
+        RuntimeError: ``failure`` appeared in its place: the other worker has stopped.
+        TimeoutError: neither came.
+    """
+    end = time.monotonic() + seconds
+    while not path.exists():
+        if failure.exists():
+            raise RuntimeError(f"the other worker failed: {failure.read_text()}")
+        if time.monotonic() > end:
+            raise TimeoutError(f"{path} did not appear within {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def describe(value: np.ndarray) -> dict[str, Any]:
+    """What is recorded of a tensor by itself: its shape, size and scale, and whether all of it is finite."""
+    value = np.asarray(value, np.float64)
+    finite = bool(np.isfinite(value).all())
+    return {
+        "shape": list(value.shape),
+        "finite": finite,
+        "rms": rms(value) if finite and value.size else None,
+        "max": float(np.abs(value).max()) if finite and value.size else None,
+    }
+
+
+def difference(value: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
+
+    Tensors of different shape are not compared, even where they would broadcast: the shapes are then all there is.
+    """
+    value, truth = np.asarray(value), np.asarray(truth)
+    if value.shape != truth.shape:
+        return {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
+    return describe(value.astype(np.float64) - truth.astype(np.float64))
+
+
+def rms(value: np.ndarray) -> float:
+    """Root of the mean square, without overflow: the values are scaled by their largest first."""
+    largest = float(np.abs(value).max())
+    if largest == 0.0 or not np.isfinite(largest):
+        return largest
+    scaled = value / largest
+    return largest * float(np.sqrt(np.mean(scaled * scaled)))

@@ -1,0 +1,57 @@
+"""Weights on which a fault cannot hide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from models.reformer.weights import generator, parameters
+
+KINDS = ("random", "heavy-tailed", "large-gains")
+
+
+def stir(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], int]:
+    """Give every parameter whose values are all equal small random ones, and count them.
+
+    New weights have zero biases and unit norm gains: a port that drops a bias, or swaps two gains, computes the same. A
+    trained checkpoint has none of these and comes back as it is.
+    """
+    stirred, count = {}, 0
+    for name, value in weights.items():
+        if value.size > 1 and (value == value.flat[0]).all():
+            value = value + np.float32(0.1) * generator(seed, f"stir:{name}").standard_normal(value.shape, np.float32)
+            count += 1
+        stirred[name] = value.astype(np.float32)
+    return stirred, count
+
+
+def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") -> dict[str, np.ndarray]:
+    """Weights that show what trained ones do to rounding, without a download.
+
+    Args:
+        config: a resolved configuration.
+        kind: ``random``: normal, of the configuration's width. ``heavy-tailed``: Student's t with 3 degrees of freedom,
+            whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8 and
+            matrices four times as wide: the residual streams grow by a factor of 10^5 and more, attention saturates.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
+    weights = {}
+    for name, (shape, role) in parameters(config, head).items():
+        draw = generator(seed, f"{kind}:{name}")
+        normal = draw.standard_normal(shape, np.float32)
+        if role in ("norm_bias", "bias"):
+            value = 0.1 * normal
+        elif role == "norm_gain":
+            value = 8.0 * normal if kind == "large-gains" else 1.0 + 0.2 * normal
+        elif kind == "heavy-tailed":
+            value = 2 * config["initializer_range"] * draw.standard_t(3, shape)
+        else:
+            width = config["axial_norm_std"] if role == "axial" else config["initializer_range"]
+            value = width * normal * (4.0 if kind == "large-gains" and role == "linear" else 1.0)
+        weights[name] = np.asarray(value, np.float32)
+    return weights

@@ -1,0 +1,279 @@
+"""The verdicts of PARITY.md: what may differ between the port and the reference, and by how much. Pure arithmetic.
+
+R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The yardstick is err(R32), the largest over
+several float32 runs of the reference whose weights were moved by one unit in the last place: how much this network, with
+these weights and inputs, amplifies rounding. No tolerance is absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Units of rounding: half the distance from 1 to the next number.
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
+
+#: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29). Right ports were measured
+#: at 0.5 to 1.5 times; a wrong epsilon stands at 10^6 and more.
+SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
+#: Verdict 3: err(P32) against err(R32). On the maximum, an extreme value and noisier, more is allowed.
+ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
+#: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
+#: the yardstick is 0 by luck, as for a scalar that the reference's float32 happens to hit.
+FLOOR_UNITS = 16.0
+#: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
+UNINFORMATIVE = 0.1
+#: The reversible backward against plain autograd of the same port and dtype, relative to the gradient's norm.
+REVERSIBLE_LIMIT = 1e-5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor in one dtype.
+
+    Attributes:
+        name: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or ``loss``.
+        error, bound: RMS of the difference from R64, and the most it may be.
+        error_max, bound_max: the same of the largest difference.
+        relative: error over the RMS of R64.
+        informative: False where the reference's own float32 is noise.
+    """
+
+    name: str
+    dtype: str
+    error: float
+    bound: float
+    error_max: float
+    bound_max: float
+    relative: float
+    informative: bool
+
+    @property
+    def passed(self) -> bool:
+        return not self.informative or (self.error <= self.bound and self.error_max <= self.bound_max)
+
+    @property
+    def margin(self) -> float:
+        """The error in units of its bound: above 1 it fails."""
+        return max(_ratio(self.error, self.bound), _ratio(self.error_max, self.bound_max))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong.
+
+    Attributes:
+        verdict: structure, buckets, semantics, rounding, reversible or tokenizer.
+        name: the tensor, parameter, draw or text concerned.
+        message: what is wrong with it, with the figures.
+        dtype: empty where it concerns all.
+    """
+
+    verdict: str
+    name: str
+    message: str
+    dtype: str = ""
+
+
+@dataclass
+class Verdict:
+    """Everything that was compared, and everything that was found wrong."""
+
+    comparisons: list[Comparison] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.findings
+
+    def worst(self, dtype: str, count: int) -> list[Comparison]:
+        """The ``count`` comparisons of a dtype that come nearest to their bounds, or exceed them most."""
+        chosen = [c for c in self.comparisons if c.dtype == dtype and c.informative]
+        return sorted(chosen, key=lambda c: c.margin, reverse=True)[:count]
+
+
+def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
+    """Compare two ``result.json`` (see :mod:`.bundle`)."""
+    verdict = Verdict()
+    for dtype, ours in candidate["dtypes"].items():
+        _judge_structure(reference, ours, dtype, verdict)
+        _judge_buckets(reference, ours, dtype, verdict)
+        for name, theirs in reference["tensors"].items():
+            if name in ours["tensors"]:
+                _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
+        _judge_reversible(reference, ours, dtype, verdict)
+    _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
+    if reference["leaks"]:
+        verdict.notes.append(
+            f"the reference computes in float32 at {', '.join(reference['leaks'])} although its model is float64; "
+            "it was made to stay in float64"
+        )
+    if reference["unhooked"]:
+        verdict.notes.append(f"watching the reference moves its float64 loss by {reference['unhooked']:.1e}")
+    return verdict
+
+
+def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """Verdict 1: every parameter, output, gradient and draw has its counterpart, of the same shape, finite."""
+
+    def wrong(name: str, message: str) -> None:
+        verdict.findings.append(Finding("structure", name, message, dtype))
+
+    theirs = reference["tensors"]
+    for name in reference["parameters"]:
+        if name not in ours["parameter_errors"]:
+            wrong(f"parameter:{name}", "a parameter of the reference that the port does not have")
+    for name, error in ours["parameter_errors"].items():
+        if error != 0:
+            wrong(f"parameter:{name}", f"the port holds values that are off by {error:.1e} from those it was given")
+    for name, problem in ours["draw_problems"].items():
+        wrong(name, problem)
+    for name in ours["unused_draws"]:
+        wrong(name, "the reference draws here, the port does not")
+    for name, tensor in theirs.items():
+        if name not in ours["tensors"]:
+            wrong(name, "not computed by the port")
+        elif ours["tensors"][name]["shape"] != tensor["shape"]:
+            wrong(name, f"shape {ours['tensors'][name]['shape']}, the reference's is {tensor['shape']}")
+        elif not ours["tensors"][name]["finite"] or ours["tensors"][name]["rms"] is None:
+            wrong(name, "empty, or holds NaN or Inf")
+    for name in ours["tensors"]:
+        if name not in theirs:
+            wrong(name, "computed by the port, has no counterpart in the reference")
+    if ours["num_buckets"] != reference["num_buckets"]:
+        wrong("num_buckets", f"{ours['num_buckets']}, the reference chooses {reference['num_buckets']}")
+    if not ours["hooks_change_nothing"]:
+        verdict.notes.append(f"{dtype}: watching the port changes what it computes")
+
+
+def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """Verdict 4: equal in float64; in float32 a flip is excused where the two best buckets were too close to tell."""
+    for module, flips in ours["flips"].items():
+        name = f"buckets:{module}"
+        if "shape" in flips:
+            verdict.findings.append(Finding("buckets", name, f"shape {flips['shape']} differs", dtype))
+        elif flips["count"]:
+            slack = reference["bucket_slack"][module] * (UNIT["float64"] / UNIT["float32"] if dtype == "float64" else 1)
+            text = f"{flips['count']} of {flips['of']} differ"
+            if flips["largest_margin"] > slack:
+                message = f"{text}, one where the best bucket led by {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
+                verdict.findings.append(Finding("buckets", name, message, dtype))
+            else:
+                verdict.notes.append(f"{dtype}: {name}: {text}, all within rounding of a tie ({slack:.1e})")
+
+
+def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """Verdicts 2 and 3 on one tensor."""
+    if ours["rms"] is None or theirs["rms"] is None or None in theirs["noise"]:
+        return  # reported by structure
+    comparison = compare(name, theirs, ours, dtype)
+    verdict.comparisons.append(comparison)
+    if not comparison.informative:
+        verdict.notes.append(
+            f"{name}: the reference's own float32 is off by {max(theirs['noise']) / theirs['rms']:.1e} of the tensor; "
+            "float32 carries no information there, float64 alone decides"
+        )
+    if not comparison.passed:
+        kind = "semantics" if dtype == "float64" else "rounding"
+        message = (
+            f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound; "
+            f"the reference's own float32 is off by {_ratio(max(theirs['noise']), theirs['rms']):.1e}"
+        )
+        verdict.findings.append(Finding(kind, name, message, dtype))
+
+
+def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
+    """One tensor's errors and bounds.
+
+    Args:
+        theirs: ``rms``, ``max`` of R64; ``noise``, ``noise_max`` of each float32 run of the reference.
+        ours: ``rms``, ``max`` of the port's difference from R64.
+    """
+    if dtype == "float64":
+        factor, factor_max, shrink = SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX, UNIT["float64"] / UNIT["float32"]
+    else:
+        factor, factor_max, shrink = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX, 1.0
+    noise, noise_max = max(theirs["noise"]) * shrink, max(theirs["noise_max"]) * shrink
+    floor = FLOOR_UNITS * UNIT[dtype]
+    return Comparison(
+        name=name,
+        dtype=dtype,
+        error=ours["rms"],
+        bound=factor * noise + floor * theirs["rms"],
+        error_max=ours["max"],
+        bound_max=factor_max * noise_max + floor * theirs["max"],
+        relative=_ratio(ours["rms"], theirs["rms"]),
+        informative=dtype == "float64" or noise <= UNINFORMATIVE * theirs["rms"],
+    )
+
+
+def _judge_reversible(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """The port's reversible backward, by itself: against plain autograd of the same port in the same dtype."""
+    for name, error in ours["reversible"].items():
+        theirs = reference["tensors"].get(name)
+        if theirs is None or theirs["rms"] is None or None in theirs["noise"]:
+            continue
+        lost = max(theirs["noise"]) > UNINFORMATIVE * theirs["rms"]  # nothing but noise: no scale to be relative to
+        if error > REVERSIBLE_LIMIT and not lost:
+            message = f"the reversible backward is off by {error:.1e} of the gradient of plain autograd"
+            verdict.findings.append(Finding("reversible", name, message, dtype))
+
+
+def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: Verdict) -> None:
+    """Verdict 5: ids, padding on either side, attention mask and decoded text are equal, text for text."""
+    refused = 0
+    for index, (reference, port) in enumerate(zip(theirs or [], ours or [], strict=True)):
+        if "error" in reference:
+            refused += 1
+            continue
+        for key in reference:
+            if reference[key] != port[key]:
+                message = f"{key} differ: {_shorten(port[key])}, the reference gives {_shorten(reference[key])}"
+                verdict.findings.append(Finding("tokenizer", f"text {index}", message))
+    if refused:
+        verdict.notes.append(f"tokenizer: the reference cannot encode {refused} of the texts; they were not compared")
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _ratio(error: float, scale: float) -> float:
+    return error / scale if scale else (0.0 if error == 0 else float("inf"))
+
+
+def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
+    """The finding nearest to the cause.
+
+    What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
+    that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
+    that is used last, since a backward runs the other way; then the rest.
+
+    Args:
+        order: the reference's tensors in execution order.
+    """
+    place = {name: index for index, name in enumerate(order)}
+
+    def rank(finding: Finding) -> tuple:
+        # The dtypes in the order of how well they see: float64 first.
+        late = finding.dtype == "float32"
+        kind, _, module = finding.name.partition(":")
+        if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
+            return (0, late, _first_use(module.split("#")[0], order))
+        if kind == "buckets":
+            return (1, late, _first_use(module, order))
+        if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
+            return (1, late, place.get(finding.name, len(order)))
+        if kind == "gradient":
+            return (2, finding.verdict == "reversible", late, -place.get(finding.name, -1))
+        return (3, late, 0)
+
+    return min(verdict.findings, key=rank, default=None)
+
+
+def _first_use(module: str, order: list[str]) -> int:
+    """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
+    owner = module.rsplit(".", 1)[0] if module.endswith((".weight", ".bias")) else module
+    return next((i for i, name in enumerate(order) if name.startswith(f"output:{owner}#")), len(order))
