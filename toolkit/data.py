@@ -250,31 +250,41 @@ def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
-    column = recipe.data.label
     values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
-    kind = splits["train"].features[column]
-    known = set(values["train"])
-    order = list(range(kind.num_classes)) if isinstance(kind, ClassLabel) else sorted(known)
-    names = list(kind.names) if isinstance(kind, ClassLabel) else [str(value) for value in order]
-    if len(known) < 2:
-        raise recipe.error("data.label", f"the column {column} holds one label only, {names[0]}: nothing to classify")
-    ids = {value: index for index, value in enumerate(order)}
-    label = ClassLabel(names=names)
+    names = _label_names(recipe, splits["train"], values["train"])
+    ids = {value: index for index, value in enumerate(names)}
+    seen = set(values["train"])
+    trained = {value: name for value, name in names.items() if value in seen}
     labelled = DatasetDict()
     for split, rows in splits.items():
-        strange = Counter(value for value in values[split] if value not in known)
-        if strange:
-            value, count = strange.most_common(1)[0]
-            shown = names[ids[value]] if value in ids else value
-            raise recipe.error(
-                "data.label",
-                f"{count} rows of the {split} split are labelled {shown!r}, which no row of the train split is; "
-                f"it has {_listed(names[ids[value]] for value in sorted(known))}",
-            )
+        _refuse_unknown(recipe, split, values[split], trained)
         texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
         labels = [ids[value] for value in values[split]]
+        label = ClassLabel(names=list(names.values()))
         labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
     return labelled
+
+
+def _label_names(recipe: Recipe, train: Dataset, values: list[int] | list[str]) -> dict[int | str, str]:
+    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
+    kind = train.features[recipe.data.label]
+    if len(set(values)) < 2:
+        message = f"all {len(values)} rows of the train split have the same label: there is nothing to tell apart"
+        raise recipe.error("data.label", message)
+    if isinstance(kind, ClassLabel):
+        return dict(enumerate(kind.names))
+    return {value: str(value) for value in sorted(set(values))}
+
+
+def _refuse_unknown(recipe: Recipe, split: str, values: list[int] | list[str], known: dict[int | str, str]) -> None:
+    strange = Counter(value for value in values if value not in known).most_common(1)
+    if strange:
+        value, count = strange[0]
+        raise recipe.error(
+            "data.label",
+            f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
+            f"known: {_listed(known.values())}",
+        )
 
 
 def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list[str]:
@@ -291,6 +301,8 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list
         if min(values) < 0:
             raise recipe.error("data.label", f"row {values.index(-1) + 1} of the {split} split has no label (-1)")
         return values
+    if "" in values:
+        raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
     if getattr(kind, "dtype", None) == "bool":
         return [str(value).lower() for value in values]
     if all(isinstance(value, (int, str)) for value in values):

@@ -1,0 +1,126 @@
+"""The model section of a recipe: every mistake is found before anything is loaded, at its line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from models.reformer.tokenizer import ByteTokenizer
+from toolkit import model_config
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+
+RECIPE = """\
+model:
+  config:
+    axial_pos_shape: [32, 32]
+    hidden_size: 128
+    axial_pos_embds_dim: [32, 96]
+    attn_layers: [local, lsh]
+data:
+  dataset: cldr_languages
+  max_length: 1024
+train: {epochs: 1, learning_rate: 1e-3}
+"""
+
+TOO_SHORT = (
+    ":9: data.max_length: 1000 does not equal the product of model.config.axial_pos_shape [32, 32] = 1024; "
+    "set max_length: 1024, or axial_pos_shape: [25, 40]"
+)
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def make(*overrides: str, text: str = RECIPE):
+        (tmp_path / "x.yaml").write_text(text)
+        return load_recipe(tmp_path / "x.yaml", overrides)
+
+    return make
+
+
+def problem(recipe) -> str:
+    with pytest.raises(UserError) as raised:
+        model_config.check_model(recipe)
+    return str(raised.value).removeprefix(str(recipe.path))
+
+
+def test_a_recipe_that_fits_has_nothing_to_note(recipe):
+    assert model_config.check_model(recipe()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("max_length: 1024", "max_length: 1000", TOO_SHORT),
+        ("hidden_size: 128", "hiden_size: 128", ":4: model.config.hiden_size: unknown key, did you mean hidden_size?"),
+        ("hidden_size: 128", "hidden_size: wide", ":4: model.config.hidden_size: 'wide' should be a whole number"),
+        ("[local, lsh]", "[local, global]", ":6: model.config.attn_layers: "),
+        ("[32, 96]", "[32, 32]", ":5: model.config.axial_pos_embds_dim: [32, 32] should be two numbers with the sum"),
+        ("hidden_size: 128", "num_labels: 3", ":4: model.config.num_labels: follows from the data"),
+        ("[local, lsh]", "[local]\n    is_decoder: true", ":7: model.config.is_decoder: the classification head reads"),
+        ("[local, lsh]", "[local]\n    local_attn_chunk_length: 96", ":10: data.max_length: 1024: model.config.attn_"),
+    ],
+)  # fmt: skip
+def test_a_wrong_model_section_is_said_at_its_line(recipe, old, new, expected):
+    assert problem(recipe(text=RECIPE.replace(old, new))).startswith(expected)
+
+
+def test_learned_positions_need_no_axial_shape(recipe):
+    assert model_config.check_model(recipe("model.config.axial_pos_embds=false")) == []
+    assert "max_position_embeddings" in problem(
+        recipe("model.config.axial_pos_embds=false", "model.config.max_position_embeddings=512")
+    )
+
+
+def test_labels_and_vocabulary_follow_from_the_data(recipe):
+    keys = model_config.resolve(recipe(), {}, ByteTokenizer(), ["fi", "et"])
+    assert keys["vocab_size"] == 258
+    assert keys["id2label"] == {0: "fi", 1: "et"} and keys["label2id"] == {"fi": 0, "et": 1}
+    assert model_config.resolve(recipe("model.config.vocab_size=320"), {}, ByteTokenizer())["vocab_size"] == 320
+    with pytest.raises(UserError, match=r"command line: model\.config\.vocab_size: a vocabulary of 99 is too small"):
+        model_config.resolve(recipe("model.config.vocab_size=99"), {}, ByteTokenizer())
+
+
+def checkpoint(folder, **keys) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "reformer", "attn_layers": ["local"], **keys}))
+    return f"model.weights={folder}"
+
+
+def test_a_checkpoint_s_configuration_counts_and_the_recipe_goes_on_top(recipe, tmp_path):
+    weights = checkpoint(tmp_path / "w", axial_pos_shape=[16, 32], is_decoder=True, id2label={"0": "a"})
+    text = RECIPE.replace("    axial_pos_shape: [32, 32]\n", "    is_decoder: false\n")
+    assert problem(recipe(weights, text=text)).endswith("axial_pos_shape [16, 32] = 512; set max_length: 512")
+    assert model_config.check_model(recipe(weights, "data.max_length=512", text=text)) == []
+    keys = model_config.resolve(
+        recipe(weights, "data.max_length=512", text=text),
+        json.loads((tmp_path / "w" / "config.json").read_text()),
+        ByteTokenizer(),
+        ["x", "y"],
+    )
+    assert keys["id2label"] == {0: "x", 1: "y"} and keys["is_decoder"] is False
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"model_type": "bert"}, "does not describe a Reformer"),
+        ({"hidden_size": -1}, "the checkpoint's config.json: hidden_size: -1"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_said_at_its_line(recipe, tmp_path, keys, expected):
+    text = RECIPE.replace("    hidden_size: 128\n", "")
+    found = problem(recipe(checkpoint(tmp_path / "w", **keys), text=text))
+    assert found.startswith("command line: model.weights: ") and expected in found
+
+
+def test_weights_that_are_not_there_are_told_from_those_to_be_fetched(recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    notes = model_config.check_model(recipe("model.weights=somebody/reformer"))
+    assert notes and "somebody/reformer is not on this machine" in notes[0]
+    assert "neither a folder nor a hub repository" in problem(recipe("model.weights=./gone"))
+    assert "neither a folder nor a hub repository" in problem(recipe("model.weights=a/b/c"))
+    (tmp_path / "empty").mkdir()
+    assert "holds no config.json" in problem(recipe(f"model.weights={tmp_path / 'empty'}"))
+    assert "did you mean hidden_size?" in problem(recipe("model.weights=a/b", "model.config.hiden_size=3"))
