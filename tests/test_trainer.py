@@ -16,8 +16,10 @@ import pytest
 from rich.console import Console
 
 from toolkit import runtime
+from toolkit.quiet import silence_startup
 from toolkit.recipe import Data, Recipe, Train
 
+silence_startup()
 runtime.configure("cpu")
 
 import paddle  # noqa: E402

@@ -55,22 +55,24 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder that appears whole or not at all, with a manifest of what is in it.
+def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = True) -> None:
+    """Make a folder that appears whole or not at all.
 
     Args:
         target: the folder; one that is already there is replaced.
         fill: writes the files into the folder it is given.
+        manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{target.name}-", dir=target.parent))
     try:
         os.chmod(temporary, 0o777 & ~_umask())
         fill(temporary)
-        files = sorted(path for path in temporary.rglob("*") if path.is_file())
-        manifest = {path.relative_to(temporary).as_posix(): sha256(path) for path in files}
-        write_text(temporary / MANIFEST, json.dumps({"sha256": manifest}, indent=1) + "\n")
-        for path in (*files, temporary / MANIFEST, temporary):
+        if manifest:
+            files = sorted(path for path in temporary.rglob("*") if path.is_file())
+            digests = {path.relative_to(temporary).as_posix(): sha256(path) for path in files}
+            write_text(temporary / MANIFEST, json.dumps({"sha256": digests}, indent=1) + "\n")
+        for path in (*temporary.rglob("*"), temporary):
             _flush(path)
         _replace_folder(temporary, target)
         _flush(target.parent)

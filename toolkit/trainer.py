@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import paddle
 from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
-from paddlenlp.utils.log import logger
 from rich.console import Console
 
 from toolkit import checkpoint
@@ -37,8 +36,6 @@ from toolkit.recipe import Recipe
 from toolkit.runtime import seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.tracking import Tracker
-
-logger.set_level("WARNING")
 
 #: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
 IGNORED_LABEL = -100
@@ -127,6 +124,7 @@ class Finetuner(Trainer):
         self.tracker = tracker
         self.best = Best()
         self.seconds = 0.0
+        self.last_step = 0
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
         self.progress: ProgressBar | None = None
@@ -157,7 +155,7 @@ class Finetuner(Trainer):
         if resume_from is not None:
             state = checkpoint.read_state(resume_from)
             self.best = Best(**{key: state[key] for key in asdict(self.best)})
-            self.seconds = state["seconds"]
+            self.seconds, self.last_step = state["seconds"], state["step"]
             if self.best.stopped or state["step"] >= self.schedule.max_steps:
                 return
         with Interruption() as self.interruption:
@@ -167,6 +165,7 @@ class Finetuner(Trainer):
                 if self.progress is not None:
                     self.progress.stop()
                     self.progress = None
+        self.last_step = self.state.global_step
         if self.interruption.requested and self.state.global_step < self.schedule.max_steps:
             raise Interrupted(self.state.global_step)
 

@@ -1,0 +1,147 @@
+"""The model card: what a run made, from what, how good it is, and how to load it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit import runtime
+from toolkit.checkpoint import write_text
+from toolkit.recipe import Recipe
+
+#: Labels beyond this many are counted, not listed.
+LISTED_LABELS = 60
+
+LOAD = """\
+```python
+from transformers import AutoModelForSequenceClassification
+
+model = AutoModelForSequenceClassification.from_pretrained("{model}")
+```
+"""
+
+TOKENIZERS = {
+    "bytes": """\
+The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded with 0 on the right to {length} tokens,
+`attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
+""",
+    "sentencepiece": """\
+```python
+from transformers import ReformerTokenizer
+
+tokenizer = ReformerTokenizer.from_pretrained("{model}")  # pads with id 0 on the right to {length} tokens
+```
+""",
+}
+
+
+def write_card(folder: Path, recipe: Recipe, label_names: Sequence[str], results: dict[str, Any]) -> None:
+    """Write `README.md` into a run folder, with the header that the Hugging Face hub reads.
+
+    Args:
+        folder: the run folder; its `parity/` tells the verdict.
+        recipe: as it was run.
+        label_names: in the order of their ids.
+        results: the content of metrics.json.
+    """
+    sections = (
+        _header(recipe),
+        f"# {folder.name}\n",
+        _what(recipe, results),
+        "## Results\n",
+        _results(results),
+        "## Data\n",
+        _data(recipe, label_names, results),
+        "## Parity with the reference\n",
+        parity_statement(folder / "parity") + "\n",
+        "## How to load it\n",
+        LOAD.format(model=(folder / "model").as_posix()),
+        _tokenizer(folder, recipe),
+        f"Or here: `toolkit predict {folder.as_posix()} --text ...`, `toolkit evaluate {folder.as_posix()}`.\n",
+        "## Training\n",
+        _training(recipe, results),
+        "## Versions\n",
+        "".join(f"- {name} {version}\n" for name, version in runtime.versions().items()),
+    )
+    write_text(folder / "README.md", "\n".join(sections))
+
+
+def parity_statement(parity: Path) -> str:
+    """One sentence on the gate: passed, or skipped and why."""
+    skipped = parity / "skipped.json"
+    if skipped.exists():
+        reason = json.loads(skipped.read_text(encoding="utf-8"))["reason"]
+        return f"**The parity gate was skipped**: {reason}. Nothing shows that this port equalled the reference."
+    return (
+        "The parity gate passed before training: the Paddle port gave the outputs, loss and gradients of the PyTorch "
+        "reference (Hugging Face transformers) on this model, these first weights and training examples of this data, "
+        "within the bounds of rounding. The measurements are in `parity/parity.json`."
+    )
+
+
+def _header(recipe: Recipe) -> str:
+    values = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+        "tags": [recipe.model.name, "paddle"],
+        "metrics": ["accuracy", "f1"],
+    }
+    if recipe.model.weights:
+        values["base_model"] = recipe.model.weights
+    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
+
+
+def _what(recipe: Recipe, results: dict[str, Any]) -> str:
+    start = f"starting from `{recipe.model.weights}`" if recipe.model.weights else "from new weights"
+    return (
+        f"A Reformer for text classification with {results['parameters']:,} parameters, trained {start} with Paddle "
+        f"and saved in the layout of Hugging Face transformers.\n"
+    )
+
+
+def _results(results: dict[str, Any]) -> str:
+    splits = [name for name in ("validation", "test") if name in results]
+    names = list(results[splits[0]])
+    lines = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
+    lines += [f"| {split} | {' | '.join(f'{results[split][name]:.4f}' for name in names)} |" for split in splits]
+    best = results["best"]
+    return (
+        "\n".join(lines) + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.\n"
+    )
+
+
+def _data(recipe: Recipe, label_names: Sequence[str], results: dict[str, Any]) -> str:
+    files = (
+        f" ({', '.join(Path(path).name for path in recipe.data.files.model_dump().values() if path)})"
+        if recipe.data.files
+        else ""
+    )
+    sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
+    listed = ", ".join(f"`{name}`" for name in label_names[:LISTED_LABELS])
+    more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
+    return (
+        f"`{recipe.data.dataset}`{files}: {sizes} texts, at most {recipe.data.max_length} tokens each "
+        f"(tokenizer: {recipe.tokenizer.kind}).\n\n{len(label_names)} labels: {listed}{more}.\n"
+    )
+
+
+def _tokenizer(folder: Path, recipe: Recipe) -> str:
+    pieces = (folder / "model" / "spiece.model").exists()
+    text = TOKENIZERS["sentencepiece" if pieces else "bytes"]
+    return text.format(model=(folder / "model").as_posix(), length=recipe.data.max_length)
+
+
+def _training(recipe: Recipe, results: dict[str, Any]) -> str:
+    train, done = recipe.train, results["training"]
+    batch = train.batch_size * train.gradient_accumulation_steps
+    stopped = ", stopped early" if done["stopped_early"] else ""
+    return (
+        f"{done['steps']} steps of {batch} texts ({done['epochs']} epochs{stopped}), AdamW with learning rate "
+        f"{train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
+        f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s. "
+        "The whole recipe is `recipe.yaml`.\n"
+    )

@@ -1,0 +1,363 @@
+"""Fine-tuning: prove the port equal, then train, evaluate and save. What one `toolkit finetune` does, in order.
+
+Nothing but the gate's report is written before the gate has passed. After that the run folder fills up:
+
+    recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
+    metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
+    parity/           the gate's report, or why it was skipped          checkpoints/    only while training
+    model/            the best weights, as transformers reads them      README.md       the model card
+    metrics.json      the final numbers; written last: a folder that has it is a finished run
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from toolkit import checkpoint, runtime
+from toolkit.card import write_card
+from toolkit.checkpoint import Checkpoints, write_text
+from toolkit.errors import Inconclusive, ParityDrift
+from toolkit.quiet import silence_startup
+from toolkit.recipe import Recipe
+from toolkit.tracking import Tracker, check_trackers
+
+if TYPE_CHECKING:
+    from models.reformer.config import ReformerConfig
+    from models.reformer.tokenizer import Tokenizer
+    from toolkit.tasks.classification import Prepared
+    from toolkit.trainer import Finetuner
+
+#: The port's class for each head.
+MODEL_CLASSES = {"sequence_classification": "ReformerForSequenceClassification"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a run is made of, before anything is computed.
+
+    Attributes:
+        task: the module of `toolkit.tasks` for the recipe's task.
+        tokenizer: of the recipe.
+        prepared: the examples.
+        config: the port's configuration.
+        weights: the first weights, in Hugging Face's names and layout, float32.
+        new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
+        texts: of each split, for the tokenizer's part of the gate and the model card.
+    """
+
+    task: ModuleType
+    tokenizer: Tokenizer
+    prepared: Prepared
+    config: ReformerConfig
+    weights: dict[str, np.ndarray]
+    new_weights: list[str]
+    texts: dict[str, Any]
+
+
+def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
+    """Run a recipe, or go on with its interrupted run.
+
+    Args:
+        recipe: a checked recipe.
+        skip_parity: why the gate is not run, or None to run it.
+        console: where to say what happens.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UserError: the data, the weights or the run folder do not fit the recipe.
+        ParityDrift: the port differs from the reference; only the report was written.
+        Inconclusive: the gate could not decide.
+        KeyboardInterrupt: Ctrl-C; the same call goes on from there.
+    """
+    folder = recipe.output_dir
+    check_trackers(recipe)
+    check_folder(recipe, folder)
+    silence_startup()
+    device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    runtime.seed_everything(recipe.seed)
+    job = assemble(recipe)
+    _describe(job, device, console)
+    pass_gate(recipe, job, skip_parity, folder, device, console)
+    resume_from = open_run(recipe, folder, console)
+    trainer = make_trainer(recipe, folder, job.task, load_model(job), console, job.prepared)
+    last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
+    trainer.tracker = Tracker(folder, recipe, last_step)
+    try:
+        _fit(trainer, resume_from, console)
+        results = finish(recipe, folder, job, trainer)
+    finally:
+        trainer.tracker.close()
+    _show_results(results, folder, console)
+    return folder
+
+
+# -- before the gate ------------------------------------------------------------------------------------------------
+
+
+def check_folder(recipe: Recipe, folder: Path) -> None:
+    """See that the run folder is free, or holds an interrupted run of the same recipe.
+
+    Raises:
+        UserError: it holds a finished run, a run of another recipe or something else, with the ways out.
+    """
+    if not folder.exists() or not any(path.name != "parity" for path in folder.iterdir()):
+        return
+    others = f"set train.output_dir to another folder, or remove {folder}"
+    if not (folder / "recipe.yaml").is_file():
+        raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
+    if (folder / "metrics.json").exists():
+        raise recipe.error(
+            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {others}"
+        )
+    differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+    if differing:
+        raise recipe.error(
+            "train.output_dir",
+            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
+            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
+        )
+
+
+def differing_keys(there: str, here: str) -> list[str]:
+    """What two recipes differ in: `train.batch_size: 4 there, 8 here`."""
+    old, new = _flat(yaml.safe_load(there)), _flat(yaml.safe_load(here))
+    keys = dict.fromkeys([*new, *old])
+    return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    return {
+        path: leaf for key, item in values.items() for path, leaf in _flat(item, f"{prefix}.{key}".strip(".")).items()
+    }
+
+
+def assemble(recipe: Recipe) -> Job:
+    """Load the data, the tokenizer, the configuration and the first weights.
+
+    Raises:
+        UserError: at the recipe's line, if one of them is not as the recipe says.
+    """
+    from toolkit.data import build_tokenizer, load_splits
+    from toolkit.model_config import build_config
+
+    task = importlib.import_module(f"toolkit.tasks.{recipe.task}")
+    splits = load_splits(recipe)
+    tokenizer = build_tokenizer(recipe, splits["train"])
+    prepared = task.prepare(recipe, tokenizer, splits)
+    config = build_config(recipe, tokenizer, prepared.label_names)
+    weights, new = first_weights(recipe, config, task.HEAD)
+    return Job(task, tokenizer, prepared, config, weights, new, {name: split["text"] for name, split in splits.items()})
+
+
+def first_weights(recipe: Recipe, config: ReformerConfig, head: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
+
+    Returns:
+        Name -> float32 array in Hugging Face's layout, and the names of the new ones.
+    """
+    from models.hub import read_tensors, resolve_folder
+    from models.reformer import weights
+
+    new = weights.initial_weights(config, head, recipe.seed)
+    if recipe.model.weights is None:
+        return new, list(new)
+    try:
+        tensors = read_tensors(resolve_folder(recipe.resolve(recipe.model.weights)))
+        found = weights.select(tensors, config, head)
+    except (FileNotFoundError, weights.WeightsError) as problem:
+        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+    found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
+    return {**new, **found}, [name for name in new if name not in found]
+
+
+def _describe(job: Job, device: str, console: Console) -> None:
+    """One line each on the data, the model, and texts that do not fit."""
+    sizes = {name: len(texts) for name, texts in job.texts.items()}
+    listed = ", ".join(f"{count} {name}" for name, count in sizes.items())
+    console.print(f"data   {listed} texts, {len(job.prepared.label_names)} labels", highlight=False)
+    parameters = sum(value.size for value in job.weights.values())
+    origin = (
+        "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
+    )
+    console.print(
+        f"model  {len(job.config.attn_layers)} layers, {parameters:,} parameters ({origin}), on {device}",
+        highlight=False,
+    )
+    for name, count in job.prepared.truncated.items():
+        if count:
+            console.print(
+                f"note   {count} of {sizes[name]} {name} texts are longer than the model and are cut", highlight=False
+            )
+
+
+# -- the gate -------------------------------------------------------------------------------------------------------
+
+
+def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console) -> None:
+    """Run the parity gate on this run's model, weights and first examples, or record why it is not run.
+
+    Raises:
+        ParityDrift: the port differs from the reference.
+        Inconclusive: the gate could not decide.
+    """
+    parity = folder / "parity"
+    parity.mkdir(parents=True, exist_ok=True)
+    if skip_parity is not None:
+        write_text(parity / "skipped.json", json.dumps({"reason": skip_parity}) + "\n")
+        console.print(f"parity skipped: {skip_parity}", highlight=False)
+        return
+    from toolkit.parity.gate import run_gate
+
+    report = run_gate(gate_request(recipe, job, device), parity, console)
+    if report.exit_status == Inconclusive.exit_status:
+        raise Inconclusive(f"parity: no verdict, so no training; {report.summary()}; see {parity / 'parity.json'}")
+    if not report.passed:
+        raise ParityDrift(
+            f"parity: the port differs from the reference; {report.summary()}; see {parity / 'parity.json'}"
+        )
+    (parity / "skipped.json").unlink(missing_ok=True)
+
+
+def gate_request(recipe: Recipe, job: Job, device: str) -> Any:
+    """What the gate is to compare: the run's own configuration, weights and first training examples."""
+    from toolkit.parity.gate import GateRequest
+
+    chosen = recipe.parity
+    rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
+    return GateRequest(
+        model=recipe.model.name,
+        head=job.task.HEAD,
+        config=job.config.to_hf(),
+        weights=job.weights,
+        batch=job.task.collate(rows),
+        dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
+        device=device if chosen.device == "auto" else chosen.device,
+        tokenizer=None,
+        seed=recipe.seed,
+    )
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
+    """Write what identifies the run; returns the checkpoint to go on from, or None to begin."""
+    folder.mkdir(parents=True, exist_ok=True)
+    here = {**runtime.versions(), "flags": runtime.flags()}
+    versions = folder / "versions.json"
+    found = Checkpoints(folder / "checkpoints").newest(
+        lambda damage: console.print(f"skipping {damage}", highlight=False)
+    )
+    if found is not None:
+        step = checkpoint.read_state(found)["step"]
+        console.print(f"resuming {folder} after step {step}", highlight=False)
+        changed = differing_keys(versions.read_text(encoding="utf-8"), json.dumps(here)) if versions.exists() else []
+        if changed:
+            console.print(
+                f"note   {'; '.join(changed[:3])}: the result may differ in its last digits from an uninterrupted run",
+                highlight=False,
+            )
+    write_text(folder / "recipe.yaml", recipe.to_yaml())
+    write_text(versions, json.dumps(here, indent=1) + "\n")
+    return found
+
+
+def load_model(job: Job) -> Any:
+    """The port with the job's first weights."""
+    from models import reformer
+    from models.reformer import weights
+
+    model = getattr(reformer, MODEL_CLASSES[job.task.HEAD])(job.config)
+    weights.load(model, job.weights)
+    return model
+
+
+def make_trainer(
+    recipe: Recipe, folder: Path, task: ModuleType, model: Any, console: Console, prepared: Prepared | None = None
+) -> Finetuner:
+    """The trainer of a run; without `prepared` it can measure only."""
+    from toolkit.trainer import Finetuner
+
+    return Finetuner(
+        model,
+        recipe,
+        folder,
+        task.collate,
+        task.compute_metrics,
+        console,
+        prepared.train if prepared else None,
+        prepared.validation if prepared else None,
+    )
+
+
+def _fit(trainer: Finetuner, resume_from: Path | None, console: Console) -> None:
+    try:
+        trainer.fit(resume_from)
+    except KeyboardInterrupt:
+        saved = trainer.checkpoints.newest(lambda damage: None)
+        if saved is not None:
+            step = checkpoint.read_state(saved)["step"]
+            console.print(f"saved at step {step}; the same command goes on from there", highlight=False)
+        raise
+
+
+def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
+    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
+    trainer.use_best_weights()
+    prepared = job.prepared
+    splits = {"validation": prepared.validation, "test": prepared.test}
+    measured = {name: trainer.measure(split, name) for name, split in splits.items() if split is not None}
+    results = {
+        **measured,
+        "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
+        "training": {
+            "steps": trainer.last_step,
+            "epochs": round(trainer.last_step / trainer.schedule.steps_per_epoch, 4),
+            "stopped_early": trainer.best.stopped,
+            "seconds": round(trainer.seconds, 1),
+            "schedule": asdict(trainer.schedule),
+        },
+        "examples": {name: len(texts) for name, texts in job.texts.items()},
+        "parameters": int(sum(value.size for value in job.weights.values())),
+    }
+
+    def fill(model_folder: Path) -> None:
+        trainer.model.save_pretrained(model_folder)
+        job.tokenizer.save(model_folder)
+
+    checkpoint.write_folder(folder / "model", fill, manifest=False)
+    write_card(folder, recipe, job.prepared.label_names, results)
+    write_text(folder / "metrics.json", json.dumps(results, indent=1) + "\n")
+    trainer.checkpoints.remove()
+    return results
+
+
+def _show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
+    """A table of the best model's numbers, and what to do with it."""
+    splits = [name for name in ("validation", "test") if name in results]
+    best = results["best"]
+    table = Table(title=f"best model (step {best['step']}, by validation {best['metric']})", title_justify="left")
+    table.add_column("split")
+    for name in results[splits[0]]:
+        table.add_column(name, justify="right")
+    for split in splits:
+        table.add_row(split, *(f"{value:.4f}" for value in results[split].values()))
+    console.print(table)
+    console.print(
+        f"trained {results['training']['seconds']:.0f} s; run folder: {folder}", highlight=False, soft_wrap=True
+    )
+    console.print(f'next: toolkit predict {folder} --text "..."', highlight=False, soft_wrap=True)
