@@ -1,0 +1,295 @@
+"""`toolkit finetune`, on the real port with a recipe small enough for a run of two seconds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from toolkit import runtime
+from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.quiet import silence_startup
+from toolkit.recipe import load_recipe
+
+silence_startup()
+runtime.configure("cpu")
+
+from toolkit.tracking import read_metrics  # noqa: E402
+from toolkit.train import assemble, differing_keys, finetune, load_model  # noqa: E402
+
+WORDS = {
+    "animals": ("cat", "dog", "horse", "lion", "cow"),
+    "fruit": ("apple", "pear", "plum", "fig", "kiwi"),
+    "tools": ("saw", "hammer", "drill", "axe", "file"),
+}
+SIZES = {"train": 60, "validation": 15, "test": 15}
+
+#: Dropout and LSH draw random numbers, the last group of an epoch is short: what a resume could get wrong.
+RECIPE = {
+    "model": {
+        "config": {
+            "attn_layers": ["local", "lsh"],
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "feed_forward_size": 32,
+            "local_attn_chunk_length": 16,
+            "local_num_chunks_after": 1,
+            "lsh_attn_chunk_length": 16,
+            "num_buckets": 4,
+            "axial_pos_shape": [8, 8],
+            "axial_pos_embds_dim": [8, 24],
+            "axial_norm_std": 0.02,
+            "hidden_dropout_prob": 0.1,
+        }
+    },
+    "data": {
+        "dataset": "csv",
+        "files": {"train": "train.csv", "validation": "validation.csv", "test": "test.csv"},
+        "max_length": 64,
+    },
+    "train": {
+        "max_steps": 40,
+        "batch_size": 4,
+        "eval_batch_size": 16,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 4e-3,
+        "warmup_ratio": 0.1,
+        "eval_steps": 5,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def recipe_file(tmp_path_factory) -> Path:
+    """A recipe and its data."""
+    folder = tmp_path_factory.mktemp("recipe")
+    os.environ["TOOLKIT_CACHE"] = str(folder / "cache")
+    draws = random.Random(0)
+    for split, count in SIZES.items():
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["text", "label"])
+            for index in range(count):
+                label = list(WORDS)[index % len(WORDS)]
+                rows.writerow([" ".join(draws.choice(WORDS[label]) for _ in range(8)), label])
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+@pytest.fixture(scope="session")
+def run(recipe_file, tmp_path_factory) -> Path:
+    """A finished, uninterrupted run."""
+    return train(recipe_file, tmp_path_factory.mktemp("runs") / "whole")
+
+
+def train(recipe_file: Path, folder: Path, *overrides: str, skip: str | None = "a test") -> Path:
+    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", *overrides])
+    return finetune(recipe, skip, Console(file=io.StringIO(), width=120))
+
+
+def numbers(folder: Path) -> list[dict]:
+    return [{key: row[key] for key in row if key != "seconds"} for row in read_metrics(folder / "metrics.jsonl")]
+
+
+def assert_same_run(ours: Path, theirs: Path) -> None:
+    assert numbers(ours) == numbers(theirs)
+    found, expected = load_file(ours / "model/model.safetensors"), load_file(theirs / "model/model.safetensors")
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    for split in ("validation", "test"):
+        assert (
+            json.loads((ours / "metrics.json").read_text())[split]
+            == (json.loads((theirs / "metrics.json").read_text())[split])
+        )
+
+
+def test_a_run_learns_and_leaves_its_folder(run):
+    assert sorted(path.name for path in run.iterdir()) == [
+        "README.md",
+        "metrics.csv",
+        "metrics.json",
+        "metrics.jsonl",
+        "model",
+        "parity",
+        "recipe.yaml",
+        "versions.json",
+    ]
+    results = json.loads((run / "metrics.json").read_text())
+    assert results["test"]["accuracy"] >= 0.8
+    assert results["training"]["steps"] == 40 and results["examples"] == SIZES
+    rows = read_metrics(run / "metrics.jsonl")
+    validation = {row["step"]: row for row in rows if row["split"] == "validation"}
+    best = results["best"]
+    assert list(validation) == list(range(5, 45, 5))
+    assert best["value"] == max(row["accuracy"] for row in validation.values())
+    assert results["validation"]["accuracy"] == best["value"] == validation[best["step"]]["accuracy"]
+    assert results["validation"]["loss"] == validation[best["step"]]["loss"]
+
+
+def test_the_model_knows_its_labels(run):
+    config = json.loads((run / "model/config.json").read_text())
+    assert config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
+    assert config["model_type"] == "reformer"
+
+
+def test_the_reason_for_skipping_the_gate_is_recorded(run):
+    assert json.loads((run / "parity/skipped.json").read_text()) == {"reason": "a test"}
+    assert "**The parity gate was skipped**: a test." in (run / "README.md").read_text()
+
+
+def test_the_recipe_in_the_folder_means_the_same(run, recipe_file):
+    again = load_recipe(run / "recipe.yaml", [])
+    assert again.to_yaml() == load_recipe(recipe_file, [f"train.output_dir={run}"]).to_yaml()
+
+
+def test_the_same_recipe_gives_the_same_weights(run, recipe_file, tmp_path):
+    assert_same_run(train(recipe_file, tmp_path / "again"), run)
+
+
+def test_a_killed_run_goes_on_bit_for_bit(run, recipe_file, tmp_path):
+    """SIGKILL, at whatever it is doing, once there is a checkpoint."""
+    folder = tmp_path / "killed"
+    code = "import sys; from toolkit.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "finetune", str(recipe_file), f"train.output_dir={folder}"]
+    process = subprocess.Popen([*command, "--skip-parity", "a test"], stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/step-*")) and time.monotonic() < end:
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "metrics.json").exists()
+    train(recipe_file, folder)
+    assert_same_run(folder, run)
+    assert not (folder / "checkpoints").exists()
+
+
+def test_an_unfinished_run_of_another_recipe_is_left_alone(recipe_file, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(load_recipe(recipe_file, [f"train.output_dir={folder}"]).to_yaml())
+    with pytest.raises(UserError, match=r"train\.batch_size: 4 there, 2 here.*to finish it, toolkit finetune .*recipe"):
+        train(recipe_file, folder, "train.batch_size=2")
+    assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_finished_run_is_not_overwritten(run, recipe_file):
+    before = (run / "metrics.json").read_bytes()
+    with pytest.raises(UserError, match=r"train\.output_dir: .* holds a finished run"):
+        train(recipe_file, run)
+    assert (run / "metrics.json").read_bytes() == before
+
+
+def test_a_folder_with_something_else_is_refused(recipe_file, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"is not empty and holds no run"):
+        train(recipe_file, tmp_path)
+
+
+def test_recipes_are_compared_key_by_key():
+    assert differing_keys("a: {b: 1, c: 2}\n", "a: {b: 1, c: 3}\nd: 4\n") == [
+        "a.c: 2 there, 3 here",
+        "d: None there, 4 here",
+    ]
+
+
+# -- the gate -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    passed: bool
+    exit_status: int
+
+    def summary(self) -> str:
+        return "reformer.encoder.layers.0: off by 1e6"
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """A gate that says what the test wants, and keeps what it was asked."""
+    fake = types.ModuleType("toolkit.parity.gate")
+    fake.report, fake.requests = Report(True, 0), []
+    fake.GateRequest = types.SimpleNamespace
+
+    def run_gate(request, folder, console):
+        fake.requests.append(request)
+        (folder / "parity.json").write_text("{}")
+        return fake.report
+
+    fake.run_gate = run_gate
+    monkeypatch.setitem(sys.modules, "toolkit.parity.gate", fake)
+    return fake
+
+
+@pytest.mark.parametrize(("status", "error"), [(1, ParityDrift), (3, Inconclusive)])
+def test_without_parity_there_is_no_training_and_nothing_but_the_report(gate, recipe_file, tmp_path, status, error):
+    gate.report = Report(False, status)
+    with pytest.raises(error, match=r"layers\.0: off by 1e6; see .*parity\.json"):
+        train(recipe_file, tmp_path / "run", skip=None)
+    found = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
+    assert sorted(found) == ["run", "run/parity", "run/parity/parity.json"]
+    assert error.exit_status == status
+
+
+def test_after_a_drift_the_mended_port_trains_into_the_same_folder(gate, recipe_file, tmp_path):
+    gate.report = Report(False, 1)
+    with pytest.raises(ParityDrift):
+        train(recipe_file, tmp_path / "run", skip=None)
+    gate.report = Report(True, 0)
+    train(recipe_file, tmp_path / "run", "train.max_steps=2", skip=None)
+    assert "The parity gate passed" in (tmp_path / "run/README.md").read_text()
+
+
+def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
+    train(recipe_file, tmp_path / "run", "train.max_steps=1", "parity.examples=3", skip=None)
+    (request,) = gate.requests
+    assert (request.model, request.head, request.dtypes) == (
+        "reformer",
+        "sequence_classification",
+        ("float64", "float32"),
+    )
+    assert {name: value.shape for name, value in request.batch.items()} == {
+        "input_ids": (3, 64),
+        "attention_mask": (3, 64),
+        "labels": (3,),
+    }
+    job = assemble(load_recipe(recipe_file, []))
+    assert request.config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
+    ours = dict(load_model(job).named_parameters())
+    assert request.weights.keys() == ours.keys()
+    for name, value in job.weights.items():
+        np.testing.assert_array_equal(request.weights[name], value)
+
+
+def test_training_starts_from_a_checkpoint_and_new_values_for_what_it_lacks(run, recipe_file):
+    job = assemble(load_recipe(recipe_file, [f"model.weights={run / 'model'}", "tokenizer.kind=checkpoint"]))
+    assert job.new_weights == []
+    for name, value in load_file(run / "model/model.safetensors").items():
+        np.testing.assert_array_equal(job.weights[name], value)
+
+
+def test_weights_that_do_not_fit_are_reported_at_their_line(run, recipe_file):
+    with pytest.raises(UserError, match=r"model\.weights: .*shape"):
+        assemble(
+            load_recipe(recipe_file, [f"model.weights={run / 'model'}", "model.config.feed_forward_size=64"]),
+        )
