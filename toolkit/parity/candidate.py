@@ -43,7 +43,7 @@ class RecordedDraws:
     def dropout(self, x, p, mask_shape):
         import paddle
 
-        name = self.stack.name("dropout")
+        name = self.stack.draw("dropout")
         mask = self._take(name, mask_shape, f"dropout of {p}")
         if mask is None:
             return x
@@ -54,7 +54,7 @@ class RecordedDraws:
     def normal(self, shape, dtype, seed):
         import paddle
 
-        drawn = self._take(self.stack.name("normal"), shape, "rotations")
+        drawn = self._take(self.stack.draw("normal"), shape, "rotations")
         return paddle.randn(shape, dtype) if drawn is None else paddle.to_tensor(drawn).astype(dtype)
 
     def state(self):
@@ -136,7 +136,7 @@ class Step:
         from models.reformer.modeling import ReformerEmbeddings, ReformerLayer
 
         def hook(layer, args, output) -> None:
-            stack.leave()
+            called = stack.leave()
             if isinstance(layer, ReformerEmbeddings):
                 self.embedded = output
                 output.retain_grads()
@@ -148,7 +148,7 @@ class Step:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                measure(stack.name("output", name), tensor.numpy())
+                measure(called, tensor.numpy())
 
         return hook
 

@@ -1,36 +1,50 @@
 """Names for random draws and module outputs that mean the same in both frameworks.
 
-A draw is named after the module that asks for it and a count: ``dropout:encoder.layers.0.attention.output#0``. The
-count starts anew whenever an enclosing module is entered, so that a block which runs a second time, as in a reversible
-backward, asks for the same names, while a block called once per chunk asks for one each time.
+A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
+parent calls more than once, as a chunked feed-forward calls its halves, adds the number of the call: ``...dense#2``. The
+calls are counted within the parent's own call, so a block that runs a second time, as in a reversible backward, asks for
+the same names again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _Call:
+    """A module that is running: which call of its parent's it is, and what it has counted so far."""
+
+    module: str
+    number: int
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class ModuleStack:
-    """Which module is running, and how often it has asked for something since its parent was entered."""
+    """Which modules are running, innermost last."""
 
     def __init__(self) -> None:
-        self._running: list[str] = []
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._calls = [_Call("", 0)]
 
     def enter(self, module: str) -> None:
-        """``module`` (its dotted path, "" for the model itself) starts; what lies inside it is counted from 0."""
-        self._running.append(module)
-        inside = f"{module}." if module else ""
-        for key in [key for key in self._counts if key[1].startswith(inside) and key[1] != module]:
-            del self._counts[key]
+        """``module`` (its dotted path, "" for the model itself) starts."""
+        number = self._calls[-1].counts[module]
+        self._calls[-1].counts[module] += 1
+        self._calls.append(_Call(module, number))
 
-    def leave(self) -> None:
-        """The module entered last is done."""
-        self._running.pop()
+    def leave(self, kind: str = "output") -> str:
+        """The innermost module is done; returns the name of its output."""
+        name = self._name(kind)
+        self._calls.pop()
+        return name
 
-    def name(self, kind: str, module: str | None = None) -> str:
-        """The name of the next ``kind`` (dropout, normal, output, ...) of ``module``, or of the one that is running."""
-        module = module if module is not None else (self._running[-1] if self._running else "")
-        count = self._counts[kind, module]
-        self._counts[kind, module] += 1
-        return f"{kind}:{module}#{count}"
+    def draw(self, kind: str) -> str:
+        """The name of the next draw of ``kind`` (dropout, normal) by the innermost module."""
+        number = self._calls[-1].counts[kind]
+        self._calls[-1].counts[kind] += 1
+        return self._name(kind) + (f"@{number}" if number else "")
+
+    def _name(self, kind: str) -> str:
+        numbers = [str(call.number) for call in self._calls if call.number]
+        return f"{kind}:{self._calls[-1].module}" + (f"#{'.'.join(numbers)}" if numbers else "")

@@ -112,7 +112,7 @@ class Recorder:
 
     def _left(self, name: str):
         def hook(module, args, output) -> None:
-            self.stack.leave()
+            called = self.stack.leave()
             if output is None or not self.recording:
                 return
             tensor = first_tensor(output)
@@ -122,7 +122,7 @@ class Recorder:
                 self.embedded = tensor
                 if tensor.requires_grad:
                     tensor.retain_grad()
-            self.keep(self.stack.name("output", name), tensor)
+            self.keep(called, tensor)
 
         return hook
 
@@ -135,11 +135,11 @@ class Recorder:
     def _dropped(self, x, p, training, mask_shape):
         if not training or p == 0.0:
             return x
-        mask = self.draws.mask(self.stack.name("dropout"), mask_shape, p)
+        mask = self.draws.mask(self.stack.draw("dropout"), mask_shape, p)
         return x * (torch.from_numpy(mask).to(x) / (1.0 - p))
 
     def _randn(self, shape, **options):
-        drawn = self.draws.normal(self.stack.name("normal"), tuple(shape))
+        drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))
         return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
 
     def _buckets(self, name: str, module):
@@ -150,7 +150,7 @@ class Recorder:
             own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
             key = f"buckets:{name}"
             if key not in self.draws.tensors:
-                rotations = self.draws.tensors[f"normal:{name}#0"]
+                rotations = self.draws.tensors[f"normal:{name}"]
                 self.draws.tensors[key] = own.numpy(force=True).astype(np.int32)
                 self.draws.tensors[f"margin:{name}"] = margins(vectors.detach(), rotations, module.num_buckets)
             chosen = torch.from_numpy(self.draws.tensors[key]).to(own)
@@ -175,6 +175,23 @@ def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.nda
         margin = best[..., 0] - best[..., 1]
         smallest = margin if smallest is None else torch.minimum(smallest, margin)
     return smallest.flatten(2).double().numpy(force=True)
+
+
+def bucket_slack(draws: dict[str, np.ndarray], records: dict[str, dict]) -> dict[str, float]:
+    """For each LSH attention, how small a margin rounding can turn around in float32.
+
+    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32 and
+    R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
+    """
+    slack = {}
+    for name in (key.partition(":")[2] for key in draws if key.startswith("buckets:")):
+        rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
+        column = float(np.sqrt((rotations**2).sum(1)).max())
+        vectors = records[f"output:{name}.query_key"]
+        inherited = max(vectors["noise"]) * column
+        rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors["max"] * column
+        slack[name] = 2 * 8 * (inherited + float(rounding))
+    return slack
 
 
 def first_tensor(output):
@@ -312,7 +329,13 @@ def main(folder: Path) -> None:
     step = Step(job, bundle.read_tensors(folder / "weights.safetensors"), bundle.read_tensors(folder / "batch.safetensors"))
 
     truth: dict[str, np.ndarray] = {}
-    step.run("float64", truth.__setitem__)
+
+    def keep(name: str, value: np.ndarray) -> None:
+        if name in truth:
+            raise RuntimeError(f"two tensors of the reference have the name {name}: one would not be compared")
+        truth[name] = value
+
+    step.run("float64", keep)
     place = folder / "reference"
     bundle.write_tensors(place / "draws.safetensors", step.draws.tensors)
     bundle.write_tensors(place / "float64.safetensors", truth)
@@ -335,6 +358,7 @@ def main(folder: Path) -> None:
         "buffers": [name for name, _ in step.model.named_buffers()],
         "num_buckets": step.model.config.num_buckets,
         "flips": flips,
+        "bucket_slack": bucket_slack(step.draws.tensors, records),
         "leaks": step.leaks,
         "unhooked": unhooked_difference(step, truth),
         "reversible": reversible_error(step, truth) if job["judge_reference_reversible"] else None,

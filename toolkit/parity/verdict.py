@@ -261,7 +261,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         late = finding.dtype == "float32"
         kind, _, module = finding.name.partition(":")
         if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
-            return (0, late, _first_use(module.split("#")[0], order))
+            return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
         if kind == "buckets":
             return (1, late, _first_use(module, order))
         if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
@@ -276,4 +276,4 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 def _first_use(module: str, order: list[str]) -> int:
     """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
     owner = module.rsplit(".", 1)[0] if module.endswith((".weight", ".bias")) else module
-    return next((i for i, name in enumerate(order) if name.startswith(f"output:{owner}#")), len(order))
+    return next((i for i, name in enumerate(order) if name.split("#")[0] == f"output:{owner}"), len(order))

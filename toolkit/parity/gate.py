@@ -1,0 +1,259 @@
+"""The gate: run the reference and the port on the same step, judge, report. `finetune` and `parity` enter here alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from models.reformer import schema
+from toolkit import runtime
+from toolkit.errors import Inconclusive
+from toolkit.parity import bundle
+from toolkit.parity.report import print_report
+from toolkit.parity.stress import stir
+from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
+
+#: Runs of the reference in float32, by which its rounding is measured.
+NOISE_RUNS = 3
+#: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
+TOKENIZER_TEXTS = 64
+
+
+@dataclass
+class GateRequest:
+    """What to compare.
+
+    Attributes:
+        model: ``reformer``.
+        head: one of ``models.reformer.weights.HEADS``.
+        config: Hugging Face's configuration keys.
+        weights: float32, under Hugging Face's names.
+        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels``.
+        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
+        device: ``cpu`` or ``gpu``, for both sides.
+        tokenizer: ``{"kind": "bytes"}`` or ``{"kind": "sentencepiece", "path": ...}``, with ``texts`` of the run's data
+            and ``max_length``; None where there is none to compare.
+        seed: of the dropout masks and rotations.
+        judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+    """
+
+    model: str
+    head: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, np.ndarray]
+    batch: Mapping[str, np.ndarray]
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    device: str = "cpu"
+    tokenizer: Mapping[str, Any] | None = None
+    seed: int = 0
+    judge_reference_reversible: bool = False
+
+
+@dataclass
+class Report:
+    """The outcome of a gate. ``parity.json`` holds the same.
+
+    Attributes:
+        verdict: what was compared, what was found.
+        culprit: the finding nearest to the cause, None where all passed.
+        places: for each module of the port, its class and source line.
+    """
+
+    request: GateRequest
+    verdict: Verdict
+    culprit: Finding | None
+    places: Mapping[str, Mapping[str, str]]
+    reference: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    stirred: int
+    seconds: float
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.passed
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.passed else 1
+
+    def culprit_place(self) -> str:
+        """The module at fault with its class and source line, as far as one can be named."""
+        if self.culprit is None:
+            return ""
+        module = self.culprit.name.partition(":")[2].split("#")[0].split("@")[0]
+        while module and module not in self.places:
+            module = module.rpartition(".")[0]
+        place = self.places.get(module)
+        return f"{module} ({place['class']}, {place['where']})" if place else self.culprit.name
+
+    def summary(self) -> str:
+        """One line: the verdict, and where it fails."""
+        if self.passed:
+            counted = len(self.verdict.comparisons)
+            return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
+        return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
+
+
+def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
+    """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
+
+    Raises:
+        Inconclusive: a worker could not run, with its last words.
+    """
+    started = time.monotonic()
+    weights, stirred = stir(request.weights, request.seed)
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        job = Path(scratch)
+        _write_job(request, weights, job)
+        _run_workers(job, console)
+        reference = bundle.read_json(job / "reference" / "result.json")
+        candidate = bundle.read_json(job / "candidate" / "result.json")
+        hashes = {str(path.relative_to(job)): bundle.sha256(path) for path in sorted(job.rglob("*.safetensors"))}
+    verdict = judge(reference, candidate)
+    report = Report(
+        request=request,
+        verdict=verdict,
+        culprit=first_at_fault(verdict, list(reference["tensors"])),
+        places=next(iter(candidate["dtypes"].values()))["places"],
+        reference=reference,
+        candidate=candidate,
+        stirred=stirred,
+        seconds=time.monotonic() - started,
+        hashes=hashes,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle.write_json(folder / "parity.json", as_json(report))
+    print_report(report, console)
+    return report
+
+
+def _write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path) -> None:
+    for side in ("reference", "candidate"):
+        (job / side).mkdir()
+    config = {key: value for key, value in schema.resolve(request.config).items() if key != "num_hidden_layers"}
+    for key in ("num_labels", "label2id", "id2label"):
+        config.pop(key)
+    config["num_labels"] = schema.resolve(request.config)["num_labels"]
+    bundle.write_tensors(job / "weights.safetensors", weights)
+    bundle.write_tensors(job / "batch.safetensors", request.batch)
+    bundle.write_json(
+        job / "job.json",
+        {
+            "schema": bundle.SCHEMA,
+            "model": request.model,
+            "head": request.head,
+            "config": config,
+            "dtypes": list(request.dtypes),
+            "device": request.device,
+            "seed": request.seed,
+            "noise_runs": NOISE_RUNS,
+            "threads": runtime.physical_cores(),
+            "judge_reference_reversible": request.judge_reference_reversible,
+            "tokenizer": _tokenizer_job(request.tokenizer),
+        },
+    )
+
+
+def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if tokenizer is None:
+        return None
+    from toolkit.parity.tokenizers import ADVERSARIAL
+
+    texts = [*list(tokenizer["texts"])[:TOKENIZER_TEXTS], *ADVERSARIAL]
+    return {"path": None, **tokenizer, "texts": texts}
+
+
+def _run_workers(job: Path, console: Console) -> None:
+    """Both workers at once; the Paddle one starts up while the reference still computes.
+
+    Raises:
+        Inconclusive: one of them failed.
+    """
+    with console.status("parity gate: running the reference and the port") as status, _workers(job) as workers:
+        started = time.monotonic()
+        while any(worker.poll() is None for worker in workers.values()):
+            running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
+            status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
+            time.sleep(0.05)
+    for side in workers:
+        if not (job / side / "result.json").exists():
+            failed = job / side / "failed"
+            words = failed.read_text() if failed.exists() else (job / f"{side}.log").read_text()[-2000:]
+            raise Inconclusive(f"parity gate: the {side} could not run: {words.strip()}")
+
+
+@contextmanager
+def _workers(job: Path) -> Iterator[dict[str, subprocess.Popen]]:
+    """Start both workers; whatever happens, none outlives the ``with`` block."""
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    workers = {}
+    try:
+        for side in ("reference", "candidate"):
+            with open(job / f"{side}.log", "w") as log:
+                workers[side] = subprocess.Popen(
+                    [sys.executable, "-m", f"toolkit.parity.{side}", str(job)],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+        yield workers
+    finally:
+        for worker in workers.values():
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait()
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The content of ``parity.json``."""
+    verdict = report.verdict
+    return {
+        "schema": bundle.SCHEMA,
+        "passed": report.passed,
+        "exit_status": report.exit_status,
+        "summary": report.summary(),
+        "culprit": None if report.culprit is None else {**vars(report.culprit), "place": report.culprit_place()},
+        "model": report.request.model,
+        "head": report.request.head,
+        "config": dict(report.request.config),
+        "device": report.request.device,
+        "dtypes": list(report.request.dtypes),
+        "seed": report.request.seed,
+        "stirred_parameters": report.stirred,
+        "findings": [vars(finding) for finding in verdict.findings],
+        "notes": verdict.notes,
+        "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
+        "reversible": {dtype: ours["reversible"] for dtype, ours in report.candidate["dtypes"].items()},
+        "reference_reversible": report.reference["reversible"],
+        "not_compared": report.reference["buffers"],
+        "texts_tokenized": len(report.reference["tokens"] or []),
+        "versions": {"reference": report.reference["versions"], "candidate": report.candidate["versions"]},
+        "flags": report.candidate["flags"],
+        "seconds": {
+            "gate": report.seconds,
+            "reference": report.reference["seconds"],
+            "candidate": report.candidate["seconds"],
+        },
+        "peak_bytes": {"reference": report.reference["peak_bytes"], "candidate": report.candidate["peak_bytes"]},
+        "hashes": dict(report.hashes),
+    }
+
+
+def remove_report(folder: Path) -> None:
+    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""What a person sees of a gate on the terminal: the verdict first, then where, then the tensors nearest their bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from toolkit.parity.gate import Report
+
+FINDINGS_SHOWN = 8
+WORST_SHOWN = 5
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype."""
+    verdict = report.verdict
+    if report.passed:
+        console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}")
+    else:
+        console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}")
+        console.print(f"  {report.culprit.verdict} {report.culprit.dtype}: {escape(report.culprit.message)}")
+        _print_findings(report, console)
+    console.print(_table(report))
+    for note in summarise_notes(verdict.notes):
+        console.print(f"  note: {escape(note)}")
+    console.print(f"  {_facts(report)}")
+
+
+def _print_findings(report: Report, console: Console) -> None:
+    others = [finding for finding in report.verdict.findings if finding is not report.culprit]
+    for finding in others[:FINDINGS_SHOWN]:
+        dtype = f" {finding.dtype}" if finding.dtype else ""
+        console.print(f"  also {finding.verdict}{dtype}: {escape(finding.name)}: {escape(finding.message)}")
+    if len(others) > FINDINGS_SHOWN:
+        console.print(f"  and {len(others) - FINDINGS_SHOWN} more, in parity.json")
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("dtype", "left"), ("tensor, worst first", "left"), ("error / size", "right")):
+        table.add_column(title, justify=justify, overflow="fold")
+    for title in ("error", "bound", "error / bound"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for dtype in report.request.dtypes:
+        for row in report.verdict.worst(dtype, WORST_SHOWN):
+            style = "" if row.passed else "red"
+            figures = (f"{row.relative:.1e}", f"{row.error:.1e}", f"{row.bound:.1e}", f"{row.margin:.2f}")
+            table.add_row(dtype, escape(row.name), *figures, style=style)
+    return table
+
+
+def summarise_notes(notes: list[str]) -> list[str]:
+    """The notes, with those that say the same of many tensors joined into one."""
+    silent = [note.split(":")[1] for note in notes if "carries no information" in note]
+    rest = [note for note in notes if "carries no information" not in note]
+    if silent:
+        rest.append(
+            f"float32 carries no information in {len(silent)} tensors (the reference's own error exceeds a tenth of them), "
+            f"the first of them {silent[0].strip()}; there float64 alone decided"
+        )
+    return rest
+
+
+def _facts(report: Report) -> str:
+    versions = {**report.candidate["versions"], **report.reference["versions"]}
+    paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")
+    texts = len(report.reference["tokens"] or [])
+    parts = [
+        f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
+        f"{report.request.device}",
+        f"{texts} texts tokenized alike" if texts and report.passed else "",
+        f"{report.stirred} constant parameters stirred" if report.stirred else "",
+        f"{report.seconds:.1f} s",
+    ]
+    return "; ".join(part for part in parts if part)
