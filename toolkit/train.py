@@ -319,8 +319,10 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     trainer.use_best_weights()
     prepared = job.prepared
-    splits = {"validation": prepared.validation, "test": prepared.test}
-    measured = {name: trainer.measure(split, name) for name, split in splits.items() if split is not None}
+    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again.
+    measured = {"validation": trainer.best.metrics or trainer.measure(prepared.validation, "validation")}
+    if prepared.test is not None:
+        measured["test"] = trainer.measure(prepared.test, "test")
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},

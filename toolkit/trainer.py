@@ -19,7 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ class Best:
 
     best_step: int | None = None
     best_value: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     evaluations_since: int = 0
     stopped: bool = False
 
@@ -199,7 +200,7 @@ class Finetuner(Trainer):
         name, patience = self.recipe.train.save_best, self.recipe.train.early_stopping_patience
         if self.best.better(metrics[name], lower_is_better=name == "loss"):
             self.checkpoints.save_best(self.state.global_step, self.model)
-            self.best = Best(self.state.global_step, metrics[name])
+            self.best = Best(self.state.global_step, metrics[name], metrics)
             return True
         self.best.evaluations_since += 1
         self.best.stopped = patience is not None and self.best.evaluations_since >= patience
