@@ -51,6 +51,19 @@ def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
     return paddle.concat([function(part) for part in x.split(x.shape[1] // chunk_size, axis=1)], axis=1)
 
 
+def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+    """The mean cross entropy over the labels that are not to be ignored.
+
+    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative.
+
+    Args:
+        logits: (N, classes).
+        labels: int64 (N,); ``IGNORED_LABEL`` is ignored.
+    """
+    losses = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="none")
+    return losses.sum() / (labels != IGNORED_LABEL).sum().astype(losses.dtype)
+
+
 class AxialPositionEmbeddings(nn.Layer):
     """Position embeddings as the concatenation of a row's and a column's vector (appendix "axial positional
     encodings"): n = rows * columns positions out of rows + columns vectors."""
@@ -379,7 +392,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
             return F.mse_loss(logits.reshape(labels.shape), labels)
         if self.config.problem_type == "multi_label_classification":
             return F.binary_cross_entropy_with_logits(logits, labels)
-        return F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED_LABEL)
+        return cross_entropy(logits, labels.flatten())
 
 
 class ReformerLMHead(nn.Layer):
@@ -416,8 +429,7 @@ class _ReformerLM(ReformerPretrainedModel):
         logits = self.lm_head(self.reformer(input_ids, attention_mask).last_hidden_state)
         loss = None
         if labels is not None:
-            targets = self.targets(labels).flatten()
-            loss = F.cross_entropy(logits.reshape([-1, logits.shape[-1]]), targets, ignore_index=IGNORED_LABEL)
+            loss = cross_entropy(logits.reshape([-1, logits.shape[-1]]), self.targets(labels).flatten())
         return MaskedLMOutput(loss=loss, logits=logits)
 
     def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
