@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,7 +222,7 @@ class Report:
     exit_status: int
 
     def summary(self) -> str:
-        return "reformer.encoder.layers.0: off by 1e6"
+        return "drift: reformer.encoder.layers.0: off by 1e6"
 
 
 @pytest.fixture
@@ -233,10 +234,12 @@ def gate(monkeypatch):
 
     def run_gate(request, folder, console):
         fake.requests.append(request)
-        (folder / "parity.json").write_text("{}")
+        folder.mkdir(parents=True)
+        (folder / "parity.json").write_text('{"summary": "parity: 158 tensors agree"}')
         return fake.report
 
     fake.run_gate = run_gate
+    fake.remove_report = lambda folder: shutil.rmtree(folder, ignore_errors=True)
     monkeypatch.setitem(sys.modules, "toolkit.parity.gate", fake)
     return fake
 
@@ -244,7 +247,7 @@ def gate(monkeypatch):
 @pytest.mark.parametrize(("status", "error"), [(1, ParityDrift), (3, Inconclusive)])
 def test_without_parity_there_is_no_training_and_nothing_but_the_report(gate, recipe_file, tmp_path, status, error):
     gate.report = Report(False, status)
-    with pytest.raises(error, match=r"layers\.0: off by 1e6; see .*parity\.json"):
+    with pytest.raises(error, match=r"layers\.0: off by 1e6; no training; see .*parity\.json"):
         train(recipe_file, tmp_path / "run", skip=None)
     found = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
     assert sorted(found) == ["run", "run/parity", "run/parity/parity.json"]
@@ -257,7 +260,8 @@ def test_after_a_drift_the_mended_port_trains_into_the_same_folder(gate, recipe_
         train(recipe_file, tmp_path / "run", skip=None)
     gate.report = Report(True, 0)
     train(recipe_file, tmp_path / "run", "train.max_steps=2", skip=None)
-    assert "The parity gate passed" in (tmp_path / "run/README.md").read_text()
+    card = (tmp_path / "run/README.md").read_text()
+    assert "The parity gate passed" in card and "(parity: 158 tensors agree)" in card
 
 
 def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
@@ -273,6 +277,7 @@ def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
         "attention_mask": (3, 64),
         "labels": (3,),
     }
+    assert request.tokenizer["kind"] == "bytes" and len(request.tokenizer["texts"]) == 60
     job = assemble(load_recipe(recipe_file, []))
     assert request.config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
     ours = dict(load_model(job).named_parameters())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,12 @@ from toolkit.tracking import Tracker, check_trackers
 if TYPE_CHECKING:
     from models.reformer.config import ReformerConfig
     from models.reformer.tokenizer import Tokenizer
+    from toolkit.parity.gate import GateRequest
     from toolkit.tasks.classification import Prepared
     from toolkit.trainer import Finetuner
+
+#: Training texts on which the gate compares the tokenizers.
+GATE_TEXTS = 64
 
 #: The port's class for each head.
 MODEL_CLASSES = {"sequence_classification": "ReformerForSequenceClassification"}
@@ -215,25 +220,29 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
         Inconclusive: the gate could not decide.
     """
     parity = folder / "parity"
-    parity.mkdir(parents=True, exist_ok=True)
     if skip_parity is not None:
+        parity.mkdir(parents=True, exist_ok=True)
         write_text(parity / "skipped.json", json.dumps({"reason": skip_parity}) + "\n")
         console.print(f"parity skipped: {skip_parity}", highlight=False)
         return
-    from toolkit.parity.gate import run_gate
+    from toolkit.parity.gate import remove_report, run_gate
 
-    report = run_gate(gate_request(recipe, job, device), parity, console)
+    remove_report(parity)
+    with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
+        report = run_gate(gate_request(recipe, job, device, Path(scratch)), parity, console)
     if report.exit_status == Inconclusive.exit_status:
-        raise Inconclusive(f"parity: no verdict, so no training; {report.summary()}; see {parity / 'parity.json'}")
+        raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
     if not report.passed:
-        raise ParityDrift(
-            f"parity: the port differs from the reference; {report.summary()}; see {parity / 'parity.json'}"
-        )
-    (parity / "skipped.json").unlink(missing_ok=True)
+        raise ParityDrift(f"{report.summary()}; no training; see {parity / 'parity.json'}")
 
 
-def gate_request(recipe: Recipe, job: Job, device: str) -> Any:
-    """What the gate is to compare: the run's own configuration, weights and first training examples."""
+def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:
+    """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
+
+    Args:
+        device: of the run, `cpu` or `gpu`.
+        scratch: a folder to put the tokenizer's file in; it must outlive the gate.
+    """
     from toolkit.parity.gate import GateRequest
 
     chosen = recipe.parity
@@ -246,9 +255,19 @@ def gate_request(recipe: Recipe, job: Job, device: str) -> Any:
         batch=job.task.collate(rows),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=None,
+        tokenizer=_tokenizer_request(recipe, job, scratch),
         seed=recipe.seed,
     )
+
+
+def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any]:
+    from models.reformer.tokenizer import MODEL_FILE
+
+    texts = {"texts": list(job.texts["train"][:GATE_TEXTS]), "max_length": recipe.data.max_length}
+    job.tokenizer.save(scratch)
+    if (scratch / MODEL_FILE).exists():
+        return {"kind": "sentencepiece", "path": str(scratch / MODEL_FILE), **texts}
+    return {"kind": "bytes", **texts}
 
 
 # -- training -------------------------------------------------------------------------------------------------------
