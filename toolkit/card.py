@@ -78,7 +78,7 @@ def parity_statement(parity: Path) -> str:
         return f"**The parity gate was skipped**: {reason}. Nothing shows that this port equalled the reference."
     report = json.loads((parity / "parity.json").read_text(encoding="utf-8"))
     return (
-        "The parity gate passed before training: on this model and training examples of this data, the Paddle port gave "
+        "The parity gate passed before training: on this model and training examples of this data, the port gave "
         "the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), within the bounds of "
         f"rounding ({report['summary']}). The measurements are in `parity/parity.json`."
     )
