@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import sys
+import types
 
 import pytest
 
@@ -67,3 +69,25 @@ def test_visualdl_writes_into_the_run_folder(tmp_path):
     tracker.write(row(1, loss=0.5))
     tracker.close()
     assert list((tmp_path / "visualdl").iterdir())
+
+
+def test_wandb_gets_the_same_numbers_and_a_resumed_run_goes_on_as_the_same(tmp_path, monkeypatch):
+    started, logged = [], []
+
+    class Session:
+        def log(self, numbers, step):
+            logged.append((step, numbers))
+
+        def finish(self):
+            logged.append("finished")
+
+    fake = types.ModuleType("wandb")
+    fake.util = types.SimpleNamespace(generate_id=lambda: f"id{len(started)}")
+    fake.init = lambda **options: started.append(options) or Session()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for step in (1, 2):
+        tracker = Tracker(tmp_path, recipe(wandb=True, project="languages"), last_step=step - 1)
+        tracker.write(row(step, loss=0.5))
+        tracker.close()
+    assert [(options["project"], options["id"]) for options in started] == [("languages", "id0")] * 2
+    assert logged == [(1, {"train/loss": 0.5}), "finished", (2, {"train/loss": 0.5}), "finished"]
