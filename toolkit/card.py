@@ -33,7 +33,8 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded
 ```python
 from transformers import ReformerTokenizer
 
-tokenizer = ReformerTokenizer.from_pretrained("{model}")  # pads with id 0 on the right to {length} tokens
+tokenizer = ReformerTokenizer.from_pretrained("{model}", pad_token="<unk>")  # id 0, masked
+batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")
 ```
 """,
 }

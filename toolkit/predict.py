@@ -117,7 +117,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     if prepared.label_names != run.label_names:
         raise UserError(f"{folder}: the labels of {run.recipe.data.dataset} have changed since the model was trained")
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
-    table = Table(title=f"{folder}: {split}, {len(dataset)} texts", title_justify="left")
+    console.print(f"{folder}: {split}, {len(dataset)} texts", highlight=False, soft_wrap=True)
+    table = Table()
     for name in metrics:
         table.add_column(name, justify="right")
     table.add_row(*(f"{value:.4f}" for value in metrics.values()))

@@ -371,14 +371,14 @@ def _show_results(results: dict[str, Any], folder: Path, console: Console) -> No
     """A table of the best model's numbers, and what to do with it."""
     splits = [name for name in ("validation", "test") if name in results]
     best = results["best"]
-    table = Table(title=f"best model (step {best['step']}, by validation {best['metric']})", title_justify="left")
-    table.add_column("split")
+    console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
+    table = Table("split")
     for name in results[splits[0]]:
         table.add_column(name, justify="right")
     for split in splits:
         table.add_row(split, *(f"{value:.4f}" for value in results[split].values()))
     console.print(table)
     console.print(
-        f"trained {results['training']['seconds']:.0f} s; run folder: {folder}", highlight=False, soft_wrap=True
+        f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
     )
     console.print(f'next: toolkit predict {folder} --text "..."', highlight=False, soft_wrap=True)
