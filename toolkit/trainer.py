@@ -256,6 +256,8 @@ class Finetuner(Trainer):
         shares = [1.0] if len(pieces) == 1 else loss_shares(pieces)
         total = paddle.zeros([])
         for index, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
+            if share == 0.0:  # nothing in it counts, and its mean is 0/0
+                continue
             wait = index + 1 < len(pieces) and hasattr(model, "no_sync")  # data parallel: add up before the exchange
             with model.no_sync() if wait else contextlib.nullcontext():
                 with self.autocast_smart_context_manager():
