@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import paddle
-import paddle.nn.functional as F
+
+from models import ops
 
 
 class Source(Protocol):
@@ -36,9 +37,7 @@ class Generator:
     """Paddle's own generator of the current device: the source in training."""
 
     def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
-        if list(mask_shape) == x.shape:
-            return F.dropout(x, p, training=True, mode="upscale_in_train")
-        return x * F.dropout(paddle.ones(mask_shape, x.dtype), p, training=True, mode="upscale_in_train")
+        return ops.dropout(x, p, mask_shape)
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         if seed is None:

@@ -15,8 +15,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle import nn
 
+from models.ops import Linear, masked_softmax
 from models.randomness import dropout, normal
-from models.reformer.rows import Order, heads_first, reorder
+from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
 
 #: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -1e4
@@ -27,29 +28,23 @@ SELF_MASKED, SELF_MASKED_FLOAT16 = -1e5, -1e3
 KEY_NORM_EPSILON = 1e-6
 
 
-def look_adjacent(chunks: paddle.Tensor, before: int, after: int) -> paddle.Tensor:
-    """Each chunk with its neighbours: (., n, C, ...) -> (., n, K, ...). The row of chunks is a ring: the first one's
-    predecessor is the last."""
-    if before == 0 and after == 0:
-        return chunks
-    return paddle.concat([_shifted(chunks, offset) for offset in range(-before, after + 1)], axis=2)
+def masked_value(scores: paddle.Tensor) -> float:
+    """What replaces the score of a position that is padding or lies in the future, in the scores' precision."""
+    return MASKED_FLOAT16 if scores.dtype == paddle.float16 else MASKED
 
 
-def _shifted(chunks: paddle.Tensor, offset: int) -> paddle.Tensor:
-    """Chunk i + offset at place i, around the ring."""
-    offset %= chunks.shape[1]
-    return paddle.concat([chunks[:, offset:], chunks[:, :offset]], axis=1) if offset else chunks
+def self_masked_value(scores: paddle.Tensor) -> float:
+    """What replaces the score of a position for itself, in the scores' precision."""
+    return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
-def softmax(scores: paddle.Tensor) -> paddle.Tensor:
-    """Softmax over the last axis. Paddle's gradient of it is three times faster on a matrix than on four axes."""
-    return F.softmax(scores.reshape([-1, scores.shape[-1]])).reshape(scores.shape)
+def against(place: paddle.Tensor, seen: paddle.Tensor, compare) -> paddle.Tensor:
+    """Every position compared with every one that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
 
-
-def where_kept(kept: paddle.Tensor, scores: paddle.Tensor, otherwise: float, otherwise_float16: float) -> paddle.Tensor:
-    """``scores`` where ``kept``, elsewhere a constant of the scores' precision."""
-    value = otherwise_float16 if scores.dtype == paddle.float16 else otherwise
-    return paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
+    Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
+    """
+    shape = [*place.shape, seen.shape[-1]]
+    return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
 
 
 class ChunkedSelfAttention(nn.Layer):
@@ -70,9 +65,9 @@ class ChunkedSelfAttention(nn.Layer):
         self.num_chunks_after = config[f"{kind}_num_chunks_after"]
         self.dropout = config[f"{kind}_attention_probs_dropout_prob"]
 
-    def projection(self, config) -> nn.Linear:
+    def projection(self, config) -> Linear:
         """A linear map from the hidden size to all heads, without bias."""
-        return nn.Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
+        return Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
 
     def split_heads(self, projected: paddle.Tensor) -> paddle.Tensor:
         """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
@@ -86,10 +81,13 @@ class ChunkedSelfAttention(nn.Layer):
         return reorder(rows, order).reshape([batch, length, -1])
 
     def adjacent(self, chunks: paddle.Tensor) -> paddle.Tensor:
-        """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no neighbours."""
-        if chunks.shape[1] == 1:
+        """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
+        neighbours."""
+        rows, count, length, *rest = chunks.shape
+        if count == 1 or self.num_chunks_before == self.num_chunks_after == 0:
             return chunks
-        return look_adjacent(chunks, self.num_chunks_before, self.num_chunks_after)
+        order = adjacent_chunks(rows, count, self.num_chunks_before, self.num_chunks_after)
+        return reorder(chunks.reshape([rows * count, -1]), order).reshape([rows, count, -1, *rest])
 
     def mask_per_head(self, attention_mask: paddle.Tensor) -> paddle.Tensor:
         """(B, T) -> bool (B*H, T)."""
@@ -131,9 +129,8 @@ class LocalSelfAttention(ChunkedSelfAttention):
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
         scores = paddle.matmul(query, self.adjacent(key), transpose_y=True)  # (B*H, n, C, K)
         kept = self.kept_positions(batch, length, attention_mask)
-        if kept is not None:
-            scores = where_kept(kept, scores, MASKED, MASKED_FLOAT16)
-        probabilities = self.drop(softmax(scores), batch)
+        masks = [] if kept is None else [(kept, masked_value(scores))]
+        probabilities = self.drop(masked_softmax(scores, masks), batch)
         context = paddle.matmul(probabilities, self.adjacent(value))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
@@ -146,7 +143,7 @@ class LocalSelfAttention(ChunkedSelfAttention):
             kept = self.adjacent(rows.reshape([-1, length // chunk, chunk])).unsqueeze(2)  # (B*H, n, 1, K)
         if self.is_decoder:
             positions = paddle.arange(length).reshape([1, length // chunk, chunk])
-            causal = positions.unsqueeze(3) >= self.adjacent(positions).unsqueeze(2)  # (1, n, C, K)
+            causal = against(positions, self.adjacent(positions), paddle.greater_equal)  # (1, n, C, K)
             kept = causal if kept is None else paddle.logical_and(causal, kept)
         return kept
 
@@ -223,18 +220,19 @@ class LSHSelfAttention(ChunkedSelfAttention):
         scores = paddle.matmul(query, key, transpose_y=True)  # (B*H, n, C, K)
         seen = self.adjacent(place)  # (B*H, n, K)
         kept = self.kept_positions(place, seen, attention_mask)
-        if kept is not None:
-            scores = where_kept(kept, scores, MASKED, MASKED_FLOAT16)
-        other = place.unsqueeze(3) != seen.unsqueeze(2)
-        scores = where_kept(other, scores, SELF_MASKED, SELF_MASKED_FLOAT16)
-        probabilities = self.drop(softmax(scores), batch)
-        context = paddle.matmul(probabilities, self.adjacent(value.reshape(chunks)))  # (B*H, n, C, D)
-        weight = paddle.logsumexp(scores, -1, keepdim=True).reshape([-1, 1]) if self.num_hashes > 1 else None
+        masks = [] if kept is None else [(kept, masked_value(scores))]
+        masks.append((against(place, seen, paddle.not_equal), self_masked_value(scores)))
+        if self.num_hashes > 1:
+            probabilities, normaliser = masked_softmax(scores, masks, with_normaliser=True)
+            weight = normaliser.reshape([-1, 1])
+        else:
+            probabilities, weight = masked_softmax(scores, masks), None
+        context = paddle.matmul(self.drop(probabilities, batch), self.adjacent(value.reshape(chunks)))
         return context.reshape([-1, self.attention_head_size]), weight
 
     def as_key(self, query_key: paddle.Tensor) -> paddle.Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        mean_square = (query_key**2).mean(-1, keepdim=True)
+        mean_square = (query_key * query_key).mean(-1, keepdim=True)
         return query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
 
     def kept_positions(
@@ -248,7 +246,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             at_seen = paddle.gather(rows.flatten(), (seen.reshape([rows.shape[0], -1]) + first).flatten())
             kept = at_seen.reshape(seen.shape).unsqueeze(2)  # (B*H, n, 1, K)
         if self.is_decoder:
-            causal = place.unsqueeze(3) >= seen.unsqueeze(2)
+            causal = against(place, seen, paddle.greater_equal)
             kept = causal if kept is None else paddle.logical_and(causal, kept)
         return kept
 

@@ -19,6 +19,7 @@ from paddlenlp.transformers.model_outputs import BaseModelOutput, MaskedLMOutput
 from safetensors.numpy import save_file
 
 from models.hub import read_tensors, resolve_folder
+from models.ops import LayerNorm, Linear
 from models.randomness import Replay, dropout
 from models.reformer import schema, weights
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
@@ -142,7 +143,7 @@ class ReformerSelfOutput(nn.Layer):
         super().__init__()
         self.dropout = config.hidden_dropout_prob
         all_heads = config.num_attention_heads * config.attention_head_size
-        self.dense = nn.Linear(all_heads, config.hidden_size, bias_attr=False)
+        self.dense = Linear(all_heads, config.hidden_size, bias_attr=False)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         return dropout(self.dense(hidden_states), self.dropout, self.training)
@@ -153,7 +154,7 @@ class ReformerAttention(nn.Layer):
 
     def __init__(self, config: ReformerConfig, kind: str) -> None:
         super().__init__()
-        self.layer_norm = nn.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
         self.self_attention = LSHSelfAttention(config) if kind == "lsh" else LocalSelfAttention(config)
         self.output = ReformerSelfOutput(config)
 
@@ -173,7 +174,7 @@ class ReformerFeedForwardDense(nn.Layer):
         super().__init__()
         self.dropout = config.hidden_dropout_prob
         self.act_fn = ACTIVATIONS[config.hidden_act]()
-        self.dense = nn.Linear(config.hidden_size, config.feed_forward_size)
+        self.dense = Linear(config.hidden_size, config.feed_forward_size)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         return self.act_fn(dropout(self.dense(hidden_states), self.dropout, self.training))
@@ -185,7 +186,7 @@ class ReformerFeedForwardOutput(nn.Layer):
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
         self.dropout = config.hidden_dropout_prob
-        self.dense = nn.Linear(config.feed_forward_size, config.hidden_size)
+        self.dense = Linear(config.feed_forward_size, config.hidden_size)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         return dropout(self.dense(hidden_states), self.dropout, self.training)
@@ -197,7 +198,7 @@ class ChunkReformerFeedForward(nn.Layer):
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        self.layer_norm = nn.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps)
         self.dense = ReformerFeedForwardDense(config)
         self.output = ReformerFeedForwardOutput(config)
 
@@ -232,7 +233,7 @@ class ReformerEncoder(nn.Layer):
         super().__init__()
         self.config = config
         self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
-        self.layer_norm = nn.LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
+        self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
     def forward(self, hidden_states, attention_mask=None) -> paddle.Tensor:
         """(B, T, hidden) -> (B, T, 2 * hidden)."""
@@ -336,10 +337,10 @@ class ReformerClassificationHead(nn.Layer):
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(2 * config.hidden_size, config.hidden_size)
+        self.dense = Linear(2 * config.hidden_size, config.hidden_size)
         rate = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = Dropout(rate)
-        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+        self.out_proj = Linear(config.hidden_size, config.num_labels)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         """(B, T, 2 * hidden) -> (B, labels)."""
@@ -402,7 +403,7 @@ class ReformerLMHead(nn.Layer):
         super().__init__()
         self.chunk_size_lm_head = config.chunk_size_lm_head
         self.bias = self.create_parameter([config.vocab_size], is_bias=True)
-        self.decoder = nn.Linear(2 * config.hidden_size, config.vocab_size)
+        self.decoder = Linear(2 * config.hidden_size, config.vocab_size)
         self.decoder.bias = self.bias
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
