@@ -420,7 +420,7 @@ def _tokens_of(tokenizer, text: str, max_length: int) -> dict:
             padded = tokenizer(text, max_length=max_length, padding="max_length", truncation=True)
             result[side] = [list(padded["input_ids"]), list(padded["attention_mask"])]
         return result
-    except (UnicodeError, TypeError) as error:
+    except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
         return {"error": f"{type(error).__name__}: {error}"}
 
 

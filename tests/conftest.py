@@ -1,0 +1,64 @@
+"""What all tests share: Paddle set up as in a run, markers that skip and say why, and the checks' small models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit import runtime
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    runtime.configure("cpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import paddle
+
+    gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+    for item in items:
+        if "gpu" in item.keywords and not gpu:
+            item.add_marker(pytest.mark.skip(reason="Paddle sees no GPU here"))
+        if "shared_data" in item.keywords and not SHARED_DATA.is_dir():
+            item.add_marker(pytest.mark.skip(reason=f"{SHARED_DATA} (real data sets and tokenizers) is absent"))
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data; a test that uses it carries the marker ``shared_data``."""
+    return SHARED_DATA
+
+
+@pytest.fixture
+def tiny_config() -> dict:
+    """A Reformer of every part, small: local and LSH layers, two hash rounds, dropout everywhere, 128 positions."""
+    return {
+        "attn_layers": ["local", "lsh"],
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "attention_head_size": 16,
+        "feed_forward_size": 48,
+        "axial_pos_shape": [8, 16],
+        "axial_pos_embds_dim": [8, 24],
+        "local_attn_chunk_length": 16,
+        "lsh_attn_chunk_length": 16,
+        "num_hashes": 2,
+        "max_position_embeddings": 128,
+        "hidden_dropout_prob": 0.1,
+        "local_attention_probs_dropout_prob": 0.1,
+        "lsh_attention_probs_dropout_prob": 0.1,
+        "vocab_size": 64,
+        "num_labels": 3,
+    }
+
+
+@pytest.fixture
+def tiny_batch() -> dict[str, np.ndarray]:
+    """Two examples of 128 tokens, the second with padding."""
+    draw = np.random.default_rng(0)
+    mask = (np.arange(128) < np.array([[128], [90]])).astype(np.int64)
+    return {"input_ids": draw.integers(0, 64, (2, 128)), "attention_mask": mask, "labels": np.array([0, 2])}

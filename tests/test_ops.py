@@ -1,0 +1,145 @@
+"""The composed operations equal Paddle's own, values and gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+
+from models import ops
+from models.reformer.rows import adjacent_chunks, heads_first, reorder
+
+
+def values_and_gradients(function, *inputs: np.ndarray) -> list[np.ndarray]:
+    """The outputs of ``function`` and the gradients of a weighted sum of them with respect to all inputs."""
+    tensors = [paddle.to_tensor(value, stop_gradient=False) for value in inputs]
+    outputs = function(*tensors)
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    draw = np.random.default_rng(1)
+    total = sum((output * paddle.to_tensor(draw.standard_normal(output.shape))).sum() for output in outputs)
+    total.backward()
+    return [output.numpy() for output in outputs] + [tensor.grad.numpy() for tensor in tensors]
+
+
+def assert_equal_to_rounding(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.shape == their.shape
+        np.testing.assert_allclose(our, their, rtol=1e-12, atol=1e-13)
+
+
+@pytest.fixture
+def draw() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_linear_has_the_gradients_of_a_plain_linear(draw):
+    layer = ops.Linear(5, 7)
+    layer.to(dtype="float64")
+
+    def ours(x, weight, bias):
+        layer.weight, layer.bias = None, None
+        return ops._AddBias.apply(paddle.matmul(x, weight), bias)
+
+    inputs = [draw.standard_normal(shape) for shape in ((2, 3, 5), (5, 7), (7,))]
+    theirs = values_and_gradients(lambda x, w, b: F.linear(x, w, b), *inputs)
+    assert_equal_to_rounding(values_and_gradients(ours, *inputs), theirs)
+
+
+def test_layer_norm_has_the_gradients_of_paddles(draw):
+    inputs = [3.0 + draw.standard_normal((2, 4, 6)), draw.standard_normal(6), draw.standard_normal(6)]
+    ours = values_and_gradients(lambda x, g, b: ops._LayerNorm.apply(x, g, b, 1e-6), *inputs)
+    theirs = values_and_gradients(lambda x, g, b: F.layer_norm(x, [6], g, b, 1e-6), *inputs)
+    assert_equal_to_rounding(ours, theirs)
+
+
+@pytest.mark.parametrize("with_normaliser", [False, True])
+def test_masked_softmax_is_where_then_softmax(draw, with_normaliser):
+    first = paddle.to_tensor(draw.random((3, 1, 5)) < 0.6)
+    second = paddle.to_tensor(draw.random((3, 4, 5)) < 0.8)
+    masks = [(first, -1e9), (second, -1e5)]
+
+    def plain(scores):
+        for kept, value in masks:
+            scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
+        probabilities = F.softmax(scores)
+        return [probabilities, paddle.logsumexp(scores, -1, keepdim=True)] if with_normaliser else probabilities
+
+    scores = 4 * draw.standard_normal((3, 4, 5))
+    ours = values_and_gradients(lambda x: ops.masked_softmax(x, masks, with_normaliser), scores)
+    assert_equal_to_rounding(ours, values_and_gradients(plain, scores))
+
+
+def test_a_row_that_is_masked_everywhere_sends_no_gradient_to_its_scores():
+    scores = paddle.to_tensor(np.array([[1.0, 2.0, 3.0]]), stop_gradient=False)
+    nothing = paddle.zeros([1, 3], "bool")
+    probabilities = ops.masked_softmax(scores, [(nothing, -1e9)])
+    np.testing.assert_allclose(probabilities.numpy(), [[1 / 3] * 3])
+    (probabilities * paddle.to_tensor([[1.0, 5.0, 2.0]], "float64")).sum().backward()
+    assert (scores.grad.numpy() == 0).all()
+
+
+def test_heads_first_is_a_transpose_and_its_inverse_the_way_back(draw):
+    batch, length, heads, size = 2, 3, 4, 5
+    x = draw.standard_normal((batch, length, heads, size))
+    order = heads_first(batch, length, heads)
+
+    def transposed(value):
+        return value.reshape([batch, length, heads, size]).transpose([0, 2, 1, 3]).reshape([-1, size])
+
+    flat = x.reshape(-1, size)
+    ours = values_and_gradients(lambda value: reorder(value, order), flat)
+    assert_equal_to_rounding(ours, values_and_gradients(transposed, flat))
+    back = reorder(reorder(paddle.to_tensor(flat), order), order.inverted())
+    assert (back.numpy() == flat).all()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1), (0, 2), (2, 1)])
+def test_adjacent_chunks_are_rolled_copies_side_by_side(draw, before, after):
+    rows, chunks, width = 2, 4, 3
+
+    def rolled(value):
+        value = value.reshape([rows, chunks, width])
+        parts = [paddle.roll(value, -offset, 1) for offset in range(-before, after + 1)]
+        return paddle.stack(parts, axis=2).reshape([-1, width])
+
+    x = draw.standard_normal((rows * chunks, width))
+    order = adjacent_chunks(rows, chunks, before, after)
+    assert_equal_to_rounding(values_and_gradients(lambda v: reorder(v, order), x), values_and_gradients(rolled, x))
+
+
+def test_dropout_keeps_the_rate_it_promises_and_scales_what_it_keeps():
+    paddle.seed(0)
+    x = paddle.ones([1000, 1000], "float64")
+    for p in (0.05, 0.5, 0.9):
+        dropped = ops.dropout(x, p, x.shape).numpy()
+        kept = dropped != 0
+        deviation = np.sqrt(p * (1 - p) / x.size)
+        assert abs(kept.mean() - (1 - p)) < 5 * deviation
+        np.testing.assert_allclose(dropped[kept], 1 / (1 - p), rtol=1e-4)
+
+
+def test_dropout_of_whole_rows_drops_them_together():
+    paddle.seed(0)
+    dropped = ops.dropout(paddle.ones([64, 8, 5]), 0.5, [64, 8, 1]).numpy()
+    assert ((dropped == 0).all(-1) | (dropped > 0).all(-1)).all()
+    assert 0.3 < (dropped == 0).mean() < 0.7
+
+
+def test_dropout_gives_gradients_to_what_it_kept_alone():
+    paddle.seed(0)
+    x = paddle.ones([50, 40], "float64")
+    x.stop_gradient = False
+    dropped = ops.dropout(x, 0.25, x.shape)
+    dropped.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), dropped.numpy())
+
+
+def test_dropout_draws_differ_from_call_to_call_and_repeat_with_the_seed():
+    x = paddle.ones([64, 64])
+    paddle.seed(7)
+    first, second = ops.dropout(x, 0.5, x.shape).numpy(), ops.dropout(x, 0.5, x.shape).numpy()
+    paddle.seed(7)
+    again = ops.dropout(x, 0.5, x.shape).numpy()
+    assert (first == again).all()
+    assert 0.4 < (first == second).mean() < 0.6

@@ -1,0 +1,296 @@
+"""The port by itself: reversible against plain autograd, padding, chunking, weights in and out, configuration."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+
+from models import randomness
+from models.reformer import schema, weights
+from models.reformer.config import ReformerConfig
+from models.reformer.modeling import (
+    CLASSES,
+    ReformerForMaskedLM,
+    ReformerForSequenceClassification,
+    ReformerModelWithLMHead,
+    cross_entropy,
+)
+from toolkit.parity.stress import stress_weights
+
+
+def make(config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings):
+    """A port in train mode with stress weights."""
+    model = CLASSES[head](ReformerConfig(**config, **settings))
+    model.to(dtype=dtype)
+    weights.load(model, stress_weights(model.config, head, 0, kind))
+    model.train()
+    return model
+
+
+def step(model, batch: dict[str, np.ndarray], seed: int = 3) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradients of one training step."""
+    paddle.seed(seed)
+    loss = model(**{name: paddle.to_tensor(value) for name, value in batch.items()}).loss
+    loss.backward()
+    gradients = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    model.clear_gradients()
+    return float(loss), gradients
+
+
+def relative_differences(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[str, float]:
+    return {n: float(np.linalg.norm(ours[n] - theirs[n]) / np.linalg.norm(theirs[n])) for n in theirs}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["random", "heavy-tailed", "large-gains"])
+def test_the_reversible_backward_gives_the_gradients_of_plain_autograd(tiny_config, tiny_batch, dtype, kind):
+    tiny_config["attn_layers"] = ["local", "lsh"] * 3
+    loss, gradients = step(make(tiny_config, dtype, kind=kind), tiny_batch)
+    plain_loss, plain = step(make(tiny_config, dtype, kind=kind, backward="autograd"), tiny_batch)
+    assert loss == plain_loss
+    assert max(relative_differences(gradients, plain).values()) < 1e-5
+
+
+def test_a_plain_residual_loses_the_gradients_that_a_wide_one_keeps(tiny_config, tiny_batch):
+    """The reason for the wide residual: without it the recovered inputs of grown streams are noise."""
+    tiny_config["attn_layers"] = ["local", "lsh"] * 3
+    _, plain = step(make(tiny_config, kind="large-gains", residual="plain", backward="autograd"), tiny_batch)
+    _, narrow = step(make(tiny_config, kind="large-gains", residual="plain"), tiny_batch)
+    assert max(relative_differences(narrow, plain).values()) > 1e-3
+
+
+def test_a_training_step_repeats_with_its_seed_and_differs_with_another(tiny_config, tiny_batch):
+    model = make(tiny_config)
+    first, again, other = (step(model, tiny_batch, seed) for seed in (3, 3, 4))
+    assert first[0] == again[0] and all((first[1][n] == again[1][n]).all() for n in first[1])
+    assert first[0] != other[0]
+
+
+def test_a_recomputed_block_repeats_its_draws_and_leaves_the_generator_where_it_was():
+    x = paddle.ones([32, 32])
+    paddle.seed(1)
+    replay = randomness.Replay()
+    first = randomness.dropout(x, 0.5, True).numpy()
+    expected_next = randomness.dropout(x, 0.5, True).numpy()
+    paddle.seed(1)
+    randomness.dropout(x, 0.5, True)
+    with replay:
+        assert (randomness.dropout(x, 0.5, True).numpy() == first).all()
+    assert (randomness.dropout(x, 0.5, True).numpy() == expected_next).all()
+
+
+def test_a_hash_seed_fixes_the_rotations_and_disturbs_no_other_draw():
+    first, second = (randomness.normal([4, 4], "float32", seed=5).numpy() for _ in range(2))
+    assert (first == second).all()
+    paddle.seed(2)
+    undisturbed = randomness.normal([3], "float32").numpy()
+    paddle.seed(2)
+    randomness.normal([4, 4], "float32", seed=5)
+    assert (randomness.normal([3], "float32").numpy() == undisturbed).all()
+
+
+def test_frozen_embeddings_leave_the_layers_their_gradients(tiny_config, tiny_batch):
+    model = make(tiny_config)
+    for parameter in model.reformer.embeddings.parameters():
+        parameter.stop_gradient = True
+    model(**{name: paddle.to_tensor(value) for name, value in tiny_batch.items()}).loss.backward()
+    layer = model.reformer.encoder.layers[0]
+    assert np.abs(layer.attention.self_attention.query.weight.grad.numpy()).sum() > 0
+    assert model.reformer.embeddings.word_embeddings.weight.grad is None
+
+
+def test_chunked_feed_forward_and_lm_head_compute_the_same(tiny_config, tiny_batch):
+    config = {**tiny_config, "is_decoder": True, "hidden_dropout_prob": 0.0}
+    batch = {**tiny_batch, "labels": tiny_batch["input_ids"]}
+    whole = step(make(config, "float64", "causal_lm"), batch)
+    chunked = step(make({**config, "chunk_size_feed_forward": 32, "chunk_size_lm_head": 64}, "float64", "causal_lm"), batch)
+    assert whole[0] == pytest.approx(chunked[0], rel=1e-13)
+    assert max(relative_differences(chunked[1], whole[1]).values()) < 1e-12
+
+
+def test_evaluation_pads_to_the_chunk_length_and_cuts_back(tiny_config):
+    model = make(tiny_config, "float64", "masked_lm")
+    model.eval()
+    ids = np.random.default_rng(0).integers(1, 64, (2, 50))
+    paddle.seed(0)
+    short = model(paddle.to_tensor(ids)).logits.numpy()
+    padded = np.zeros((2, 64), np.int64)
+    padded[:, :50] = ids
+    mask = (np.arange(64) < 50).astype(np.int64)[None].repeat(2, 0)
+    paddle.seed(0)
+    long = model(paddle.to_tensor(padded), paddle.to_tensor(mask)).logits.numpy()
+    assert short.shape == (2, 50, 64)
+    np.testing.assert_array_equal(short, long[:, :50])
+
+
+@pytest.mark.parametrize(("length", "told"), [(120, "128"), (64, r"\[8, 16\]")])
+def test_training_on_a_length_that_does_not_fit_says_what_would(tiny_config, length, told):
+    model = make(tiny_config)
+    with pytest.raises(ValueError, match=told):
+        model(paddle.zeros([1, length], "int64"), labels=paddle.zeros([1], "int64"))
+
+
+def test_a_causal_model_does_not_see_the_future(tiny_config):
+    model = make({**tiny_config, "is_decoder": True}, "float64", "causal_lm")
+    model.eval()
+    ids = np.random.default_rng(0).integers(1, 64, (1, 128))
+    changed = ids.copy()
+    changed[0, 100:] = 1
+    paddle.seed(0)
+    before = model(paddle.to_tensor(ids)).logits.numpy()
+    paddle.seed(0)
+    after = model(paddle.to_tensor(changed)).logits.numpy()
+    # LSH sorts by bucket, and later tokens move chunk borders: local attention alone is exact.
+    assert np.abs(before - after)[0, 100:].max() > 1e-6
+    local = make({**tiny_config, "attn_layers": ["local", "local"], "is_decoder": True}, "float64", "causal_lm")
+    local.eval()
+    first, second = (local(paddle.to_tensor(x)).logits.numpy() for x in (ids, changed))
+    np.testing.assert_array_equal(first[0, :100], second[0, :100])
+
+
+def test_the_loss_is_the_mean_over_the_labels_that_count():
+    logits = np.random.default_rng(0).standard_normal((6, 4))
+    labels = np.array([1, -100, 3, -100, -100, 0])
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    expected = -np.mean([log_probabilities[i, labels[i]] for i in (0, 2, 5)])
+    assert float(cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_other_problem_types_have_their_losses(tiny_config, tiny_batch, problem):
+    count = 1 if problem == "regression" else 3
+    model = make({**tiny_config, "num_labels": count, "problem_type": problem})
+    labels = np.array([0.5, -1.0], np.float32) if count == 1 else np.eye(3, dtype=np.float32)[:2]
+    loss, gradients = step(model, {**tiny_batch, "labels": labels})
+    assert np.isfinite(loss) and np.abs(gradients["classifier.out_proj.weight"]).sum() > 0
+
+
+def test_a_saved_folder_loads_again_to_the_last_bit(tiny_config, tmp_path):
+    model = make(tiny_config)
+    model.save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["ReformerForSequenceClassification"]
+    loaded = ReformerForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.new_weights == []
+    for (name, ours), (_, theirs) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
+        assert (ours.numpy() == theirs.numpy()).all(), name
+
+
+def test_another_heads_checkpoint_gives_its_body_and_names_what_is_new(tiny_config, tmp_path):
+    make({**tiny_config, "is_decoder": True}, head="causal_lm").save_pretrained(tmp_path)
+    model = ReformerForSequenceClassification.from_pretrained(tmp_path, is_decoder=False, num_labels=5)
+    assert [name.split(".")[0] for name in model.new_weights] == ["classifier"] * 4
+    assert model.classifier.out_proj.weight.shape == [32, 5]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("reformer.encoder.layers.1.attention.self_attention.value.weight"), "1 missing.*layers.1"),
+        (lambda w: w.update({"reformer.encoder.layers.9.attention.output.dense.weight": np.zeros((32, 32))}), "unknown"),
+        (lambda w: w.update({"reformer.encoder.layer_norm.weight": np.zeros(32, np.float32)}), r"shape \(32,\)"),
+        (lambda w: w.update({"reformer.x.self_attention.mask_value_float32": np.float32(-1e4)}), "is not the"),
+    ],
+)
+def test_weights_that_do_not_fit_one_to_one_are_refused_by_name(tiny_config, change, message):
+    config = schema.resolve(tiny_config)
+    tensors = weights.initial_weights(config, "sequence_classification", 0)
+    change(tensors)
+    with pytest.raises(weights.WeightsError, match=message):
+        weights.select(tensors.items(), config, "sequence_classification")
+
+
+def test_a_square_weight_is_transposed_by_its_role(tiny_config):
+    tiny_config.update(feed_forward_size=32)
+    model = make(tiny_config)
+    held = model.reformer.encoder.layers[0].feed_forward.dense.dense.weight.numpy()
+    given = stress_weights(model.config, model.head, 0)["reformer.encoder.layers.0.feed_forward.dense.dense.weight"]
+    assert held.shape == given.shape and (held == given.T).all() and not (held == given).all()
+
+
+def test_a_pickle_is_named_and_left_unopened(tmp_path, tiny_config):
+    ReformerConfig(**tiny_config).save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin is a pickle"):
+        ReformerForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_new_weights_depend_on_the_seed_alone(tiny_config):
+    config = schema.resolve(tiny_config)
+    first, again, other = (weights.initial_weights(config, "masked_lm", seed) for seed in (1, 1, 2))
+    name = "reformer.embeddings.word_embeddings.weight"
+    assert (first[name] == again[name]).all() and not (first[name] == other[name]).all()
+    assert first[name].std() == pytest.approx(config["initializer_range"], rel=0.05)
+    assert (first["lm_head.bias"] == 0).all() and (first["reformer.encoder.layer_norm.weight"] == 1).all()
+
+
+def test_every_parameter_of_the_port_has_a_role_and_every_role_a_parameter(tiny_config):
+    for head, model in CLASSES.items():
+        config = ReformerConfig(**{**tiny_config, "is_decoder": head == "causal_lm"})
+        assert {n: p.shape for n, p in model(config).named_parameters()} == {
+            name: list(weights.to_paddle(np.empty(shape), role).shape)
+            for name, (shape, role) in weights.parameters(config, head).items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"num_hash": 4}, "num_hash: unknown key, did you mean num_hashes"),
+        ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob: 1.5"),
+        ({"axial_pos_embds_dim": [1, 2]}, "sum hidden_size = 256"),
+        ({"attn_layers": ["lsh", "global"]}, "attn_layers"),
+        ({"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds: True is not supported"),
+        ({"hidden_act": "mish"}, "hidden_act: 'mish'"),
+        ({"num_buckets": [3, 4]}, "even"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ({"is_decoder": True, "lsh_num_chunks_after": 1}, "lsh_num_chunks_after: a causal model"),
+        ({"num_labels": 3, "id2label": {0: "a"}}, "num_labels: 3 does not fit"),
+    ],
+)
+def test_a_configuration_key_is_honoured_or_rejected_by_name(keys, message):
+    with pytest.raises(schema.ConfigError, match=message):
+        ReformerConfig(**keys)
+
+
+def test_the_published_configuration_is_accepted():
+    """Keys as in the config.json of google/reformer-crime-and-punishment, the inert ones among them."""
+    published = {
+        "architectures": ["ReformerModelWithLMHead"],
+        "attention_head_size": 64,
+        "attention_probs_dropout_prob": 0.1,
+        "attn_layers": ["local", "lsh", "local", "lsh", "local", "lsh"],
+        "axial_norm_std": 1.0,
+        "axial_pos_embds": True,
+        "axial_pos_embds_dim": [64, 192],
+        "axial_pos_shape": [512, 1024],
+        "intermediate_size": 3072,
+        "is_decoder": True,
+        "max_position_embeddings": 524288,
+        "model_type": "reformer",
+        "num_attention_heads": 2,
+        "num_buckets": [64, 128],
+        "num_chunks_after": 0,
+        "num_hidden_layers": 6,
+        "output_past": True,
+        "sinusoidal_pos_embds": False,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 100}},
+    }
+    config = ReformerConfig(**published)
+    assert config.num_buckets == [64, 128] and config.to_hf()["axial_pos_shape"] == [512, 1024]
+
+
+def test_a_causal_and_a_masked_model_ask_for_their_kind_of_attention(tiny_config):
+    with pytest.raises(schema.ConfigError, match="is_decoder"):
+        ReformerModelWithLMHead(ReformerConfig(**tiny_config))
+    with pytest.raises(schema.ConfigError, match="is_decoder"):
+        ReformerForMaskedLM(ReformerConfig(**tiny_config, is_decoder=True))
+
+
+def test_the_number_of_buckets_is_chosen_once_and_saved(tiny_config, tiny_batch):
+    model = make(tiny_config)
+    step(model, tiny_batch)
+    assert model.config.num_buckets == 16 and model.config.to_hf()["num_buckets"] == 16
