@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -56,18 +57,46 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     run(checked, skip_parity, Console())
 
 
-@toolkit.command()
+@toolkit.command(epilog="KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4.")
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--model", type=click.Choice(["reformer"]), required=True, help="The port to judge.")
 @click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
-def parity(**options: str) -> int:
-    """Compare a port with the reference.
+@click.option(
+    "--head",
+    type=click.Choice(["sequence_classification", "causal_lm", "masked_lm"]),
+    default="sequence_classification",
+    show_default=True,
+)
+@click.option("--layers", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), default="mixed", show_default=True)
+@click.option("--length", type=click.IntRange(1), default=1024, show_default=True, help="Tokens per sequence.")
+@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--weights",
+    "weights_from",
+    metavar="KIND|CHECKPOINT",
+    default="heavy-tailed",
+    show_default=True,
+    help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the weights, the tokens and all draws.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True)
+@click.option(
+    "--reference-reversible",
+    is_flag=True,
+    help="Also show how far the reference's own reversible backward lies from its plain one.",
+)
+def parity(**options: Any) -> int:
+    """Compare a port with the reference on one training step.
 
-    Exit status: 0 parity, 1 drift, 3 inconclusive.
+    Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
-    from toolkit.parity.gate import command
+    from rich.console import Console
 
-    return command(**options)
+    from toolkit.parity.command import command
+
+    return command(**{key: value for key, value in options.items() if key != "model"}, console=Console())
 
 
 @toolkit.command()

@@ -4,11 +4,12 @@ Gomez et al. 2017, "The Reversible Residual Network"; Kitaev et al. 2020, sectio
 (x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1), and x2 = y2 - feed_forward(y1), x1 = y1 - attention(x2)
 leads back. In floating point the way back loses what the additions rounded away. Where a stream has grown to 10^6 times
 its first size, its first layer's input comes back with an error larger than itself, and so do the gradients. The streams
-here therefore carry twice the layers' precision: only additions and subtractions pay for it.
+here therefore carry twice the layers' precision, in which the way back is exact: only additions and subtractions pay.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -31,22 +32,40 @@ class PlainStream:
         return PlainStream(self.value - update)
 
 
-class DoubleStream:
-    """A stream of float32 (or narrower) layers, summed in float64."""
+class GridStream:
+    """A stream of float32 (or narrower) layers, summed exactly: float64 numbers on a grid of fixed spacing.
 
-    def __init__(self, exact: paddle.Tensor, dtype) -> None:
+    Multiples of one spacing add and subtract without rounding while they stay below 2^53 spacings (exact reversible
+    arithmetic; Maclaurin et al. 2015, section 3.1). The spacing is 2^-28 of the stream's first size: finer than float32
+    rounds there, with room for growth by 2^24. Beyond that the sums round, as plain float64 would.
+    """
+
+    FINENESS = 28
+
+    def __init__(self, exact: paddle.Tensor, rounder: float, dtype) -> None:
         self.exact = exact
+        self.rounder = rounder
         self.dtype = dtype
+
+    @classmethod
+    def begin(cls, x: paddle.Tensor) -> GridStream:
+        _, exponent = math.frexp(float(x.abs().max()))
+        spacing = math.ldexp(1.0, max(exponent, -500) - cls.FINENESS)
+        rounder = 1.5 * 2.0**52 * spacing  # adding and subtracting it rounds to a multiple of the spacing
+        return cls((x.astype("float64") + rounder) - rounder, rounder, x.dtype)
 
     @property
     def value(self) -> paddle.Tensor:
         return self.exact.astype(self.dtype)
 
-    def plus(self, update: paddle.Tensor) -> DoubleStream:
-        return DoubleStream(self.exact + update.astype("float64"), self.dtype)
+    def _on_grid(self, update: paddle.Tensor) -> paddle.Tensor:
+        return (update.astype("float64") + self.rounder) - self.rounder
 
-    def minus(self, update: paddle.Tensor) -> DoubleStream:
-        return DoubleStream(self.exact - update.astype("float64"), self.dtype)
+    def plus(self, update: paddle.Tensor) -> GridStream:
+        return GridStream(self.exact + self._on_grid(update), self.rounder, self.dtype)
+
+    def minus(self, update: paddle.Tensor) -> GridStream:
+        return GridStream(self.exact - self._on_grid(update), self.rounder, self.dtype)
 
 
 @dataclass
@@ -68,7 +87,7 @@ class PairStream:
         return self.plus(-update)
 
 
-Stream = PlainStream | DoubleStream | PairStream
+Stream = PlainStream | GridStream | PairStream
 
 
 def open_stream(x: paddle.Tensor, residual: str) -> Stream:
@@ -77,32 +96,32 @@ def open_stream(x: paddle.Tensor, residual: str) -> Stream:
         return PlainStream(x)
     if x.dtype == paddle.float64:
         return PairStream(x, paddle.zeros_like(x))
-    return DoubleStream(x.astype("float64"), x.dtype)
+    return GridStream.begin(x)
 
 
-class _CarriedSum(PyLayer):
-    """The sum that a wide stream has computed, with the gradient of a plain addition."""
+class _Shown(PyLayer):
+    """What a wide stream shows to the layers, with the gradient of the plain sum that it stands for."""
 
     @staticmethod
-    def forward(ctx, value, update, total):
-        return total.clone()
+    def forward(ctx, plain_sum, shown):
+        return shown.clone()
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, grad
+        return grad
 
 
 class TracedStream:
     """A stream that autograd can follow: its ``value`` carries the graph, its sums are those of ``inner``."""
 
-    def __init__(self, value: paddle.Tensor, inner: Stream) -> None:
-        self.value = value
+    def __init__(self, plain_sum: paddle.Tensor, inner: Stream) -> None:
+        self.value = _Shown.apply(plain_sum, inner.value)
         self.inner = inner
 
     def plus(self, update: paddle.Tensor) -> TracedStream:
         with paddle.no_grad():
             inner = self.inner.plus(update.detach())
-        return TracedStream(_CarriedSum.apply(self.value, update, inner.value), inner)
+        return TracedStream(self.value + update, inner)
 
 
 def run_traced(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:

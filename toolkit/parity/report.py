@@ -25,6 +25,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"  {report.culprit.verdict} {report.culprit.dtype}: {escape(report.culprit.message)}")
         _print_findings(report, console)
     console.print(_table(report))
+    for line in _reversible_lines(report):
+        console.print(f"  {line}")
     for note in summarise_notes(verdict.notes):
         console.print(f"  note: {escape(note)}")
     console.print(f"  {_facts(report)}")
@@ -51,6 +53,18 @@ def _table(report: Report) -> Table:
             figures = (f"{row.relative:.1e}", f"{row.error:.1e}", f"{row.bound:.1e}", f"{row.margin:.2f}")
             table.add_row(dtype, escape(row.name), *figures, style=style)
     return table
+
+
+def _reversible_lines(report: Report) -> list[str]:
+    """How far the reversible backward lies from plain autograd at the worst: the port's, and the reference's if asked."""
+    lines = []
+    theirs = report.reference["reversible"] or {}
+    for dtype, ours in report.candidate["dtypes"].items():
+        text = f"reversible backward, {dtype}: the port's gradients within {max(ours['reversible'].values()):.1e}"
+        if dtype in theirs:
+            text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
+        lines.append(f"{text} of plain autograd")
+    return lines
 
 
 def summarise_notes(notes: list[str]) -> list[str]:
