@@ -19,40 +19,47 @@ def print_report(report: Report, console: Console) -> None:
     """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype."""
     verdict = report.verdict
     if report.passed:
-        console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}")
+        console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
     else:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}")
-        console.print(f"  {report.culprit.verdict} {report.culprit.dtype}: {escape(report.culprit.message)}")
+        _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
         _print_findings(report, console)
     console.print(_table(report))
     for line in _reversible_lines(report):
-        console.print(f"  {line}")
+        _say(console, line)
     for note in summarise_notes(verdict.notes):
-        console.print(f"  note: {escape(note)}")
-    console.print(f"  {_facts(report)}")
+        _say(console, f"note: {note}")
+    _say(console, _facts(report))
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _print_findings(report: Report, console: Console) -> None:
     others = [finding for finding in report.verdict.findings if finding is not report.culprit]
     for finding in others[:FINDINGS_SHOWN]:
         dtype = f" {finding.dtype}" if finding.dtype else ""
-        console.print(f"  also {finding.verdict}{dtype}: {escape(finding.name)}: {escape(finding.message)}")
+        _say(console, f"also {finding.verdict}{dtype}: {short_name(finding.name)}: {finding.message}")
     if len(others) > FINDINGS_SHOWN:
-        console.print(f"  and {len(others) - FINDINGS_SHOWN} more, in parity.json")
+        _say(console, f"and {len(others) - FINDINGS_SHOWN} more, in parity.json")
 
 
 def _table(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (("dtype", "left"), ("tensor, worst first", "left"), ("error / size", "right")):
-        table.add_column(title, justify=justify, overflow="fold")
-    for title in ("error", "bound", "error / bound"):
+    table.add_column("tensor, nearest its bound first", overflow="fold")
+    for title in ("dtype", "error / size", "error / bound"):
         table.add_column(title, justify="right", no_wrap=True)
     for dtype in report.request.dtypes:
         for row in report.verdict.worst(dtype, WORST_SHOWN):
-            style = "" if row.passed else "red"
-            figures = (f"{row.relative:.1e}", f"{row.error:.1e}", f"{row.bound:.1e}", f"{row.margin:.2f}")
-            table.add_row(dtype, escape(row.name), *figures, style=style)
+            figures = (dtype, f"{row.relative:.1e}", f"{row.margin:.2g}")
+            table.add_row(escape(short_name(row.name)), *figures, style="" if row.passed else "red")
     return table
+
+
+def short_name(name: str) -> str:
+    """A tensor's name without what all of them share."""
+    return name.replace("reformer.encoder.layers.", "layers.").replace("reformer.", "")
 
 
 def _reversible_lines(report: Report) -> list[str]:
@@ -63,7 +70,7 @@ def _reversible_lines(report: Report) -> list[str]:
         text = f"reversible backward, {dtype}: the port's gradients within {max(ours['reversible'].values()):.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
-        lines.append(f"{text} of plain autograd")
+        lines.append(f"{text} of plain autograd's")
     return lines
 
 
