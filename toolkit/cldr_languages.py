@@ -45,11 +45,11 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     languages: Annotated[list[str], Field(min_length=2)] = list(LANGUAGES)
-    train: Count = 160
+    train: Count = 200
     validation: Count = 10
     test: Count = 10
-    min_bytes: Annotated[int, Field(ge=64)] = 256
-    max_bytes: Annotated[int, Field(ge=64)] = 1024
+    min_bytes: Annotated[int, Field(ge=64)] = 128
+    max_bytes: Annotated[int, Field(ge=64)] = 512
     seed: Annotated[int, Field(ge=0)] = 0
 
 
