@@ -71,7 +71,7 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
 @click.option("--layers", type=click.IntRange(1), default=6, show_default=True)
 @click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), default="mixed", show_default=True)
 @click.option("--length", type=click.IntRange(1), default=1024, show_default=True, help="Tokens per sequence.")
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--batch-size", type=click.IntRange(1), default=2, show_default=True)
 @click.option(
     "--weights",
     "weights_from",
@@ -87,6 +87,7 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     is_flag=True,
     help="Also show how far the reference's own reversible backward lies from its plain one.",
 )
+@click.option("--mutants", is_flag=True, help="Put the gate itself on trial: every fault of a catalogue must be caught.")
 def parity(**options: Any) -> int:
     """Compare a port with the reference on one training step.
 

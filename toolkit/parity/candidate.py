@@ -125,6 +125,11 @@ class Step:
         self._measure_gradients(measure)
         return draws
 
+    def own_gradients(self) -> dict[str, np.ndarray]:
+        """The parameters' gradients of one step with the port's own draws and buckets, nothing watched."""
+        self.model(**self.batch).loss.backward()
+        return {f"gradient:{n}": p.grad.numpy() for n, p in self.model.named_parameters() if p.grad is not None}
+
     def _hooks(self, stack: ModuleStack, measure) -> list:
         hooks = []
         for name, layer in self.model.named_sublayers(include_self=True):
@@ -269,9 +274,39 @@ def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: 
         "flips": step.flips,
         "num_buckets": step.model.config.num_buckets,
         "hooks_change_nothing": all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values),
-        "reversible": {n: relative_norm(values[n], plain[n]) for n in plain if n.startswith("gradient:")},
+        "reversible": gradient_differences(values, plain),
+        "replay": replay_differences(job, folder, dtype),
         "places": step.places(),
     }
+
+
+def measure_mutant(job: dict, folder: Path, truth: dict[str, np.ndarray], name: str) -> dict:
+    """:func:`measure_dtype` in float64 with a fault in force; a port that stops by itself gives ``{"raised": ...}``."""
+    from toolkit.parity.mutants import by_name
+
+    with by_name(name).in_force():
+        try:
+            return {"float64": measure_dtype(job, folder, truth, "float64")}
+        except Exception as error:
+            return {"raised": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
+
+
+def replay_differences(job: dict, folder: Path, dtype: str) -> dict[str, float]:
+    """The reversible backward against plain autograd with the port's own generator in place of the recorded draws.
+
+    Recorded draws repeat by name whatever the port does; here only a port that replays its generator comes out equal.
+    """
+    gradients = []
+    for backward in ("reversible", "autograd"):
+        step = Step(job, folder, dtype, backward)
+        runtime.seed_everything(job["seed"])
+        gradients.append(step.own_gradients())
+    return gradient_differences(*gradients)
+
+
+def gradient_differences(values: dict[str, np.ndarray], plain: dict[str, np.ndarray]) -> dict[str, float]:
+    """For every gradient of ``plain``, how far that of ``values`` is off, relative to its norm."""
+    return {name: relative_norm(values[name], plain[name]) for name in plain if name.startswith("gradient:")}
 
 
 def relative_norm(value: np.ndarray, truth: np.ndarray) -> float:
@@ -311,6 +346,7 @@ def main(folder: Path) -> None:
     result = {
         "schema": bundle.SCHEMA,
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
+        "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
         "tokens": tokenized,
         "versions": runtime.versions(),
         "flags": runtime.flags(),

@@ -15,6 +15,7 @@ from models.reformer import schema, weights
 from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.parity.gate import GateRequest, run_gate
+from toolkit.parity.judging import print_trials, try_mutants
 from toolkit.parity.stress import KINDS, stress_weights
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on.
@@ -45,9 +46,10 @@ def command(
     output: Path,
     overrides: Sequence[str],
     reference_reversible: bool,
+    mutants: bool,
     console: Console,
 ) -> int:
-    """Run the gate on each device; returns the exit status, the worst of them.
+    """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
 
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
@@ -67,8 +69,12 @@ def command(
             seed=seed,
             judge_reference_reversible=reference_reversible,
         )
-        report = run_gate(request, output / place, console)
-        status = max(status, report.exit_status)
+        if mutants:
+            trials = try_mutants(request, console)
+            print_trials(trials, console)
+            status = max(status, int(not all(trial.passed for trial in trials)))
+        else:
+            status = max(status, run_gate(request, output / place, console).exit_status)
     return status
 
 
@@ -120,11 +126,12 @@ def chosen_weights(config: Mapping[str, Any], head: str, seed: int, weights_from
 def random_batch(
     config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int
 ) -> dict[str, np.ndarray]:
-    """Random tokens; every example after the first ends in padding, and some labels are to be ignored."""
+    """Random tokens; every example after the first ends in padding (the second one for most of its length, so that some
+    positions see nothing but padding), and some labels are to be ignored."""
     resolved = schema.resolve(config)
     draw = np.random.default_rng(seed)
     tokens = draw.integers(0, resolved["vocab_size"], (batch_size, length))
-    ends = np.array([length, *draw.integers(length // 2, length, batch_size - 1)])
+    ends = np.array([length, length // 4, *draw.integers(length // 2, length, batch_size)])[:batch_size]
     mask = (np.arange(length) < ends[:, None]).astype(np.int64)
     batch = {"input_ids": tokens, "attention_mask": mask}
     if head == "sequence_classification":

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from toolkit.parity.stress import stir
 from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
 
 #: Runs of the reference in float32, by which its rounding is measured.
-NOISE_RUNS = 3
+NOISE_RUNS = 5
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 
@@ -117,8 +117,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     weights, stirred = stir(request.weights, request.seed)
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         job = Path(scratch)
-        _write_job(request, weights, job)
-        _run_workers(job, console)
+        write_job(request, weights, job)
+        run_workers(job, console)
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
         hashes = {str(path.relative_to(job)): bundle.sha256(path) for path in sorted(job.rglob("*.safetensors"))}
@@ -140,7 +140,10 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     return report
 
 
-def _write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path) -> None:
+def write_job(
+    request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()
+) -> None:
+    """Fill the job folder with what both workers need; ``mutants`` are also measured, by name."""
     for side in ("reference", "candidate"):
         (job / side).mkdir()
     config = {key: value for key, value in schema.resolve(request.config).items() if key != "num_hidden_layers"}
@@ -163,6 +166,7 @@ def _write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Pat
             "threads": runtime.physical_cores(),
             "judge_reference_reversible": request.judge_reference_reversible,
             "tokenizer": _tokenizer_job(request.tokenizer),
+            "mutants": list(mutants),
         },
     )
 
@@ -176,7 +180,7 @@ def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None
     return {"path": None, **tokenizer, "texts": texts}
 
 
-def _run_workers(job: Path, console: Console) -> None:
+def run_workers(job: Path, console: Console) -> None:
     """Both workers at once; the Paddle one starts up while the reference still computes.
 
     Raises:

@@ -63,7 +63,7 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, semantics, rounding, reversible or tokenizer.
+        verdict: structure, buckets, semantics, rounding, reversible, replay or tokenizer.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -108,6 +108,11 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         verdict.notes.append(
             f"the reference computes in float32 at {', '.join(reference['leaks'])} although its model is float64; "
             "it was made to stay in float64"
+        )
+    if reference["saturated_rows"]:
+        verdict.notes.append(
+            f"in {reference['saturated_rows']} attention rows every score is masked; there the reference's "
+            "exp(x - logsumexp(x)) loses its digits and was computed as (x - max) - log(sum(exp(x - max)))"
         )
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference moves its float64 loss by {reference['unhooked']:.1e}")
@@ -209,15 +214,17 @@ def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
 
 
 def _judge_reversible(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
-    """The port's reversible backward, by itself: against plain autograd of the same port in the same dtype."""
-    for name, error in ours["reversible"].items():
-        theirs = reference["tensors"].get(name)
-        if theirs is None or theirs["rms"] is None or None in theirs["noise"]:
-            continue
-        lost = max(theirs["noise"]) > UNINFORMATIVE * theirs["rms"]  # nothing but noise: no scale to be relative to
-        if error > REVERSIBLE_LIMIT and not lost:
-            message = f"the reversible backward is off by {error:.1e} of the gradient of plain autograd"
-            verdict.findings.append(Finding("reversible", name, message, dtype))
+    """The port's reversible backward, by itself: against plain autograd of the same port in the same dtype, with the
+    recorded draws and with the port's own."""
+    for kind, what in (("reversible", "recorded draws"), ("replay", "the port's own generator")):
+        for name, error in ours[kind].items():
+            theirs = reference["tensors"].get(name)
+            if theirs is None or theirs["rms"] is None or None in theirs["noise"]:
+                continue
+            lost = max(theirs["noise"]) > UNINFORMATIVE * theirs["rms"]  # nothing but noise: no scale to be relative to
+            if not error <= REVERSIBLE_LIMIT and not lost:
+                message = f"with {what}, the reversible backward is off by {error:.1e} of plain autograd's gradient"
+                verdict.findings.append(Finding(kind, name, message, dtype))
 
 
 def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: Verdict) -> None:
@@ -267,7 +274,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
             return (1, late, place.get(finding.name, len(order)))
         if kind == "gradient":
-            return (2, finding.verdict == "reversible", late, -place.get(finding.name, -1))
+            return (2, finding.verdict in ("reversible", "replay"), late, -place.get(finding.name, -1))
         return (3, late, 0)
 
     return min(verdict.findings, key=rank, default=None)
