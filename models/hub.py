@@ -50,7 +50,11 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         pickles = sorted(path.name for path in folder.glob("*.bin"))
         raise FileNotFoundError(
             f"{folder}: no model.safetensors"
-            + (f"; {pickles[0]} is a pickle, which can run code and is not opened: save it with safetensors" if pickles else "")
+            + (
+                f"; {pickles[0]} is a pickle, which can run code and is not opened: save it with safetensors"
+                if pickles
+                else ""
+            )
         )
     for name in files:
         with safe_open(folder / name, framework="np") as tensors:

@@ -69,9 +69,7 @@ def use(source: Source) -> Iterator[Source]:
         _source = before
 
 
-def dropout(
-    x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None
-) -> paddle.Tensor:
+def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int] | None = None) -> paddle.Tensor:
     """Dropout with the kept values scaled by 1/(1-p) (Srivastava et al. 2014, section 10).
 
     Args:

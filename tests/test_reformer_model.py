@@ -106,7 +106,9 @@ def test_chunked_feed_forward_and_lm_head_compute_the_same(tiny_config, tiny_bat
     config = {**tiny_config, "is_decoder": True, "hidden_dropout_prob": 0.0}
     batch = {**tiny_batch, "labels": tiny_batch["input_ids"]}
     whole = step(make(config, "float64", "causal_lm"), batch)
-    chunked = step(make({**config, "chunk_size_feed_forward": 32, "chunk_size_lm_head": 64}, "float64", "causal_lm"), batch)
+    chunked = step(
+        make({**config, "chunk_size_feed_forward": 32, "chunk_size_lm_head": 64}, "float64", "causal_lm"), batch
+    )
     assert whole[0] == pytest.approx(chunked[0], rel=1e-13)
     assert max(relative_differences(chunked[1], whole[1]).values()) < 1e-12
 
@@ -156,7 +158,9 @@ def test_the_loss_is_the_mean_over_the_labels_that_count():
     labels = np.array([1, -100, 3, -100, -100, 0])
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = -np.mean([log_probabilities[i, labels[i]] for i in (0, 2, 5)])
-    assert float(cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(expected, rel=1e-14)
+    assert float(cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(
+        expected, rel=1e-14
+    )
 
 
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
@@ -190,7 +194,10 @@ def test_another_heads_checkpoint_gives_its_body_and_names_what_is_new(tiny_conf
     ("change", "message"),
     [
         (lambda w: w.pop("reformer.encoder.layers.1.attention.self_attention.value.weight"), "1 missing.*layers.1"),
-        (lambda w: w.update({"reformer.encoder.layers.9.attention.output.dense.weight": np.zeros((32, 32))}), "unknown"),
+        (
+            lambda w: w.update({"reformer.encoder.layers.9.attention.output.dense.weight": np.zeros((32, 32))}),
+            "unknown",
+        ),
         (lambda w: w.update({"reformer.encoder.layer_norm.weight": np.zeros(32, np.float32)}), r"shape \(32,\)"),
         (lambda w: w.update({"reformer.x.self_attention.mask_value_float32": np.float32(-1e4)}), "is not the"),
     ],

@@ -87,7 +87,9 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     is_flag=True,
     help="Also show how far the reference's own reversible backward lies from its plain one.",
 )
-@click.option("--mutants", is_flag=True, help="Put the gate itself on trial: every fault of a catalogue must be caught.")
+@click.option(
+    "--mutants", is_flag=True, help="Put the gate itself on trial: every fault of a catalogue must be caught."
+)
 def parity(**options: Any) -> int:
     """Compare a port with the reference on one training step.
 

@@ -260,9 +260,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             exponent = (2 * (length // self.chunk_length)).bit_length() - 1
             limit = 2 * max(math.isqrt(self.config.max_position_embeddings // self.chunk_length), self.chunk_length)
             few = 2**exponent <= limit
-            self.config.num_buckets = (
-                2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
-            )
+            self.config.num_buckets = 2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
         count = self.config.num_buckets
         return [count] if isinstance(count, int) else list(count)
 

@@ -66,4 +66,3 @@ class ReformerConfig(PretrainedConfig):
         """Write ``config.json`` into ``folder``, in Hugging Face's form."""
         keys = {**self.to_hf(), "architectures": self.architectures}
         Path(folder, "config.json").write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
-

@@ -465,5 +465,7 @@ class ReformerModelWithLMHead(_ReformerLM):
 
 
 #: The port's class for each head, and the name of the reference's.
-CLASSES = {model.head: model for model in (ReformerForSequenceClassification, ReformerModelWithLMHead, ReformerForMaskedLM)}
+CLASSES = {
+    model.head: model for model in (ReformerForSequenceClassification, ReformerModelWithLMHead, ReformerForMaskedLM)
+}
 REFERENCE_CLASSES = {head: model.__name__ for head, model in CLASSES.items()}

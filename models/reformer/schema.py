@@ -54,12 +54,7 @@ DEFAULTS: dict[str, Any] = {
 
 #: Keys that stand in published ``config.json`` files and change nothing in the reference's computation.
 INERT = frozenset(
-    """
-    _name_or_path architectures attention_probs_dropout_prob bos_token_id decoder_start_token_id do_sample dtype
-    finetuning_task intermediate_size is_encoder_decoder max_length model_type name_or_path num_chunks_after
-    num_chunks_before num_hidden_layers output_past prefix sep_token_id share_parameters_between_layers task_specific_params
-    tokenizer_class torch_dtype transformers_version type_vocab_size use_cache
-    """.split()
+    ["_name_or_path", "architectures", "attention_probs_dropout_prob", "bos_token_id", "decoder_start_token_id", "do_sample", "dtype", "finetuning_task", "intermediate_size", "is_encoder_decoder", "max_length", "model_type", "name_or_path", "num_chunks_after", "num_chunks_before", "num_hidden_layers", "output_past", "prefix", "seed", "sep_token_id", "share_parameters_between_layers", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "type_vocab_size", "use_cache"]
 )
 
 #: Keys that would change the computation if they were set, with the one value under which they do not.
@@ -79,15 +74,9 @@ ONLY = {
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
-_POSITIVE = (
-    "attention_head_size feed_forward_size hidden_size local_attn_chunk_length lsh_attn_chunk_length "
-    "max_position_embeddings num_attention_heads num_hashes vocab_size"
-).split()
-_COUNTS = (
-    "chunk_size_feed_forward chunk_size_lm_head local_num_chunks_after local_num_chunks_before lsh_num_chunks_after "
-    "lsh_num_chunks_before pad_token_id eos_token_id"
-).split()
-_PROBABILITIES = "hidden_dropout_prob local_attention_probs_dropout_prob lsh_attention_probs_dropout_prob".split()
+_POSITIVE = ["attention_head_size", "feed_forward_size", "hidden_size", "local_attn_chunk_length", "lsh_attn_chunk_length", "max_position_embeddings", "num_attention_heads", "num_hashes", "vocab_size"]
+_COUNTS = ["chunk_size_feed_forward", "chunk_size_lm_head", "local_num_chunks_after", "local_num_chunks_before", "lsh_num_chunks_after", "lsh_num_chunks_before", "pad_token_id", "eos_token_id"]
+_PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
 
 class ConfigError(ValueError):
@@ -115,8 +104,11 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
         elif key not in INERT:
             close = difflib.get_close_matches(key, DEFAULTS, n=1)
             raise ConfigError(key, "unknown key" + (f", did you mean {close[0]}?" if close else ""))
-    _check_values(config)
     _check_layers(config)
+    for kind in {"local", "lsh"} - set(config["attn_layers"]):  # published files have nulls for a kind they do not use
+        config.update({k: DEFAULTS[k] for k in config if k.startswith(f"{kind}_") and config[k] is None})
+    _check_values(config)
+    _check_buckets(config)
     _check_positions(config)
     config["num_hidden_layers"] = len(config["attn_layers"])
     _settle_labels(config)
@@ -185,6 +177,9 @@ def _check_layers(config: Mapping[str, Any]) -> None:
         for kind in sorted(set(layers)):
             if config[f"{kind}_num_chunks_after"]:
                 raise ConfigError(f"{kind}_num_chunks_after", "a causal model (is_decoder) cannot look ahead; set 0")
+
+
+def _check_buckets(config: Mapping[str, Any]) -> None:
     buckets = config["num_buckets"]
     for factor in [] if buckets is None else [buckets] if isinstance(buckets, int) else buckets:
         if not isinstance(factor, int) or factor < 2 or factor % 2:

@@ -144,7 +144,9 @@ def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str
         name = name if name.startswith(("reformer.", "classifier.", "lm_head.", "qa_outputs.")) else f"reformer.{name}"
         if name in wanted:
             if tuple(value.shape) != wanted[name].shape:
-                raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}")
+                raise WeightsError(
+                    f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}"
+                )
             found[name] = value
         elif name.rsplit(".", 1)[-1] in MASK_CONSTANTS:
             if not np.allclose(value, MASK_CONSTANTS[name.rsplit(".", 1)[-1]]):

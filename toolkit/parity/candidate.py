@@ -220,20 +220,24 @@ class Step:
 
 
 def source_of(layer, parent, attribute: str) -> str:
-    """``file:line`` of a layer: of its class if it is the port's own, else of the line in which its parent makes it."""
-    owner, pattern = (layer, r"class ") if _is_port(layer) else (parent, rf"self\.{attribute}\s*=")
+    """``file:line`` where the parent makes the layer and, if its class is the port's own, where that is defined."""
+    made = _line_of(parent, rf"self\.{attribute}\s*=")
+    defined = _line_of(layer, r"class ") if type(layer).__module__.startswith("models.") else None
+    return ", ".join(filter(None, [made, defined and f"class at {defined}"]))
+
+
+def _line_of(owner, pattern: str) -> str | None:
+    """``file:line`` of the first line of ``owner``'s class that matches, relative to the repository."""
     try:
         lines, first = inspect.getsourcelines(type(owner))
+        file = Path(inspect.getsourcefile(type(owner)))
     except (OSError, TypeError):
-        return type(owner).__module__
-    offset = next((i for i, line in enumerate(lines) if re.search(pattern, line)), 0)
-    file = Path(inspect.getsourcefile(type(owner)))
+        return None
+    offset = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
+    if offset is None:
+        return None
     root = Path(__file__).resolve().parents[2]
     return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{first + offset}"
-
-
-def _is_port(layer) -> bool:
-    return type(layer).__module__.startswith("models.")
 
 
 def first_tensor(output):

@@ -140,9 +140,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     return report
 
 
-def write_job(
-    request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()
-) -> None:
+def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()) -> None:
     """Fill the job folder with what both workers need; ``mutants`` are also measured, by name."""
     for side in ("reference", "candidate"):
         (job / side).mkdir()

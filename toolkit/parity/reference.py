@@ -359,7 +359,9 @@ def main(folder: Path) -> None:
     torch.backends.cudnn.allow_tf32 = False
     torch.use_deterministic_algorithms(True, warn_only=True)
     transformers.logging.set_verbosity_error()
-    step = Step(job, bundle.read_tensors(folder / "weights.safetensors"), bundle.read_tensors(folder / "batch.safetensors"))
+    step = Step(
+        job, bundle.read_tensors(folder / "weights.safetensors"), bundle.read_tensors(folder / "batch.safetensors")
+    )
 
     truth: dict[str, np.ndarray] = {}
 
@@ -441,7 +443,9 @@ def tokens(spec: dict) -> list[dict]:
 
     A text that the reference cannot encode gives ``{"error": ...}``.
     """
-    tokenizer = ByteReference() if spec["kind"] == "bytes" else transformers.ReformerTokenizer(spec["path"], pad_token="<unk>")
+    tokenizer = (
+        ByteReference() if spec["kind"] == "bytes" else transformers.ReformerTokenizer(spec["path"], pad_token="<unk>")
+    )
     return [_tokens_of(tokenizer, text, spec["max_length"]) for text in spec["texts"]]
 
 

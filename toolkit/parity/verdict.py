@@ -162,7 +162,9 @@ def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) ->
             slack = reference["bucket_slack"][module] * (UNIT["float64"] / UNIT["float32"] if dtype == "float64" else 1)
             text = f"{flips['count']} of {flips['of']} differ"
             if flips["largest_margin"] > slack:
-                message = f"{text}, one where the best bucket led by {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
+                message = (
+                    f"{text}, one where the best bucket led by {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
+                )
                 verdict.findings.append(Finding("buckets", name, message, dtype))
             else:
                 verdict.notes.append(f"{dtype}: {name}: {text}, all within rounding of a tie ({slack:.1e})")

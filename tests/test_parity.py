@@ -1,0 +1,164 @@
+"""The gate as a user meets it: right ports pass, each fault is stopped and named, nothing is left behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from models.reformer import schema, weights
+from toolkit.errors import Inconclusive, UserError
+from toolkit.parity import command, gate
+from toolkit.parity.gate import GateRequest, run_gate
+from toolkit.parity.judging import try_mutants
+from toolkit.parity.mutants import REFORMER
+from toolkit.parity.stress import stir, stress_weights
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def request_for(config: dict, head: str = "sequence_classification", kind: str = "random", **options) -> GateRequest:
+    config = {**config, "is_decoder": head == "causal_lm"}
+    length = int(np.prod(config["axial_pos_shape"]))
+    return GateRequest(
+        model="reformer",
+        head=head,
+        config=config,
+        weights=stress_weights(schema.resolve(config), head, 0, kind),
+        batch=command.random_batch(config, head, 3, length, 0),
+        **options,
+    )
+
+
+def run(request: GateRequest, folder: Path) -> tuple[gate.Report, str]:
+    out = io.StringIO()
+    return run_gate(request, folder, Console(file=out, width=100)), out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "changes"),
+    [
+        ("sequence_classification", "heavy-tailed", {"local_num_chunks_after": 1, "lsh_num_chunks_after": 1}),
+        ("causal_lm", "random", {"num_hashes": 4, "chunk_size_lm_head": 32, "chunk_size_feed_forward": 64}),
+        ("masked_lm", "large-gains", {"axial_pos_embds": False, "num_buckets": [2, 4], "hidden_act": "gelu_new"}),
+    ],
+)
+def test_a_right_port_passes_in_both_dtypes(tiny_config, tmp_path, head, kind, changes):
+    report, text = run(request_for({**tiny_config, **changes}, head, kind), tmp_path)
+    assert report.passed, report.summary()
+    assert text.startswith("PARITY")
+    stored = json.loads((tmp_path / "parity.json").read_text())
+    assert stored["passed"] and stored["exit_status"] == 0
+    # Every parameter's gradient, in both dtypes, was compared: nothing passes by being left out.
+    compared = {(t["name"], t["dtype"]) for t in stored["tensors"]}
+    for name in weights.parameters(schema.resolve(report.request.config), head):
+        assert {(f"gradient:{name}", "float64"), (f"gradient:{name}", "float32")} <= compared
+    assert {"paddlepaddle", "numpy"} <= set(stored["versions"]["candidate"])
+
+
+def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(tiny_config):
+    config = {**tiny_config, "attn_layers": ["local", "lsh", "local", "lsh"], "hidden_act": "gelu"}
+    trials = try_mutants(request_for(config, dtypes=("float64",)), Console(file=io.StringIO()))
+    assert len(trials) == len(REFORMER) >= 45
+    assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
+
+
+def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, tmp_path):
+    """One constant of the port edited, as a developer would; the real command, on a copy of the source."""
+    for package in ("models", "toolkit"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / "models" / "ops.py"
+    text = source.read_text()
+    faulty = text.replace("x.shape[-1:], gain, bias, epsilon)", "x.shape[-1:], gain, bias, 10 * epsilon)")
+    assert faulty != text
+    source.write_text(faulty)
+    done = subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", "parity", "--model", "reformer",
+         "--layers", "2", "--length", "64", "--weights", "random", "--output", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert (
+        "DRIFT reformer.encoder.layers.0.attention.layer_norm (LayerNorm, models/reformer/modeling.py:" in done.stdout
+    )
+    stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
+    assert stored["culprit"]["verdict"] == "semantics"
+
+
+def test_tokens_of_the_runs_own_texts_are_compared(tiny_config, tmp_path):
+    spec = {"kind": "bytes", "texts": ["une maison", "ein Haus"], "max_length": 8}
+    report, text = run(request_for(tiny_config, dtypes=("float64",), tokenizer=spec), tmp_path)
+    assert report.passed
+    assert len(report.reference["tokens"]) > 20 and "texts tokenized alike" in text
+
+
+def test_new_weights_are_stirred_so_that_no_bias_can_be_dropped_unseen(tiny_config):
+    config = schema.resolve(tiny_config)
+    given = weights.initial_weights(config, "sequence_classification", 0)
+    stirred, count = stir(given, 0)
+    constant = [name for name, value in given.items() if (value == value.flat[0]).all()]
+    assert count == len(constant) > 0
+    assert all(np.ptp(value) > 0 for value in stirred.values())
+    again, none = stir(stirred, 0)
+    assert none == 0 and all((again[name] == stirred[name]).all() for name in stirred)
+
+
+def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tiny_config, tmp_path):
+    config = {**tiny_config, "attn_layers": ["local", "lsh"] * 4}
+    report, _ = run(request_for(config, kind="large-gains", judge_reference_reversible=True), tmp_path)
+    assert report.passed, report.summary()
+    ours = max(max(side["reversible"].values()) for side in report.candidate["dtypes"].values())
+    assert ours < 1e-5
+    # The reference's own reversible backward, on the same weights, is far off in float32.
+    assert max(report.reference["reversible"]["float32"].values()) > 100 * ours
+
+
+def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, tmp_path):
+    request = request_for(tiny_config)
+    request.batch["input_ids"] = request.batch["input_ids"] + 10**6
+    with pytest.raises(Inconclusive, match="reference could not run.*index out of range"):
+        run(request, tmp_path)
+    assert not (tmp_path / "parity.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overrides": ["num_hash=4"]}, "num_hash: unknown key, did you mean num_hashes"),
+        ({"overrides": ["num_hashes"]}, "expected KEY=VALUE"),
+        ({"length": 1000}, "no multiple of the chunk lengths"),
+        ({"weights_from": "no-such-folder/x"}, "--weights no-such-folder/x"),
+    ],
+)
+def test_a_model_that_cannot_be_is_one_line(options, message, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    given = {"overrides": [], "length": 128, "weights_from": "random", **options}
+    with pytest.raises(UserError, match=message):
+        command.configuration(head="masked_lm", attention="mixed", layers=2, **given)
+
+
+def test_a_gpu_that_is_not_there_is_wrong_usage():
+    import paddle
+
+    if paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count():
+        pytest.skip("Paddle sees a GPU here")
+    with pytest.raises(UserError, match="sees no GPU"):
+        command.devices("gpu")
+    assert command.devices("all") == ["cpu"]
+
+
+@pytest.mark.gpu
+def test_a_right_port_passes_on_the_gpu(tiny_config, tmp_path):
+    report, _ = run(request_for(tiny_config, device="gpu"), tmp_path)
+    assert report.passed, report.summary()

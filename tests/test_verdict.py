@@ -1,0 +1,213 @@
+"""The arithmetic of the verdicts, on made-up measurements: what passes, what fails, and what is named."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from toolkit.parity import bundle
+from toolkit.parity.draws import ModuleStack
+from toolkit.parity.verdict import compare, first_at_fault, judge
+
+SHRINK = 2.0**-29
+
+
+def tensor(rms: float = 1.0, noise: float = 1e-7) -> dict:
+    """A record of R64 with the errors of the reference's float32 runs."""
+    return {
+        "shape": [4],
+        "finite": True,
+        "rms": rms,
+        "max": 3 * rms,
+        "noise": [noise / 2, noise],
+        "noise_max": [noise, 3 * noise],
+    }
+
+
+def measured(error: float) -> dict:
+    return {"shape": [4], "finite": True, "rms": error, "max": 3 * error}
+
+
+NAMES = ("output:a", "output:b", "loss", "gradient:a.weight", "gradient:b.weight")
+
+
+@pytest.fixture
+def reference() -> dict:
+    return {
+        "tensors": {name: tensor() for name in NAMES},
+        "parameters": {"a.weight": [4], "b.weight": [4]},
+        "num_buckets": 4,
+        "bucket_slack": {"a": 1e-4},
+        "leaks": [],
+        "saturated_rows": 0,
+        "unhooked": 0.0,
+        "tokens": [{"ids": [1, 2], "decoded": "x"}],
+    }
+
+
+@pytest.fixture
+def candidate() -> dict:
+    def side(error: float) -> dict:
+        return {
+            "tensors": {name: measured(error) for name in NAMES},
+            "parameter_errors": {"a.weight": 0.0, "b.weight": 0.0},
+            "draw_problems": {},
+            "unused_draws": [],
+            "flips": {"a": {"count": 0, "of": 8, "largest_margin": 0.0}},
+            "num_buckets": 4,
+            "hooks_change_nothing": True,
+            "reversible": {"gradient:a.weight": 0.0},
+            "replay": {"gradient:a.weight": 0.0},
+        }
+
+    return {
+        "dtypes": {"float64": side(1e-7 * SHRINK), "float32": side(1e-7)},
+        "tokens": [{"ids": [1, 2], "decoded": "x"}],
+    }
+
+
+def test_a_right_port_passes(reference, candidate):
+    verdict = judge(reference, candidate)
+    assert verdict.passed and verdict.notes == [] and len(verdict.comparisons) == 2 * len(NAMES)
+
+
+def test_an_error_that_float64_does_not_shrink_is_a_different_function(reference, candidate):
+    candidate["dtypes"]["float64"]["tensors"]["output:b"] = measured(1e-9)
+    finding = first_at_fault(judge(reference, candidate), list(NAMES))
+    assert (finding.verdict, finding.name) == ("semantics", "output:b")
+
+
+def test_float32_may_be_about_as_inaccurate_as_the_reference_and_no_more(reference, candidate):
+    ours = candidate["dtypes"]["float32"]["tensors"]
+    ours["output:a"] = measured(2.5e-7)
+    assert judge(reference, candidate).passed
+    ours["output:a"] = measured(5e-6)
+    assert [f.verdict for f in judge(reference, candidate).findings] == ["rounding"]
+
+
+def test_one_wrong_element_is_caught_by_the_maximum(reference, candidate):
+    candidate["dtypes"]["float32"]["tensors"]["output:a"]["max"] = 1e-5
+    assert not judge(reference, candidate).passed
+
+
+def test_noise_as_large_as_the_tensor_is_no_yardstick_for_float32(reference, candidate):
+    reference["tensors"]["gradient:a.weight"] = tensor(rms=1.0, noise=84.0)
+    candidate["dtypes"]["float32"]["tensors"]["gradient:a.weight"] = measured(1000.0)
+    verdict = judge(reference, candidate)
+    assert verdict.passed
+    assert any("float32 carries no information" in note for note in verdict.notes)
+    candidate["dtypes"]["float64"]["tensors"]["gradient:a.weight"] = measured(1e-5)
+    assert [f.name for f in judge(reference, candidate).findings] == ["gradient:a.weight"]
+
+
+def test_the_floor_is_a_few_units_of_the_tensors_own_scale_and_no_more():
+    lucky = tensor(rms=1e-30, noise=0.0)
+    assert compare("loss", lucky, measured(1e-46), "float64").passed
+    assert not compare("loss", lucky, measured(1e-43), "float64").passed
+
+
+def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
+    zero = tensor(rms=0.0, noise=0.0)
+    assert compare("gradient:x", zero, measured(0.0), "float64").passed
+    assert not compare("gradient:x", zero, measured(1e-300), "float64").passed
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda ours: ours["tensors"].pop("gradient:a.weight"), "gradient:a.weight"),
+        (lambda ours: ours["tensors"]["output:a"].update(finite=False, rms=None), "output:a"),
+        (lambda ours: ours["tensors"]["output:a"].update(shape=[1], rms=None), "output:a"),
+        (lambda ours: ours["tensors"].update({"gradient:c": measured(0.0)}), "gradient:c"),
+        (lambda ours: ours["parameter_errors"].update({"a.weight": 1e-12}), "parameter:a.weight"),
+        (lambda ours: ours["parameter_errors"].pop("b.weight"), "parameter:b.weight"),
+        (lambda ours: ours["draw_problems"].update({"dropout:b": "a rate of 0.2"}), "dropout:b"),
+        (lambda ours: ours["unused_draws"].append("dropout:a"), "dropout:a"),
+        (lambda ours: ours.update(num_buckets=8), "num_buckets"),
+    ],
+)
+def test_structure_must_match_one_to_one(reference, candidate, change, name):
+    change(candidate["dtypes"]["float64"])
+    finding = first_at_fault(judge(reference, candidate), list(NAMES))
+    assert (finding.verdict, finding.name) == ("structure", name)
+
+
+def test_a_bucket_may_flip_in_float32_where_it_was_a_tie_and_nowhere_else(reference, candidate):
+    flips = candidate["dtypes"]["float32"]["flips"]
+    flips["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
+    verdict = judge(reference, candidate)
+    assert verdict.passed and "1 of 8 differ, all within rounding" in verdict.notes[0]
+    flips["a"]["largest_margin"] = 5e-3
+    assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
+    del flips["a"]
+    candidate["dtypes"]["float64"]["flips"]["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
+    assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
+
+
+@pytest.mark.parametrize("kind", ["reversible", "replay"])
+@pytest.mark.parametrize("error", [2e-5, float("nan")])
+def test_a_reversible_backward_must_give_plain_autograds_gradients(reference, candidate, kind, error):
+    candidate["dtypes"]["float32"][kind]["gradient:a.weight"] = error
+    assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
+
+
+def test_tokens_must_be_equal_text_for_text(reference, candidate):
+    candidate["tokens"] = [{"ids": [1, 3], "decoded": "x"}]
+    findings = judge(reference, candidate).findings
+    assert [(f.verdict, f.name) for f in findings] == [("tokenizer", "text 0")]
+    assert "[1, 3], the reference gives [1, 2]" in findings[0].message
+
+
+def test_a_text_that_the_reference_cannot_encode_is_said_and_not_compared(reference, candidate):
+    reference["tokens"] = [{"error": "UnicodeEncodeError"}]
+    verdict = judge(reference, candidate)
+    assert verdict.passed and "cannot encode 1" in verdict.notes[0]
+
+
+def test_the_first_drift_forward_is_named_and_the_last_one_backward(reference, candidate):
+    wrong = copy.deepcopy(candidate)
+    for name in ("output:b", "loss", "gradient:a.weight"):
+        wrong["dtypes"]["float64"]["tensors"][name] = measured(1e-3)
+    assert first_at_fault(judge(reference, wrong), list(NAMES)).name == "output:b"
+    for name in ("gradient:a.weight", "gradient:b.weight"):
+        candidate["dtypes"]["float64"]["tensors"][name] = measured(1e-3)
+    assert first_at_fault(judge(reference, candidate), list(NAMES)).name == "gradient:b.weight"
+
+
+def test_tensors_that_would_broadcast_are_not_compared():
+    assert bundle.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
+    assert bundle.difference(np.array([]), np.array([]))["rms"] is None
+    assert bundle.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
+
+
+def test_the_rms_neither_overflows_nor_vanishes():
+    assert bundle.rms(np.array([3e200, 4e200])) == pytest.approx(5e200 / np.sqrt(2))
+    assert bundle.rms(np.array([3e-200, 4e-200])) == pytest.approx(5e-200 / np.sqrt(2))
+
+
+def test_a_scalar_stays_a_scalar_on_disk(tmp_path):
+    bundle.write_tensors(tmp_path / "x", {"loss": np.array(1.5), "t": np.arange(6.0).reshape(2, 3).T})
+    read = bundle.read_tensors(tmp_path / "x")
+    assert read["loss"].shape == () and (read["t"] == np.arange(6.0).reshape(2, 3).T).all()
+
+
+def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chunk():
+    stack = ModuleStack()
+    names = []
+
+    def block() -> None:
+        stack.enter("ff")
+        for _ in range(2):
+            stack.enter("ff.dense")
+            names.extend([stack.draw("dropout"), stack.draw("dropout")])
+            stack.leave()
+        stack.leave()
+
+    stack.enter("")
+    block()
+    stack.leave()
+    block()
+    once = ["dropout:ff.dense", "dropout:ff.dense@1", "dropout:ff.dense#1", "dropout:ff.dense#1@1"]
+    assert names == once + once
