@@ -127,7 +127,7 @@ def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tiny
 def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, tmp_path):
     request = request_for(tiny_config)
     request.batch["input_ids"] = request.batch["input_ids"] + 10**6
-    with pytest.raises(Inconclusive, match="reference could not run.*index out of range"):
+    with pytest.raises(Inconclusive, match=r"reference could not run.*index out of range"):
         run(request, tmp_path)
     assert not (tmp_path / "parity.json").exists()
 

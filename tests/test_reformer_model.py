@@ -221,7 +221,7 @@ def test_a_square_weight_is_transposed_by_its_role(tiny_config):
 def test_a_pickle_is_named_and_left_unopened(tmp_path, tiny_config):
     ReformerConfig(**tiny_config).save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(FileNotFoundError, match="pytorch_model.bin is a pickle"):
+    with pytest.raises(FileNotFoundError, match=r"pytorch_model\.bin is a pickle"):
         ReformerForSequenceClassification.from_pretrained(tmp_path)
 
 

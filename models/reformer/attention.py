@@ -3,8 +3,8 @@
 Kitaev, Kaiser, Levskaya 2020, "Reformer: The Efficient Transformer", section 2. Both cut the sequence into chunks and
 let each chunk attend to itself and its neighbours; LSH sorts the positions by bucket first.
 
-Letters in the shape comments: B batch, T positions, H heads, D size of a head, R hash rounds, n chunks, C positions in a
-chunk, K = C * (1 + chunks before + chunks after) positions that a chunk attends to.
+Letters in the shape comments: B batch, T positions, H heads, D size of a head, R hash rounds, n chunks, C positions
+in a chunk, K = C * (1 + chunks before + chunks after) positions that a chunk attends to.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ChunkedSelfAttention(nn.Layer):
     def adjacent(self, chunks: paddle.Tensor) -> paddle.Tensor:
         """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
         neighbours."""
-        rows, count, length, *rest = chunks.shape
+        rows, count, _, *rest = chunks.shape
         if count == 1 or self.num_chunks_before == self.num_chunks_after == 0:
             return chunks
         order = adjacent_chunks(rows, count, self.num_chunks_before, self.num_chunks_after)

@@ -1,10 +1,11 @@
 """Reversible residual layers: activations are recomputed from the outputs, so memory does not grow with depth.
 
 Gomez et al. 2017, "The Reversible Residual Network"; Kitaev et al. 2020, section 3. A layer maps two residual streams
-(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1), and x2 = y2 - feed_forward(y1), x1 = y1 - attention(x2)
-leads back. In floating point the way back loses what the additions rounded away. Where a stream has grown to 10^6 times
-its first size, its first layer's input comes back with an error larger than itself, and so do the gradients. The streams
-here therefore carry twice the layers' precision, in which the way back is exact: only additions and subtractions pay.
+(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1), and x2 = y2 - feed_forward(y1), x1 = y1 -
+attention(x2) leads back. In floating point the way back loses what the additions rounded away. Where a stream has
+grown to 10^6 times its first size, its first layer's input comes back with an error larger than itself, and so do the
+gradients. The streams here therefore carry twice the layers' precision, in which the way back is exact: only
+additions and subtractions pay.
 """
 
 from __future__ import annotations

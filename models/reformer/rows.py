@@ -1,8 +1,8 @@
 """Reordering a tensor's rows: splitting heads, sorting by bucket, looking at the neighbours, and all ways back.
 
-Seen as a matrix with one row per (batch, position, head), all of these pick rows. A row gather copies
-whole rows; Paddle's transpose moves single numbers and is 20 times slower on CPU (measured, 32768 rows of 64 float32:
-15 ms against 0.7). Its gradient is a gather again, with the inverse order, where autograd would scatter and add: faster,
+Seen as a matrix with one row per (batch, position, head), all of these pick rows. A row gather copies whole rows;
+Paddle's transpose moves single numbers and is 20 times slower on CPU (measured, 32768 rows of 64 float32: 15 ms
+against 0.7). Its gradient is a gather again, with the inverse order, where autograd would scatter and add: faster,
 and on a GPU the same to the last bit from run to run.
 """
 

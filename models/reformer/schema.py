@@ -54,7 +54,35 @@ DEFAULTS: dict[str, Any] = {
 
 #: Keys that stand in published ``config.json`` files and change nothing in the reference's computation.
 INERT = frozenset(
-    ["_name_or_path", "architectures", "attention_probs_dropout_prob", "bos_token_id", "decoder_start_token_id", "do_sample", "dtype", "finetuning_task", "intermediate_size", "is_encoder_decoder", "max_length", "model_type", "name_or_path", "num_chunks_after", "num_chunks_before", "num_hidden_layers", "output_past", "prefix", "seed", "sep_token_id", "share_parameters_between_layers", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "type_vocab_size", "use_cache"]
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_probs_dropout_prob",
+        "bos_token_id",
+        "decoder_start_token_id",
+        "do_sample",
+        "dtype",
+        "finetuning_task",
+        "intermediate_size",
+        "is_encoder_decoder",
+        "max_length",
+        "model_type",
+        "name_or_path",
+        "num_chunks_after",
+        "num_chunks_before",
+        "num_hidden_layers",
+        "output_past",
+        "prefix",
+        "seed",
+        "sep_token_id",
+        "share_parameters_between_layers",
+        "task_specific_params",
+        "tokenizer_class",
+        "torch_dtype",
+        "transformers_version",
+        "type_vocab_size",
+        "use_cache",
+    }
 )
 
 #: Keys that would change the computation if they were set, with the one value under which they do not.
@@ -64,7 +92,6 @@ ONLY = {
     "output_hidden_states": False,
     "output_attentions": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": False,
     "return_dict": True,
     "gradient_checkpointing": False,
     "torchscript": False,
@@ -74,8 +101,27 @@ ONLY = {
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
-_POSITIVE = ["attention_head_size", "feed_forward_size", "hidden_size", "local_attn_chunk_length", "lsh_attn_chunk_length", "max_position_embeddings", "num_attention_heads", "num_hashes", "vocab_size"]
-_COUNTS = ["chunk_size_feed_forward", "chunk_size_lm_head", "local_num_chunks_after", "local_num_chunks_before", "lsh_num_chunks_after", "lsh_num_chunks_before", "pad_token_id", "eos_token_id"]
+_POSITIVE = [
+    "attention_head_size",
+    "feed_forward_size",
+    "hidden_size",
+    "local_attn_chunk_length",
+    "lsh_attn_chunk_length",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_hashes",
+    "vocab_size",
+]
+_COUNTS = [
+    "chunk_size_feed_forward",
+    "chunk_size_lm_head",
+    "local_num_chunks_after",
+    "local_num_chunks_before",
+    "lsh_num_chunks_after",
+    "lsh_num_chunks_before",
+    "pad_token_id",
+    "eos_token_id",
+]
 _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
 
@@ -96,7 +142,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     config = dict(DEFAULTS)
     for key, value in given.items():
-        if key in ONLY and key not in ("tie_word_embeddings",):
+        if key in ONLY:
             if value not in (ONLY[key], None):
                 raise ConfigError(key, f"{value!r} is not supported; only {ONLY[key]!r} is")
         elif key in DEFAULTS:

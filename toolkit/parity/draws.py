@@ -1,9 +1,9 @@
 """Names for random draws and module outputs that mean the same in both frameworks.
 
 A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
-parent calls more than once, as a chunked feed-forward calls its halves, adds the number of the call: ``...dense#2``. The
-calls are counted within the parent's own call, so a block that runs a second time, as in a reversible backward, asks for
-the same names again.
+parent calls more than once, as a chunked feed-forward calls its halves, adds the number of the call: ``...dense#2``.
+The calls are counted within the parent's own call, so a block that runs a second time, as in a reversible backward,
+asks for the same names again.
 """
 
 from __future__ import annotations

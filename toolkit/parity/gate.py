@@ -1,4 +1,4 @@
-"""The gate: run the reference and the port on the same step, judge, report. `finetune` and `parity` enter here alike."""
+"""The gate: run the reference and the port on the same step, judge, report. All commands enter here."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The reference worker: one train-mode step of the `transformers` model on PyTorch. The only file that imports torch.
 
 Run as ``python -m toolkit.parity.reference JOB``, by any interpreter that has torch, transformers, numpy and
-safetensors. It runs the step in float64 (R64, the truth), writes down every random draw that the step made, and repeats
-it in float32 with the same draws, several times with the weights moved by one unit in the last place: how far these runs
-lie from R64 is the yardstick by which the port is judged (PARITY.md, "The verdicts").
+safetensors. It runs the step in float64 (R64, the truth), writes down every random draw that the step made, and
+repeats it in float32 with the same draws, several times with the weights moved by one unit in the last place: how far
+these runs lie from R64 is the yardstick by which the port is judged (PARITY.md, "The verdicts").
 
 The reference is run clean. What it does in float32 although the model is float64 is done in float64 instead, and the
 gradients are those of plain autograd: its reversible backward, which loses digits, is bypassed.
@@ -181,8 +181,8 @@ def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.nda
 def bucket_slack(draws: dict[str, np.ndarray], records: dict[str, dict]) -> dict[str, float]:
     """For each LSH attention, how small a margin rounding can turn around in float32.
 
-    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32 and
-    R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
+    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
+    and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
     """
     slack = {}
     for name in (key.partition(":")[2] for key in draws if key.startswith("buckets:")):
@@ -265,9 +265,9 @@ def no_downcast() -> Iterator[list[str]]:
 class ExactNormaliser(TorchFunctionMode):
     """Compute x - logsumexp(x) as (x - max) - log(sum(exp(x - max))) wherever the reference subtracts the former.
 
-    The reference's softmax is exp(x - logsumexp(x)). Where every score of a row is masked, logsumexp(x) is
-    -1e9 + log(K), and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 and not
-    1/K. The positions concerned see nothing but padding, so no result depends on them; but a truth that is wrong by 1e-7
+    The reference's softmax is exp(x - logsumexp(x)). Where every score of a row is masked, logsumexp(x) is -1e9 +
+    log(K), and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 and not 1/K.
+    The positions concerned see nothing but padding, so no result depends on them; but a truth that is wrong by 1e-7
     there is none, and a yardstick of 100% measures nothing. Measured on the demo recipe: without this, a right port
     stood at twice the semantic bound.
     """

@@ -1,4 +1,4 @@
-"""What a person sees of a gate on the terminal: the verdict first, then where, then the tensors nearest their bounds."""
+"""A gate on the terminal: the verdict first, then where, then the tensors nearest their bounds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def short_name(name: str) -> str:
 
 
 def _reversible_lines(report: Report) -> list[str]:
-    """How far the reversible backward lies from plain autograd at the worst: the port's, and the reference's if asked."""
+    """How far reversible backwards lie from plain autograd at the worst: the port's, the reference's if asked."""
     lines = []
     theirs = report.reference["reversible"] or {}
     for dtype, ours in report.candidate["dtypes"].items():
@@ -80,8 +80,8 @@ def summarise_notes(notes: list[str]) -> list[str]:
     rest = [note for note in notes if "carries no information" not in note]
     if silent:
         rest.append(
-            f"float32 carries no information in {len(silent)} tensors (the reference's own error exceeds a tenth of them), "
-            f"the first of them {silent[0].strip()}; there float64 alone decided"
+            f"float32 carries no information in {len(silent)} tensors (the reference's own error exceeds a tenth of "
+            f"them), the first of them {silent[0].strip()}; there float64 alone decided"
         )
     return rest
 

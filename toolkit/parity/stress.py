@@ -32,8 +32,9 @@ def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") 
     Args:
         config: a resolved configuration.
         kind: ``random``: normal, of the configuration's width. ``heavy-tailed``: Student's t with 3 degrees of freedom,
-            whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8 and
-            matrices four times as wide: the residual streams grow by a factor of 10^5 and more, attention saturates.
+            whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8
+            and matrices four times as wide: the residual streams grow by a factor of 10^5 and more, attention
+            saturates.
 
     Raises:
         ValueError: an unknown kind.

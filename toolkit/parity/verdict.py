@@ -1,8 +1,8 @@
 """The verdicts of PARITY.md: what may differ between the port and the reference, and by how much. Pure arithmetic.
 
 R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The yardstick is err(R32), the largest over
-several float32 runs of the reference whose weights were moved by one unit in the last place: how much this network, with
-these weights and inputs, amplifies rounding. No tolerance is absolute.
+several float32 runs of the reference whose weights were moved by one unit in the last place: how much this network,
+with these weights and inputs, amplifies rounding. No tolerance is absolute.
 """
 
 from __future__ import annotations
