@@ -96,11 +96,28 @@ def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, 
     assert stored["culprit"]["verdict"] == "semantics"
 
 
-def test_tokens_of_the_runs_own_texts_are_compared(tiny_config, tmp_path):
-    spec = {"kind": "bytes", "texts": ["une maison", "ein Haus"], "max_length": 8}
+@pytest.fixture
+def spiece_model(tmp_path) -> Path:
+    """A SentencePiece model trained on text that ships with Python."""
+    import pydoc_data.topics
+
+    from models.reformer.tokenizer import MODEL_FILE, train_sentencepiece
+
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+    train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 300, folder)
+    return folder / MODEL_FILE
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_tokens_of_the_runs_own_texts_are_compared(tiny_config, tmp_path, kind, spiece_model):
+    spec = {"kind": kind, "texts": ["une maison", "the statement"], "max_length": 8}
+    if kind == "sentencepiece":
+        spec["path"] = str(spiece_model)
     report, text = run(request_for(tiny_config, dtypes=("float64",), tokenizer=spec), tmp_path)
-    assert report.passed
+    assert report.passed, report.summary()
     assert len(report.reference["tokens"]) > 20 and "texts tokenized alike" in text
+    assert "error" not in report.reference["tokens"][0]
 
 
 def test_new_weights_are_stirred_so_that_no_bias_can_be_dropped_unseen(tiny_config):

@@ -156,11 +156,19 @@ class _Reversible(PyLayer):
 
 @dataclass
 class _LayerRecord:
-    """What a layer's second computation needs to equal its first: generator states and buckets (as small integers)."""
+    """What a layer's second computation needs to equal its first: generator states, and the buckets in 16 bits."""
 
     attention: Replay
     feed_forward: Replay
     buckets: paddle.Tensor | None
+
+    def __post_init__(self) -> None:
+        if self.buckets is not None and int(self.buckets.max()) < 2**15:
+            self.buckets = self.buckets.astype("int16")
+
+    def wide_buckets(self) -> paddle.Tensor | None:
+        """The buckets as the attention made them: int64 (B, H, R*T), None in a local layer."""
+        return None if self.buckets is None else self.buckets.astype("int64")
 
 
 class _Run:
@@ -193,7 +201,7 @@ class _Run:
                 grad_attention = grad_attention + grad
 
             def attention(hidden_states, layer=layer, record=record):
-                return layer.attention(hidden_states, self.attention_mask, record.buckets)[0]
+                return layer.attention(hidden_states, self.attention_mask, record.wide_buckets())[0]
 
             update, grad = self._again(record.attention, attention, hidden_stream.value, grad_attention)
             with paddle.no_grad():

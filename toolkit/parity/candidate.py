@@ -323,7 +323,7 @@ def tokens(spec: dict) -> list[dict]:
     """What the port's tokenizer makes of every text of the job, in the form of ``reference.tokens``."""
     from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 
-    tokenizer = ByteTokenizer() if spec["kind"] == "bytes" else ReformerTokenizer(spec["path"])
+    tokenizer = ByteTokenizer() if spec["kind"] == "bytes" else ReformerTokenizer(Path(spec["path"]).read_bytes())
     results = []
     for text in spec["texts"]:
         ids = tokenizer.encode(text)

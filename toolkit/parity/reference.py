@@ -451,12 +451,13 @@ def tokens(spec: dict) -> list[dict]:
 
 def _tokens_of(tokenizer, text: str, max_length: int) -> dict:
     try:
-        ids = tokenizer(text)["input_ids"]
+        ids = list(tokenizer([text])["input_ids"][0])
         result = {"ids": ids, "decoded": tokenizer.decode(ids)}
         for side in ("right", "left"):
             tokenizer.padding_side = side
-            padded = tokenizer(text, max_length=max_length, padding="max_length", truncation=True)
-            result[side] = [list(padded["input_ids"]), list(padded["attention_mask"])]
+            # As a batch of one: the reference leaves a lone empty text unpadded.
+            padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
+            result[side] = [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
         return result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
         return {"error": f"{type(error).__name__}: {error}"}
@@ -467,7 +468,11 @@ class ByteReference:
 
     padding_side = "right"
 
-    def __call__(self, text: str, max_length: int | None = None, padding=False, truncation=False) -> dict:
+    def __call__(self, texts: list[str], **options) -> dict:
+        rows = [self._row(text, **options) for text in texts]
+        return {key: [row[key] for row in rows] for key in ("input_ids", "attention_mask")}
+
+    def _row(self, text: str, max_length: int | None = None, padding=False, truncation=False) -> dict:
         ids = [byte + 2 for byte in text.encode()][: max_length if truncation else None]
         fill = [0] * (max_length - len(ids) if padding else 0)
         mask = [1] * len(ids)
