@@ -21,8 +21,8 @@ def tensor(rms: float = 1.0, noise: float = 1e-7) -> dict:
         "finite": True,
         "rms": rms,
         "max": 3 * rms,
-        "noise": [noise / 2, noise],
-        "noise_max": [noise, 3 * noise],
+        "noise": {"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
+        "noise_max": {"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
     }
 
 
@@ -100,6 +100,15 @@ def test_noise_as_large_as_the_tensor_is_no_yardstick_for_float32(reference, can
     assert any("float32 carries no information" in note for note in verdict.notes)
     candidate["dtypes"]["float64"]["tensors"]["gradient:a.weight"] = measured(1e-5)
     assert [f.name for f in judge(reference, candidate).findings] == ["gradient:a.weight"]
+
+
+def test_where_float32_has_saturated_float64s_own_noise_is_the_yardstick():
+    """An amplification of 1e10: float32 is off by the tensor's size and could be no more, float64 by 1e-6."""
+    saturated = tensor(rms=1.0, noise=1.0)
+    saturated["noise"]["float64"] = [1e-6]
+    saturated["noise_max"]["float64"] = [3e-6]
+    assert compare("output:a", saturated, measured(2e-6), "float64").passed
+    assert not compare("output:a", saturated, measured(1e-4), "float64").passed
 
 
 def test_the_floor_is_a_few_units_of_the_tensors_own_scale_and_no_more():

@@ -25,8 +25,8 @@ from toolkit.parity.report import print_report
 from toolkit.parity.stress import stir
 from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
 
-#: Runs of the reference in float32, by which its rounding is measured.
-NOISE_RUNS = 5
+#: Runs of the reference by which its rounding is measured, beside the one that is the truth.
+NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 

@@ -189,7 +189,7 @@ def bucket_slack(draws: dict[str, np.ndarray], records: dict[str, dict]) -> dict
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[f"output:{name}.query_key"]
-        inherited = max(vectors["noise"]) * column
+        inherited = max(vectors["noise"]["float32"]) * column
         rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors["max"] * column
         slack[name] = 2 * 8 * (inherited + float(rounding))
     return slack
@@ -307,15 +307,17 @@ class Step:
         self.saturated = 0
 
     def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
-        """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of float32, up or down
-        by a draw that differs with the number."""
-        values = self.weights if nudge == 0 else {name: _nudged(value, nudge) for name, value in self.weights.items()}
-        self.model.float()
+        """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
+        down by a draw that differs with the number."""
+        values = {name: value.to(dtype) for name, value in self.weights.items()}
+        if nudge:
+            values = {name: _nudged(value, nudge) for name, value in values.items()}
+        self.model.to(dtype=dtype)
         for alias, name in (("lm_head.decoder.bias", "lm_head.bias"),):
             if alias in self.model.state_dict():
                 values = {**values, alias: values[name]}
         self.model.load_state_dict(values, strict=True)
-        self.model.to(device=self.device, dtype=dtype)
+        self.model.to(device=self.device)
 
     def run(self, dtype: str, keep, nudge: int = 0, reversible: bool = False) -> Recorder:
         """Forward and backward; every output, the loss, the logits and every gradient go to ``keep`` (name, array)."""
@@ -376,16 +378,8 @@ def main(folder: Path) -> None:
     bundle.write_tensors(place / "float64.safetensors", truth)
     bundle.write_json(place / "rates.json", step.draws.rates)
     bundle.write_json(place / "order.json", list(truth))  # the Paddle worker starts when this file is there
-    records = {name: {**bundle.describe(value), "noise": [], "noise_max": []} for name, value in truth.items()}
-    flips: list[dict[str, int]] = []
-    for nudge in range(job["noise_runs"]):
-
-        def measure(name: str, value: np.ndarray) -> None:
-            error = bundle.difference(value, truth[name])
-            records[name]["noise"].append(error["rms"])
-            records[name]["noise_max"].append(error["max"])
-
-        flips.append(step.run("float32", measure, nudge).bucket_flips)
+    records = {name: {**bundle.describe(value), "noise": {}, "noise_max": {}} for name, value in truth.items()}
+    flips = measure_noise(step, truth, records, job["noise_runs"])
     result = {
         "schema": bundle.SCHEMA,
         "tensors": records,
@@ -409,6 +403,33 @@ def main(folder: Path) -> None:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     bundle.write_json(place / "result.json", result)
+
+
+def measure_noise(step: Step, truth: dict, records: dict, runs: dict[str, int]) -> list[dict[str, int]]:
+    """Run the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its record.
+
+    In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
+    float32. In float64 all have them moved by one unit of float64: where float32's error has grown as large as the
+    tensor, it says no more how much float64's grows, and this says it.
+
+    Returns:
+        For each float32 run, how many buckets it would have chosen differently from R64, by module.
+    """
+    flips = []
+    for dtype, count in runs.items():
+        for record in records.values():
+            record["noise"][dtype], record["noise_max"][dtype] = [], []
+
+        def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
+            error = bundle.difference(value, truth[name])
+            records[name]["noise"][dtype].append(error["rms"])
+            records[name]["noise_max"][dtype].append(error["max"])
+
+        for run in range(count):
+            recorder = step.run(dtype, measure, nudge=run + (dtype == "float64"))
+            if dtype == "float32":
+                flips.append(recorder.bucket_flips)
+    return flips
 
 
 def unhooked_difference(step: Step, truth: dict[str, np.ndarray]) -> float:

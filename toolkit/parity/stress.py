@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -32,9 +33,9 @@ def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") 
     Args:
         config: a resolved configuration.
         kind: ``random``: normal, of the configuration's width. ``heavy-tailed``: Student's t with 3 degrees of freedom,
-            whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8
-            and matrices four times as wide: the residual streams grow by a factor of 10^5 and more, attention
-            saturates.
+            whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8,
+            matrices four times as wide, and blocks whose output grows from layer to layer, as in some trained
+            Reformers: attention saturates, and the residual streams end 10^6 times as large as they began.
 
     Raises:
         ValueError: an unknown kind.
@@ -53,6 +54,13 @@ def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") 
             value = 2 * config["initializer_range"] * draw.standard_t(3, shape)
         else:
             width = config["axial_norm_std"] if role == "axial" else config["initializer_range"]
-            value = width * normal * (4.0 if kind == "large-gains" and role == "linear" else 1.0)
+            value = width * normal * (_growth(config, name) if kind == "large-gains" and role == "linear" else 1.0)
         weights[name] = np.asarray(value, np.float32)
     return weights
+
+
+def _growth(config: Mapping, name: str) -> float:
+    """How much wider a matrix is under ``large-gains``: 4, and in a block's last map up to 10^6 in the last layer."""
+    layer = re.fullmatch(r"reformer\.encoder\.layers\.(\d+)\..*\.output\.dense\.weight", name)
+    depth = len(config["attn_layers"])
+    return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, depth - 1)) if layer else 4.0
