@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import paddle
@@ -181,6 +183,41 @@ def test_a_saved_folder_loads_again_to_the_last_bit(tiny_config, tmp_path):
     assert loaded.new_weights == []
     for (name, ours), (_, theirs) in zip(loaded.named_parameters(), model.named_parameters(), strict=True):
         assert (ours.numpy() == theirs.numpy()).all(), name
+
+
+@pytest.mark.parametrize("head", list(CLASSES))
+def test_transformers_loads_a_saved_folder_and_gives_the_same_logits(tiny_config, tmp_path, head):
+    """The port's float64 logits against the reference's, in a process of its own, in evaluation."""
+    config = {**tiny_config, "is_decoder": head == "causal_lm", "attn_layers": ["local", "local"]}
+    model = make(config, head=head)
+    model.save_pretrained(tmp_path)
+    script = (
+        "import sys, numpy, torch, transformers\n"
+        "name, folder = sys.argv[1:]\n"
+        "kind = getattr(transformers, name)\n"
+        "model, found = kind.from_pretrained(folder, output_loading_info=True)\n"
+        "assert not any(found.values()), found\n"
+        "ids = torch.arange(128).reshape(2, 64) % 64\n"
+        "numpy.save(folder + '/logits.npy', model.double().eval()(ids).logits.detach().numpy())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, CLASSES[head].__name__, str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    ours = make(config, "float64", head)
+    ours.eval()
+    logits = ours(paddle.arange(128).reshape([2, 64]) % 64).logits.numpy()
+    np.testing.assert_allclose(logits, np.load(tmp_path / "logits.npy"), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["lm_head.bias", "lm_head.decoder.bias"])
+def test_the_output_bias_is_found_under_either_of_its_names(tiny_config, name):
+    config = schema.resolve({**tiny_config, "is_decoder": True})
+    tensors = weights.initial_weights(config, "causal_lm", 0)
+    bias = tensors.pop("lm_head.bias") + 1
+    found = weights.select([*tensors.items(), (name, bias)], config, "causal_lm")
+    assert (found["lm_head.bias"] == bias).all()
+    twice = [*tensors.items(), ("lm_head.bias", bias), ("lm_head.decoder.bias", bias + 1)]
+    with pytest.raises(weights.WeightsError, match="twice"):
+        weights.select(twice, config, "causal_lm")
 
 
 def test_another_heads_checkpoint_gives_its_body_and_names_what_is_new(tiny_config, tmp_path):

@@ -23,6 +23,10 @@ MASK_CONSTANTS = {
 }
 
 
+#: Second names under which the reference holds a parameter: a checkpoint may have either, or both with equal values.
+ALIASES = {"lm_head.decoder.bias": "lm_head.bias"}
+
+
 class Parameter(NamedTuple):
     """A parameter's shape in a Hugging Face checkpoint and its role.
 
@@ -79,7 +83,7 @@ def _head(config: Mapping, head: str) -> dict[str, Parameter]:
             **_linear("classifier.out_proj", hidden, config["num_labels"]),
         }
     if head in ("causal_lm", "masked_lm"):
-        # The reference stores the output bias twice; `lm_head.decoder.bias` is the same tensor (see aliases).
+        # The reference has the output bias under two names (ALIASES).
         decoder = _linear("lm_head.decoder", 2 * hidden, config["vocab_size"], bias=False)
         return {**decoder, "lm_head.bias": Parameter((config["vocab_size"],), "bias")}
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
@@ -142,16 +146,19 @@ def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str
     unknown = []
     for name, value in tensors:
         name = name if name.startswith(("reformer.", "classifier.", "lm_head.", "qa_outputs.")) else f"reformer.{name}"
+        name = ALIASES.get(name, name)
         if name in wanted:
             if tuple(value.shape) != wanted[name].shape:
                 raise WeightsError(
                     f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}"
                 )
+            if name in found and not np.array_equal(found[name], value):
+                raise WeightsError(f"{name}: stands there twice, with different values")
             found[name] = value
         elif name.rsplit(".", 1)[-1] in MASK_CONSTANTS:
             if not np.allclose(value, MASK_CONSTANTS[name.rsplit(".", 1)[-1]]):
                 raise WeightsError(f"{name}: {value} is not the {MASK_CONSTANTS[name.rsplit('.', 1)[-1]]} of the model")
-        elif name != "lm_head.decoder.bias" and name not in other_heads and not name.startswith("qa_outputs."):
+        elif name not in other_heads and not name.startswith("qa_outputs."):
             unknown.append(name)
     missing = [name for name in wanted if name not in found and name.startswith("reformer.")]
     if unknown or missing:
@@ -189,11 +196,6 @@ def dump(model) -> Iterator[tuple[str, np.ndarray]]:
     ours = dict(model.named_parameters())
     for name, (_, role) in parameters(model.config, model.head).items():
         yield name, np.ascontiguousarray(to_paddle(ours[name].numpy(), role))
-
-
-def aliases(head: str) -> dict[str, str]:
-    """Names under which the reference stores a parameter a second time: alias -> name."""
-    return {"lm_head.decoder.bias": "lm_head.bias"} if head in ("causal_lm", "masked_lm") else {}
 
 
 def _numpy_dtype(tensor) -> str:

@@ -8,19 +8,16 @@ business (:mod:`.verdict`).
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import resource
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity import bundle
+from toolkit.parity import bundle, worker
 from toolkit.parity.draws import ModuleStack
 
 
@@ -361,11 +358,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    job_folder = Path(sys.argv[1])
-    try:
-        main(job_folder)
-    except BaseException as problem:
-        (job_folder / "candidate" / "failed").write_text("".join(traceback.format_exception_only(problem)).strip())
-        traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)
+    worker.run("candidate", main)

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,90 +20,15 @@ from models.reformer import schema
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle
-from toolkit.parity.report import print_report
+from toolkit.parity.report import Report, as_json, print_report
+from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
-from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
+from toolkit.parity.verdict import first_at_fault, judge
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
-
-
-@dataclass
-class GateRequest:
-    """What to compare.
-
-    Attributes:
-        model: ``reformer``.
-        head: one of ``models.reformer.weights.HEADS``.
-        config: Hugging Face's configuration keys.
-        weights: float32, under Hugging Face's names.
-        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels``.
-        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
-        device: ``cpu`` or ``gpu``, for both sides.
-        tokenizer: ``{"kind": "bytes"}`` or ``{"kind": "sentencepiece", "path": ...}``, with ``texts`` of the run's data
-            and ``max_length``; None where there is none to compare.
-        seed: of the dropout masks and rotations.
-        judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
-    """
-
-    model: str
-    head: str
-    config: Mapping[str, Any]
-    weights: Mapping[str, np.ndarray]
-    batch: Mapping[str, np.ndarray]
-    dtypes: tuple[str, ...] = ("float64", "float32")
-    device: str = "cpu"
-    tokenizer: Mapping[str, Any] | None = None
-    seed: int = 0
-    judge_reference_reversible: bool = False
-
-
-@dataclass
-class Report:
-    """The outcome of a gate. ``parity.json`` holds the same.
-
-    Attributes:
-        verdict: what was compared, what was found.
-        culprit: the finding nearest to the cause, None where all passed.
-        places: for each module of the port, its class and source line.
-    """
-
-    request: GateRequest
-    verdict: Verdict
-    culprit: Finding | None
-    places: Mapping[str, Mapping[str, str]]
-    reference: Mapping[str, Any]
-    candidate: Mapping[str, Any]
-    stirred: int
-    seconds: float
-    hashes: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict.passed
-
-    @property
-    def exit_status(self) -> int:
-        return 0 if self.passed else 1
-
-    def culprit_place(self) -> str:
-        """The module at fault with its class and source line, as far as one can be named."""
-        if self.culprit is None:
-            return ""
-        module = self.culprit.name.partition(":")[2].split("#")[0].split("@")[0]
-        while module and module not in self.places:
-            module = module.rpartition(".")[0]
-        place = self.places.get(module)
-        return f"{module} ({place['class']}, {place['where']})" if place else self.culprit.name
-
-    def summary(self) -> str:
-        """One line: the verdict, and where it fails."""
-        if self.passed:
-            counted = len(self.verdict.comparisons)
-            return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
-        return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
 
 
 def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
@@ -219,41 +143,6 @@ def _workers(job: Path) -> Iterator[dict[str, subprocess.Popen]]:
             if worker.poll() is None:
                 worker.kill()
             worker.wait()
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """The content of ``parity.json``."""
-    verdict = report.verdict
-    return {
-        "schema": bundle.SCHEMA,
-        "passed": report.passed,
-        "exit_status": report.exit_status,
-        "summary": report.summary(),
-        "culprit": None if report.culprit is None else {**vars(report.culprit), "place": report.culprit_place()},
-        "model": report.request.model,
-        "head": report.request.head,
-        "config": dict(report.request.config),
-        "device": report.request.device,
-        "dtypes": list(report.request.dtypes),
-        "seed": report.request.seed,
-        "stirred_parameters": report.stirred,
-        "findings": [vars(finding) for finding in verdict.findings],
-        "notes": verdict.notes,
-        "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
-        "reversible": {dtype: ours["reversible"] for dtype, ours in report.candidate["dtypes"].items()},
-        "reference_reversible": report.reference["reversible"],
-        "not_compared": report.reference["buffers"],
-        "texts_tokenized": len(report.reference["tokens"] or []),
-        "versions": {"reference": report.reference["versions"], "candidate": report.candidate["versions"]},
-        "flags": report.candidate["flags"],
-        "seconds": {
-            "gate": report.seconds,
-            "reference": report.reference["seconds"],
-            "candidate": report.candidate["seconds"],
-        },
-        "peak_bytes": {"reference": report.reference["peak_bytes"], "candidate": report.candidate["peak_bytes"]},
-        "hashes": dict(report.hashes),
-    }
 
 
 def remove_report(folder: Path) -> None:

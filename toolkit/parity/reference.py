@@ -14,12 +14,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import os
 import platform
 import resource
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +27,7 @@ import transformers
 from torch.overrides import TorchFunctionMode
 from transformers.models.reformer import modeling_reformer
 
-from toolkit.parity import bundle
+from toolkit.parity import bundle, worker
 from toolkit.parity.draws import ModuleStack
 
 #: The reference's class for each head.
@@ -506,11 +504,4 @@ class ByteReference:
 
 
 if __name__ == "__main__":
-    job_folder = Path(sys.argv[1])
-    try:
-        main(job_folder)
-    except BaseException as problem:
-        (job_folder / "reference" / "failed").write_text("".join(traceback.format_exception_only(problem)).strip())
-        traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)
+    worker.run("reference", main)

@@ -1,18 +1,67 @@
-"""A gate on the terminal: the verdict first, then where, then the tensors nearest their bounds."""
+"""The outcome of a gate: for a person on the terminal (the verdict first, then where), for machines as JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from toolkit.parity.gate import Report
+from toolkit.parity import bundle
+from toolkit.parity.request import GateRequest
+from toolkit.parity.verdict import Finding, Verdict
 
 FINDINGS_SHOWN = 8
 WORST_SHOWN = 5
+
+
+@dataclass
+class Report:
+    """The outcome of a gate. ``parity.json`` holds the same.
+
+    Attributes:
+        verdict: what was compared, what was found.
+        culprit: the finding nearest to the cause, None where all passed.
+        places: for each module of the port, its class and source line.
+    """
+
+    request: GateRequest
+    verdict: Verdict
+    culprit: Finding | None
+    places: Mapping[str, Mapping[str, str]]
+    reference: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    stirred: int
+    seconds: float
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.passed
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.passed else 1
+
+    def culprit_place(self) -> str:
+        """The module at fault with its class and source line, as far as one can be named."""
+        if self.culprit is None:
+            return ""
+        module = self.culprit.name.partition(":")[2].split("#")[0].split("@")[0]
+        while module and module not in self.places:
+            module = module.rpartition(".")[0]
+        place = self.places.get(module)
+        return f"{module} ({place['class']}, {place['where']})" if place else self.culprit.name
+
+    def summary(self) -> str:
+        """One line: the verdict, and where it fails."""
+        if self.passed:
+            counted = len(self.verdict.comparisons)
+            return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
+        return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -21,7 +70,7 @@ def print_report(report: Report, console: Console) -> None:
     if report.passed:
         console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
     else:
-        console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}")
+        console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
         _print_findings(report, console)
     console.print(_table(report))
@@ -98,3 +147,38 @@ def _facts(report: Report) -> str:
         f"{report.seconds:.1f} s",
     ]
     return "; ".join(part for part in parts if part)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The content of ``parity.json``."""
+    verdict = report.verdict
+    return {
+        "schema": bundle.SCHEMA,
+        "passed": report.passed,
+        "exit_status": report.exit_status,
+        "summary": report.summary(),
+        "culprit": None if report.culprit is None else {**vars(report.culprit), "place": report.culprit_place()},
+        "model": report.request.model,
+        "head": report.request.head,
+        "config": dict(report.request.config),
+        "device": report.request.device,
+        "dtypes": list(report.request.dtypes),
+        "seed": report.request.seed,
+        "stirred_parameters": report.stirred,
+        "findings": [vars(finding) for finding in verdict.findings],
+        "notes": verdict.notes,
+        "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
+        "reversible": {dtype: ours["reversible"] for dtype, ours in report.candidate["dtypes"].items()},
+        "reference_reversible": report.reference["reversible"],
+        "not_compared": report.reference["buffers"],
+        "texts_tokenized": len(report.reference["tokens"] or []),
+        "versions": {"reference": report.reference["versions"], "candidate": report.candidate["versions"]},
+        "flags": report.candidate["flags"],
+        "seconds": {
+            "gate": report.seconds,
+            "reference": report.reference["seconds"],
+            "candidate": report.candidate["seconds"],
+        },
+        "peak_bytes": {"reference": report.reference["peak_bytes"], "candidate": report.candidate["peak_bytes"]},
+        "hashes": dict(report.hashes),
+    }

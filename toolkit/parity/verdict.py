@@ -13,8 +13,8 @@ from typing import Any
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 
-#: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves by
-#: when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
+#: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves
+#: by when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
 #: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon
 #: stands at 10^6 and more.
 SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0

@@ -1,0 +1,39 @@
+"""What the gate is asked to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class GateRequest:
+    """What to compare.
+
+    Attributes:
+        model: ``reformer``.
+        head: one of ``models.reformer.weights.HEADS``.
+        config: Hugging Face's configuration keys.
+        weights: float32, under Hugging Face's names.
+        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels``.
+        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
+        device: ``cpu`` or ``gpu``, for both sides.
+        tokenizer: ``{"kind": "bytes"}`` or ``{"kind": "sentencepiece", "path": ...}``, with ``texts`` of the run's data
+            and ``max_length``; None where there is none to compare.
+        seed: of the dropout masks and rotations.
+        judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+    """
+
+    model: str
+    head: str
+    config: Mapping[str, Any]
+    weights: Mapping[str, np.ndarray]
+    batch: Mapping[str, np.ndarray]
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    device: str = "cpu"
+    tokenizer: Mapping[str, Any] | None = None
+    seed: int = 0
+    judge_reference_reversible: bool = False

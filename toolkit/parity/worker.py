@@ -1,0 +1,22 @@
+"""How both workers start and end: a result, or the reason why there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+def run(side: str, main: Callable[[Path], None]) -> None:
+    """Run ``main`` on the job folder that the command line names. If it fails, its last words go into
+    ``SIDE/failed``, and the process ends at once: threads of a framework may otherwise keep it alive."""
+    folder = Path(sys.argv[1])
+    try:
+        main(folder)
+    except BaseException as problem:
+        (folder / side / "failed").write_text("".join(traceback.format_exception_only(problem)).strip())
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
