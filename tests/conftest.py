@@ -16,6 +16,12 @@ def pytest_configure(config: pytest.Config) -> None:
     runtime.configure("cpu")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch) -> None:
+    """Tokens and verdicts of a test are not those of another test or of a run."""
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import paddle
 

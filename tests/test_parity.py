@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import try_mutants
 from toolkit.parity.mutants import REFORMER
 from toolkit.parity.stress import stir, stress_weights
+from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -139,6 +141,45 @@ def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tiny
     assert ours < 1e-5
     # The reference's own reversible backward, on the same weights, is far off in float32.
     assert max(report.reference["reversible"]["float32"].values()) > 100 * ours
+
+
+def test_an_equal_gate_is_not_paid_for_twice_and_any_change_is(tiny_config, tmp_path, monkeypatch):
+    request = request_for(tiny_config, dtypes=("float64",))
+    first, _ = run(request, tmp_path / "first")
+
+    def no_workers(job, console):
+        raise AssertionError("the workers ran")
+
+    monkeypatch.setattr(gate, "run_workers", no_workers)
+    second, text = run(request, tmp_path / "second")
+    assert second.passed and second.cached and not first.cached
+    assert text.startswith("PARITY") and "as measured before" in text
+    stored = [json.loads((tmp_path / name / "parity.json").read_text()) for name in ("first", "second")]
+    assert stored[0]["tensors"] == stored[1]["tensors"] and stored[1]["cached"]
+    changed = dict(request.weights)
+    name = "reformer.encoder.layer_norm.bias"
+    changed[name] = np.nextafter(changed[name], np.float32(np.inf))
+    for other in (
+        request_for({**tiny_config, "layer_norm_eps": 1e-11}, dtypes=("float64",)),
+        request_for(tiny_config, dtypes=("float64",), seed=1),
+        dataclasses.replace(request, weights=changed),
+    ):
+        with pytest.raises(AssertionError, match="the workers ran"):
+            run(other, tmp_path / "third")
+
+
+def test_a_drift_is_not_remembered(tiny_config, tmp_path, monkeypatch):
+    request = request_for(tiny_config, dtypes=("float64",))
+    with monkeypatch.context() as drifting:
+        drifting.setattr(gate, "judge", lambda *_: verdict_of_drift())
+        assert not run(request, tmp_path)[0].passed
+    monkeypatch.setattr(gate, "run_workers", lambda *_: pytest.fail("not cached, as it should be"))
+    with pytest.raises(pytest.fail.Exception):
+        run(request, tmp_path)
+
+
+def verdict_of_drift() -> Verdict:
+    return Verdict(findings=[Finding("semantics", "loss", "made up", "float64")])
 
 
 def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, tmp_path):

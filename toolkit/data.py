@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from toolkit import cldr_languages
 from toolkit.recipe import Recipe
+from toolkit.runtime import cache_folder
 
 if TYPE_CHECKING:
     from models.reformer.tokenizer import Tokenizer
@@ -36,11 +37,6 @@ LARGE_FILE = 100 * 2**20
 
 #: Part of every cache key: raise it when what is stored changes.
 CACHE_VERSION = 1
-
-
-def cache_folder() -> Path:
-    """Where tokens are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here."""
-    return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
 
 
 def load_splits(recipe: Recipe) -> DatasetDict:

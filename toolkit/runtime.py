@@ -14,6 +14,7 @@ import os
 import platform
 import random
 import sys
+from pathlib import Path
 
 from toolkit.errors import UserError
 
@@ -30,6 +31,11 @@ RECORDED_DISTRIBUTIONS = (
     "safetensors",
     "numpy",
 )
+
+
+def cache_folder() -> Path:
+    """Where tokens and verdicts are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here."""
+    return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
 
 
 def physical_cores() -> int:

@@ -19,7 +19,7 @@ from rich.console import Console
 from models.reformer import schema
 from toolkit import runtime
 from toolkit.errors import Inconclusive
-from toolkit.parity import bundle
+from toolkit.parity import bundle, cache
 from toolkit.parity.report import Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
@@ -42,11 +42,13 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         job = Path(scratch)
         write_job(request, weights, job)
-        run_workers(job, console)
-        reference = bundle.read_json(job / "reference" / "result.json")
-        candidate = bundle.read_json(job / "candidate" / "result.json")
-        hashes = {str(path.relative_to(job)): bundle.sha256(path) for path in sorted(job.rglob("*.safetensors"))}
+        key = cache.key_of(job)
+        kept = cache.load(key)
+        measured = kept or _measure(job, console)
+    reference, candidate = measured["reference"], measured["candidate"]
     verdict = judge(reference, candidate)
+    if kept is None and verdict.passed:
+        cache.store(key, measured)
     report = Report(
         request=request,
         verdict=verdict,
@@ -56,12 +58,21 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
         candidate=candidate,
         stirred=stirred,
         seconds=time.monotonic() - started,
-        hashes=hashes,
+        hashes=measured["hashes"],
+        cached=kept is not None,
     )
     folder.mkdir(parents=True, exist_ok=True)
     bundle.write_json(folder / "parity.json", as_json(report))
     print_report(report, console)
     return report
+
+
+def _measure(job: Path, console: Console) -> dict[str, Any]:
+    """Both workers' results, and the hashes of all tensors that were compared."""
+    run_workers(job, console)
+    results = {side: bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")}
+    hashes = {str(path.relative_to(job)): bundle.sha256(path) for path in sorted(job.rglob("*.safetensors"))}
+    return {**results, "hashes": hashes}
 
 
 def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()) -> None:

@@ -26,6 +26,7 @@ class Report:
         verdict: what was compared, what was found.
         culprit: the finding nearest to the cause, None where all passed.
         places: for each module of the port, its class and source line.
+        cached: whether the measurements are those of an earlier, equal gate.
     """
 
     request: GateRequest
@@ -37,6 +38,7 @@ class Report:
     stirred: int
     seconds: float
     hashes: Mapping[str, str] = field(default_factory=dict)
+    cached: bool = False
 
     @property
     def passed(self) -> bool:
@@ -144,7 +146,7 @@ def _facts(report: Report) -> str:
         f"{report.request.device}",
         f"{texts} texts tokenized alike" if texts and report.passed else "",
         f"{report.stirred} constant parameters stirred" if report.stirred else "",
-        f"{report.seconds:.1f} s",
+        f"{report.seconds:.1f} s" + (", as measured before" if report.cached else ""),
     ]
     return "; ".join(part for part in parts if part)
 
@@ -181,4 +183,5 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "peak_bytes": {"reference": report.reference["peak_bytes"], "candidate": report.candidate["peak_bytes"]},
         "hashes": dict(report.hashes),
+        "cached": report.cached,
     }

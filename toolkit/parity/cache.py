@@ -1,0 +1,57 @@
+"""Measurements of earlier gates, so that an unchanged one does not pay again.
+
+The key is a hash of all that a measurement depends on: the source of the port and of the gate, the configuration,
+weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions. What is kept are the
+workers' measurements; the verdict is formed anew each time. Only those that passed are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from toolkit import runtime
+from toolkit.parity import bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def key_of(job: Path) -> str:
+    """The key of a job folder that :func:`toolkit.parity.gate.write_job` has filled."""
+    digest = hashlib.sha256()
+    request = bundle.read_json(job / "job.json")
+    if request["tokenizer"] and request["tokenizer"]["path"]:  # a file that lies elsewhere each time
+        digest.update(bundle.sha256(Path(request["tokenizer"].pop("path"))).encode())
+    environment = {"versions": runtime.versions(), "flags": runtime.environment()}
+    digest.update(json.dumps([request, environment], sort_keys=True).encode())
+    for name in ("weights.safetensors", "batch.safetensors"):
+        digest.update(bundle.sha256(job / name).encode())
+    for source in sorted(
+        [*ROOT.glob("models/**/*.py"), *ROOT.glob("toolkit/parity/*.py"), ROOT / "toolkit/runtime.py"]
+    ):
+        digest.update(f"{source.relative_to(ROOT)}:{bundle.sha256(source)}".encode())
+    return digest.hexdigest()
+
+
+def load(key: str) -> dict[str, Any] | None:
+    """What :func:`store` kept under ``key``; None where there is nothing, or nothing readable."""
+    try:
+        kept = bundle.read_json(_place(key))
+    except (OSError, ValueError):
+        return None
+    return kept if kept.get("key") == key else None
+
+
+def store(key: str, measured: dict[str, Any]) -> None:
+    """Keep ``measured`` under ``key``. A cache that cannot be written to is none; the gate does not need it."""
+    try:
+        _place(key).parent.mkdir(parents=True, exist_ok=True)
+        bundle.write_json(_place(key), {**measured, "key": key})
+    except OSError:
+        return
+
+
+def _place(key: str) -> Path:
+    return runtime.cache_folder() / "parity" / f"{key}.json"
