@@ -24,7 +24,7 @@ from models.randomness import Replay, dropout
 from models.reformer import schema, weights
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
-from models.reformer.reversible import _LayerRecord, run_reversible, run_traced
+from models.reformer.reversible import LayerRecord, run_reversible, run_traced
 
 ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -223,7 +223,7 @@ class ReformerLayer(nn.Layer):
         attention_stream = attention_stream.plus(update)
         before_feed_forward = Replay()
         hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value))
-        return attention_stream, hidden_stream, _LayerRecord(before_attention, before_feed_forward, buckets)
+        return attention_stream, hidden_stream, LayerRecord(before_attention, before_feed_forward, buckets)
 
 
 class ReformerEncoder(nn.Layer):

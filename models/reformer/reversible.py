@@ -155,19 +155,21 @@ class _Reversible(PyLayer):
 
 
 @dataclass
-class _LayerRecord:
-    """What a layer's second computation needs to equal its first: generator states, and the buckets in 16 bits."""
+class LayerRecord:
+    """What a layer's second computation needs to equal its first: generator states and buckets (B, H, R*T)."""
 
     attention: Replay
     feed_forward: Replay
     buckets: paddle.Tensor | None
 
-    def __post_init__(self) -> None:
-        if self.buckets is not None and int(self.buckets.max()) < 2**15:
-            self.buckets = self.buckets.astype("int16")
+    def compact(self) -> LayerRecord:
+        """The same with the buckets in 16 bits where they fit: this is all that grows with depth."""
+        if self.buckets is None or int(self.buckets.max()) >= 2**15:
+            return self
+        return LayerRecord(self.attention, self.feed_forward, self.buckets.astype("int16"))
 
     def wide_buckets(self) -> paddle.Tensor | None:
-        """The buckets as the attention made them: int64 (B, H, R*T), None in a local layer."""
+        """The buckets as the attention made them, int64; None in a local layer."""
         return None if self.buckets is None else self.buckets.astype("int64")
 
 
@@ -178,7 +180,7 @@ class _Run:
         self.layers = list(layers)
         self.attention_mask = attention_mask
         self.residual = residual
-        self.records: list[_LayerRecord] = []
+        self.records: list[LayerRecord] = []
         self.precision = _autocast_of_now()
 
     def forward(self, x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
@@ -186,7 +188,7 @@ class _Run:
             attention_stream = hidden_stream = open_stream(x.detach(), self.residual)
             for layer in self.layers:
                 attention_stream, hidden_stream, record = layer(attention_stream, hidden_stream, self.attention_mask)
-                self.records.append(record)
+                self.records.append(record.compact())
             self.outputs = (attention_stream, hidden_stream)
             return attention_stream.value, hidden_stream.value
 

@@ -129,7 +129,7 @@ def _feed_forward_from(port, source: str):
         before_feed_forward = port.reversible.Replay()
         chosen = {"hidden": hidden_stream, "stale": attention_stream, "update": after}[source]
         fed = self.feed_forward(update if source == "update" else chosen.value)
-        record = port.reversible._LayerRecord(before_attention, before_feed_forward, buckets)
+        record = port.reversible.LayerRecord(before_attention, before_feed_forward, buckets)
         return after, hidden_stream.plus(fed), record
 
     return [(port.modeling.ReformerLayer, "forward", forward)]
