@@ -19,9 +19,9 @@ from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate
 from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.judging import try_mutants
+from toolkit.parity.judging import sweep, try_mutants
 from toolkit.parity.mutants import REFORMER
-from toolkit.parity.stress import stir, stress_weights
+from toolkit.parity.stress import random_batch, stir, stress_weights
 from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,7 @@ def request_for(config: dict, head: str = "sequence_classification", kind: str =
         head=head,
         config=config,
         weights=stress_weights(schema.resolve(config), head, 0, kind),
-        batch=command.random_batch(config, head, 3, length, 0),
+        batch=random_batch(config, head, 3, length, 0),
         **options,
     )
 
@@ -71,6 +71,12 @@ def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(
     trials = try_mutants(request_for(config, dtypes=("float64",)), Console(file=io.StringIO()))
     assert len(trials) == len(REFORMER) >= 45
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
+
+
+def test_a_sweep_over_random_shapes_raises_no_alarm():
+    out = io.StringIO()
+    assert sweep(3, 0, Console(file=out)) == []
+    assert "0 false alarms in 3 gates" in out.getvalue()
 
 
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, tmp_path):

@@ -15,8 +15,8 @@ from models.reformer import schema, weights
 from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.judging import print_trials, try_mutants
-from toolkit.parity.stress import KINDS, stress_weights
+from toolkit.parity.judging import print_trials, sweep, try_mutants
+from toolkit.parity.stress import KINDS, random_batch, stress_weights
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on.
 BASE = {
@@ -47,6 +47,7 @@ def command(
     overrides: Sequence[str],
     reference_reversible: bool,
     mutants: bool,
+    sweeps: int | None,
     console: Console,
 ) -> int:
     """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
@@ -54,6 +55,8 @@ def command(
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
+    if sweeps is not None:
+        return int(bool(sweep(sweeps, seed, console)))
     dtypes = ("float64", "float32") if dtype == "both" else (dtype,)
     config = configuration(head, attention, layers, length, overrides, weights_from)
     status = 0
@@ -121,23 +124,6 @@ def chosen_weights(config: Mapping[str, Any], head: str, seed: int, weights_from
     except (FileNotFoundError, weights.WeightsError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
     return {**weights.initial_weights(resolved, head, seed), **found}
-
-
-def random_batch(
-    config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int
-) -> dict[str, np.ndarray]:
-    """Random tokens; every example after the first ends in padding (the second one for most of its length, so that some
-    positions see nothing but padding), and some labels are to be ignored."""
-    resolved = schema.resolve(config)
-    draw = np.random.default_rng(seed)
-    tokens = draw.integers(0, resolved["vocab_size"], (batch_size, length))
-    ends = np.array([length, length // 4, *draw.integers(length // 2, length, batch_size)])[:batch_size]
-    mask = (np.arange(length) < ends[:, None]).astype(np.int64)
-    batch = {"input_ids": tokens, "attention_mask": mask}
-    if head == "sequence_classification":
-        return {**batch, "labels": draw.integers(0, resolved["num_labels"], batch_size)}
-    hidden = (draw.random(tokens.shape) < 0.1) | (mask == 0)
-    return {**batch, "labels": np.where(hidden, -100, tokens)}
 
 
 def devices(wanted: str) -> list[str]:

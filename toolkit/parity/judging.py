@@ -1,4 +1,4 @@
-"""The gate on trial: every fault of the catalogue must be caught and named, every harmless one let pass."""
+"""The gate on trial: every fault of the catalogue must be caught and named, no right port stopped."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from models.reformer import schema, weights
 from toolkit.parity import bundle
-from toolkit.parity.gate import GateRequest, run_workers, write_job
+from toolkit.parity.gate import run_gate, run_workers, write_job
 from toolkit.parity.mutants import REFORMER, Mutant
 from toolkit.parity.report import short_name
+from toolkit.parity.request import GateRequest
+from toolkit.parity.stress import KINDS, random_batch, stress_weights
 from toolkit.parity.verdict import first_at_fault, judge
 
 
@@ -68,6 +72,72 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
     label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
+
+
+def sweep(count: int, first_seed: int, console: Console) -> list[int]:
+    """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
+    alarms = []
+    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
+        for seed in range(first_seed, first_seed + count):
+            request = random_request(seed)
+            report = run_gate(request, Path(scratch), Console(quiet=True))
+            config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT)
+            outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"
+            worst = max(comparison.margin for comparison in report.verdict.comparisons if comparison.informative)
+            console.print(f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}", highlight=False, soft_wrap=True)
+            if not report.passed:
+                alarms.append(seed)
+    console.print(f"{len(alarms)} false alarms in {count} gates", highlight=False)
+    return alarms
+
+
+#: What varies most from gate to gate in a sweep, for the line that reports it.
+SWEPT = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
+
+
+def random_request(seed: int) -> GateRequest:
+    """A right port of a random shape: depth, width, length, chunks, hash rounds, dropout, head and kind of weights."""
+    draw = np.random.default_rng(seed)
+
+    def one_of(*values):
+        return values[draw.integers(len(values))]
+
+    head = one_of(*weights.HEADS)
+    chunk, heads, size = one_of(8, 16, 32), one_of(1, 2, 3), one_of(8, 16, 24)
+    hidden = one_of(24, 32, 64)
+    shape = [chunk, one_of(1, 2, 4, 8)]
+    config = {
+        "attn_layers": [one_of("local", "lsh") for _ in range(one_of(1, 2, 3, 4, 8))],
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "attention_head_size": size,
+        "feed_forward_size": one_of(16, 48, 128),
+        "axial_pos_embds": bool(draw.integers(4)),
+        "axial_pos_shape": shape,
+        "axial_pos_embds_dim": [8, hidden - 8],
+        "max_position_embeddings": shape[0] * shape[1],
+        "local_attn_chunk_length": chunk,
+        "lsh_attn_chunk_length": one_of(chunk, 2 * chunk) if shape[1] % 2 == 0 else chunk,
+        "local_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
+        "lsh_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
+        "num_hashes": one_of(1, 2, 4),
+        "hidden_dropout_prob": one_of(0.0, 0.05, 0.3),
+        "local_attention_probs_dropout_prob": one_of(0.0, 0.1),
+        "lsh_attention_probs_dropout_prob": one_of(0.0, 0.1),
+        "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
+        "is_decoder": head == "causal_lm",
+        "vocab_size": one_of(32, 320),
+        "num_labels": one_of(2, 7),
+    }
+    resolved = schema.resolve(config)
+    return GateRequest(
+        model="reformer",
+        head=head,
+        config=config,
+        weights=stress_weights(resolved, head, seed, one_of(*KINDS)),
+        batch=random_batch(config, head, one_of(1, 2, 4), shape[0] * shape[1], seed),
+        seed=seed,
+    )
 
 
 def print_trials(trials: Sequence[Trial], console: Console) -> None:

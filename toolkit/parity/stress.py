@@ -1,12 +1,14 @@
-"""Weights on which a fault cannot hide."""
+"""Weights and batches on which a fault cannot hide."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from models.reformer import schema
 from models.reformer.weights import generator, parameters
 
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -64,3 +66,20 @@ def _growth(config: Mapping, name: str) -> float:
     layer = re.fullmatch(r"reformer\.encoder\.layers\.(\d+)\..*\.output\.dense\.weight", name)
     depth = len(config["attn_layers"])
     return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, depth - 1)) if layer else 4.0
+
+
+def random_batch(
+    config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int
+) -> dict[str, np.ndarray]:
+    """Random tokens; every example after the first ends in padding (the second one for most of its length, so that some
+    positions see nothing but padding), and some labels are to be ignored."""
+    resolved = schema.resolve(config)
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, resolved["vocab_size"], (batch_size, length))
+    ends = np.array([length, length // 4, *draw.integers(length // 2, length, batch_size)])[:batch_size]
+    mask = (np.arange(length) < ends[:, None]).astype(np.int64)
+    batch = {"input_ids": tokens, "attention_mask": mask}
+    if head == "sequence_classification":
+        return {**batch, "labels": draw.integers(0, resolved["num_labels"], batch_size)}
+    hidden = (draw.random(tokens.shape) < 0.1) | (mask == 0)
+    return {**batch, "labels": np.where(hidden, -100, tokens)}
