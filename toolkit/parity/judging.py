@@ -21,6 +21,36 @@ from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import KINDS, random_batch, stress_weights
 from toolkit.parity.verdict import first_at_fault, judge
 
+#: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
+#: dropout everywhere, and an activation that does not commute with it.
+TRIAL_CONFIG = {
+    "attn_layers": ["local", "lsh", "local", "lsh"],
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "attention_head_size": 16,
+    "feed_forward_size": 48,
+    "axial_pos_shape": [8, 16],
+    "axial_pos_embds_dim": [8, 24],
+    "max_position_embeddings": 128,
+    "local_attn_chunk_length": 16,
+    "lsh_attn_chunk_length": 16,
+    "num_hashes": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "local_attention_probs_dropout_prob": 0.1,
+    "lsh_attention_probs_dropout_prob": 0.1,
+    "vocab_size": 64,
+    "num_labels": 3,
+}
+
+
+def trial_request(kind: str, seed: int, device: str = "cpu") -> GateRequest:
+    """The gate on :data:`TRIAL_CONFIG` with weights of a ``kind`` of :mod:`.stress`, and a batch with much padding."""
+    head = "sequence_classification"
+    weights_of_kind = stress_weights(schema.resolve(TRIAL_CONFIG), head, seed, kind)
+    batch = random_batch(TRIAL_CONFIG, head, 3, 128, seed)
+    return GateRequest("reformer", head, TRIAL_CONFIG, weights_of_kind, batch, ("float64",), device, seed=seed)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -84,7 +114,8 @@ def sweep(count: int, first_seed: int, console: Console) -> list[int]:
             config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT)
             outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"
             worst = max(comparison.margin for comparison in report.verdict.comparisons if comparison.informative)
-            console.print(f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}", highlight=False, soft_wrap=True)
+            line = f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}"
+            console.print(line, highlight=False, soft_wrap=True)
             if not report.passed:
                 alarms.append(seed)
     console.print(f"{len(alarms)} false alarms in {count} gates", highlight=False)
