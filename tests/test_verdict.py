@@ -111,6 +111,12 @@ def test_where_float32_has_saturated_float64s_own_noise_is_the_yardstick():
     assert not compare("output:a", saturated, measured(1e-4), "float64").passed
 
 
+def test_a_reference_that_is_not_finite_is_no_reason_to_pass(reference, candidate):
+    reference["tensors"]["output:b"]["noise"]["float32"][1] = None
+    findings = judge(reference, candidate).findings
+    assert {(f.verdict, f.name) for f in findings} == {("structure", "output:b")}
+
+
 def test_the_floor_is_a_few_units_of_the_tensors_own_scale_and_no_more():
     lucky = tensor(rms=1e-30, noise=0.0)
     assert compare("loss", lucky, measured(1e-46), "float64").passed

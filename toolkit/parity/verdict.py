@@ -155,7 +155,7 @@ def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) 
 
 
 def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4: equal in float64; in float32 a flip is excused where the two best buckets were too close to tell."""
+    """Verdict 4: a flip is excused only where the two best buckets were too close to tell in the dtype."""
     for module, flips in ours["flips"].items():
         name = f"buckets:{module}"
         if "shape" in flips:
@@ -174,7 +174,11 @@ def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) ->
 
 def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
     """Verdicts 2 and 3 on one tensor."""
-    if ours["rms"] is None or not _measured(theirs):
+    if not _measured(theirs):
+        message = "the reference itself is not finite here, in float64 or in a run that measures its noise"
+        verdict.findings.append(Finding("structure", name, message, dtype))
+        return
+    if ours["rms"] is None:
         return  # reported by structure
     comparison = compare(name, theirs, ours, dtype)
     verdict.comparisons.append(comparison)
