@@ -35,6 +35,11 @@ class _AddBias(PyLayer):
         return grad, _column_sums(grad.reshape([-1, grad.shape[-1]]))
 
 
+def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
+    """(..., width) plus (width,)."""
+    return _AddBias.apply(x, bias) if is_on_cpu(x) else x + bias
+
+
 class Linear(nn.Linear):
     """x W + b, with the bias's gradient as a matrix product."""
 
@@ -42,7 +47,7 @@ class Linear(nn.Linear):
         """(..., in) -> (..., out)."""
         if self.bias is None or not is_on_cpu(x):
             return super().forward(x)
-        return _AddBias.apply(paddle.matmul(x, self.weight), self.bias)
+        return add_bias(paddle.matmul(x, self.weight), self.bias)
 
 
 class _LayerNorm(PyLayer):
@@ -122,6 +127,11 @@ def masked_softmax(
         scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
     probabilities = F.softmax(scores)
     return (probabilities, paddle.logsumexp(scores, -1, keepdim=True)) if with_normaliser else probabilities
+
+
+def softmax(scores: paddle.Tensor) -> paddle.Tensor:
+    """Softmax over the last axis."""
+    return masked_softmax(scores, ())
 
 
 class _Keep(PyLayer):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import paddle
+from paddle import nn
 
 from models import ops
 
@@ -80,6 +81,17 @@ def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int
     if not training or p == 0.0:
         return x
     return _source.dropout(x, p, x.shape if mask_shape is None else list(mask_shape))
+
+
+class Dropout(nn.Layer):
+    """:func:`dropout` as a layer."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        return dropout(x, self.p, self.training)
 
 
 def normal(shape: Sequence[int], dtype: str, seed: int | None = None) -> paddle.Tensor:

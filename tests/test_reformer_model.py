@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 import pytest
 
-from models import randomness
+from models import losses, randomness
 from models.reformer import schema, weights
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import (
@@ -18,8 +18,8 @@ from models.reformer.modeling import (
     ReformerForMaskedLM,
     ReformerForSequenceClassification,
     ReformerModelWithLMHead,
-    cross_entropy,
 )
+from models.weights import to_paddle
 from toolkit.parity.stress import stress_weights
 
 
@@ -160,7 +160,7 @@ def test_the_loss_is_the_mean_over_the_labels_that_count():
     labels = np.array([1, -100, 3, -100, -100, 0])
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     expected = -np.mean([log_probabilities[i, labels[i]] for i in (0, 2, 5)])
-    assert float(cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(
+    assert float(losses.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor(labels))) == pytest.approx(
         expected, rel=1e-14
     )
 
@@ -188,7 +188,7 @@ def test_a_saved_folder_loads_again_to_the_last_bit(tiny_config, tmp_path):
 @pytest.mark.parametrize("head", list(CLASSES))
 def test_transformers_loads_a_saved_folder_and_gives_the_same_logits(tiny_config, tmp_path, head):
     """The port's float64 logits against the reference's, in a process of its own, in evaluation."""
-    config = {**tiny_config, "is_decoder": head == "causal_lm", "attn_layers": ["local", "local"]}
+    config = {**tiny_config, "is_decoder": head == "causal_lm", "attn_layers": ["local", "local"], "num_labels": 2}
     model = make(config, head=head)
     model.save_pretrained(tmp_path)
     script = (
@@ -198,13 +198,13 @@ def test_transformers_loads_a_saved_folder_and_gives_the_same_logits(tiny_config
         "model, found = kind.from_pretrained(folder, output_loading_info=True)\n"
         "assert not any(found.values()), found\n"
         "ids = torch.arange(128).reshape(2, 64) % 64\n"
-        "numpy.save(folder + '/logits.npy', model.double().eval()(ids).logits.detach().numpy())\n"
+        "numpy.save(folder + '/logits.npy', model.double().eval()(ids).to_tuple()[0].detach().numpy())\n"
     )
     done = subprocess.run([sys.executable, "-c", script, CLASSES[head].__name__, str(tmp_path)], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     ours = make(config, "float64", head)
     ours.eval()
-    logits = ours(paddle.arange(128).reshape([2, 64]) % 64).logits.numpy()
+    logits = ours(paddle.arange(128).reshape([2, 64]) % 64).to_tuple()[0].numpy()
     np.testing.assert_allclose(logits, np.load(tmp_path / "logits.npy"), rtol=1e-12, atol=1e-14)
 
 
@@ -273,9 +273,9 @@ def test_new_weights_depend_on_the_seed_alone(tiny_config):
 
 def test_every_parameter_of_the_port_has_a_role_and_every_role_a_parameter(tiny_config):
     for head, model in CLASSES.items():
-        config = ReformerConfig(**{**tiny_config, "is_decoder": head == "causal_lm"})
+        config = ReformerConfig(**{**tiny_config, "is_decoder": head == "causal_lm", "num_labels": 2})
         assert {n: p.shape for n, p in model(config).named_parameters()} == {
-            name: list(weights.to_paddle(np.empty(shape), role).shape)
+            name: list(to_paddle(np.empty(shape), role).shape)
             for name, (shape, role) in weights.parameters(config, head).items()
         }
 

@@ -8,6 +8,7 @@ _HOME = {
     "ReformerConfig": "config",
     "ReformerModel": "modeling",
     "ReformerForSequenceClassification": "modeling",
+    "ReformerForQuestionAnswering": "modeling",
     "ReformerForMaskedLM": "modeling",
     "ReformerModelWithLMHead": "modeling",
     "ByteTokenizer": "tokenizer",

@@ -8,20 +8,22 @@ reversible residual in :mod:`.reversible`.
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from paddlenlp.transformers import PretrainedModel
-from paddlenlp.transformers.model_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
-from safetensors.numpy import save_file
+from paddlenlp.transformers.model_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+)
 
-from models.hub import read_tensors, resolve_folder
+from models import losses
 from models.ops import LayerNorm, Linear
-from models.randomness import Replay, dropout
-from models.reformer import schema, weights
+from models.pretrained import Port
+from models.randomness import Dropout, Replay, dropout
+from models.reformer import schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.reversible import LayerRecord, run_reversible, run_traced
@@ -36,8 +38,6 @@ ACTIVATIONS = {
     "sigmoid": nn.Sigmoid,
 }
 
-IGNORED_LABEL = -100
-
 
 def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
     """``function`` applied to ``chunk_size`` positions at a time (0: all at once); it must treat positions alone.
@@ -50,19 +50,6 @@ def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
     if x.shape[1] % chunk_size:
         raise ValueError(f"a sequence of {x.shape[1]} positions is no multiple of the chunk size {chunk_size}")
     return paddle.concat([function(part) for part in x.split(x.shape[1] // chunk_size, axis=1)], axis=1)
-
-
-def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-    """The mean cross entropy over the labels that are not to be ignored.
-
-    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative.
-
-    Args:
-        logits: (N, classes).
-        labels: int64 (N,); ``IGNORED_LABEL`` is ignored.
-    """
-    losses = F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction="none")
-    return losses.sum() / (labels != IGNORED_LABEL).sum().astype(losses.dtype)
 
 
 class AxialPositionEmbeddings(nn.Layer):
@@ -244,50 +231,11 @@ class ReformerEncoder(nn.Layer):
         return dropout(normed, self.config.hidden_dropout_prob, self.training)
 
 
-class ReformerPretrainedModel(PretrainedModel):
-    """Loading and saving in Hugging Face's layout, for every Reformer model."""
+class ReformerPretrainedModel(Port):
+    """What every Reformer model has in common."""
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
-    #: The head's name in :mod:`.weights`; None for the bare body.
-    head: str | None = None
-
-    def _init_weights(self, layer: nn.Layer) -> None:
-        """New weights (see :func:`.weights.initial_weights`), with a seed from Paddle's generator."""
-        if layer is self and self.head is not None:
-            seed = int(paddle.randint(0, 2**31 - 1, [1]))
-            weights.load(self, weights.initial_weights(self.config, self.head, seed))
-
-    @classmethod
-    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_, seed: int = 0, **overrides):
-        """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors).
-
-        Args:
-            folder_or_id: a folder, or a repository's name on the hub.
-            seed: for the parameters of a head that the checkpoint does not have; they are listed in ``.new_weights``.
-            overrides: configuration keys.
-
-        Raises:
-            FileNotFoundError: no such folder or repository, or no safetensors in it.
-            models.reformer.weights.WeightsError: the weights do not fit one to one.
-        """
-        config = ReformerConfig.from_pretrained(folder_or_id, **overrides)
-        model = cls(config)
-        found = weights.select(read_tensors(resolve_folder(folder_or_id)), config, cls.head)
-        new = weights.initial_weights(config, cls.head, seed)
-        model.new_weights = [name for name in new if name not in found]
-        weights.load(model, {**new, **found})
-        return model
-
-    def save_pretrained(self, save_dir: str | os.PathLike, *_, **__) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into ``save_dir``, as ``transformers`` reads them."""
-        folder = Path(save_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.config.architectures = [REFERENCE_CLASSES[self.head]]
-        self.config.save_pretrained(folder)
-        partial = folder / "model.safetensors.partial"
-        save_file(dict(weights.dump(self)), partial, metadata={"format": "pt"})
-        os.replace(partial, folder / "model.safetensors")
 
 
 class ReformerModel(ReformerPretrainedModel):
@@ -348,21 +296,11 @@ class ReformerClassificationHead(nn.Layer):
         return self.out_proj(self.dropout(paddle.tanh(self.dense(first))))
 
 
-class Dropout(nn.Layer):
-    """Dropout as a layer."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
-        return dropout(x, self.p, self.training)
-
-
 class ReformerForSequenceClassification(ReformerPretrainedModel):
     """A label, several labels or a number for a whole text."""
 
     head = "sequence_classification"
+    architecture = "ReformerForSequenceClassification"
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -380,20 +318,46 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
             ``logits`` (B, labels) and, given labels, the mean ``loss``.
         """
         logits = self.classifier(self.reformer(input_ids, attention_mask).last_hidden_state)
-        loss = None if labels is None else self.loss(logits, labels)
+        loss = None if labels is None else losses.classification(self.config, logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
-    def loss(self, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-        """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels."""
-        if self.config.problem_type is None:
-            whole = labels.dtype in (paddle.int64, paddle.int32)
-            several = "single_label_classification" if whole else "multi_label_classification"
-            self.config.problem_type = "regression" if self.config.num_labels == 1 else several
-        if self.config.problem_type == "regression":
-            return F.mse_loss(logits.reshape(labels.shape), labels)
-        if self.config.problem_type == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits, labels)
-        return cross_entropy(logits, labels.flatten())
+
+class ReformerForQuestionAnswering(ReformerPretrainedModel):
+    """Where in a text an answer begins and ends."""
+
+    head = "question_answering"
+    architecture = "ReformerForQuestionAnswering"
+
+    def __init__(self, config: ReformerConfig) -> None:
+        if config.num_labels != 2:
+            raise schema.ConfigError("num_labels", f"{config.num_labels}; an answer has two ends, first and last: 2")
+        super().__init__(config)
+        self.reformer = ReformerModel(config)
+        self.qa_outputs = Linear(2 * config.hidden_size, 2)
+
+    def forward(
+        self, input_ids, attention_mask=None, start_positions=None, end_positions=None
+    ) -> QuestionAnsweringModelOutput:
+        """Score every position as the first and as the last of the answer.
+
+        Args:
+            input_ids, attention_mask: as :meth:`ReformerModel.forward`.
+            start_positions, end_positions: int64 (B,); one at or beyond T is ignored, one below 0 counts as 0.
+
+        Returns:
+            ``start_logits``, ``end_logits`` (B, T) and, given positions, ``loss``, half of each one's mean.
+        """
+        scores = self.qa_outputs(self.reformer(input_ids, attention_mask).last_hidden_state)
+        start_logits, end_logits = scores[:, :, 0], scores[:, :, 1]
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = scores.shape[1]
+            parts = [
+                losses.cross_entropy(logits, positions.flatten().clip(0, length), ignored=length)
+                for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
+            ]
+            loss = (parts[0] + parts[1]) / 2
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
 class ReformerLMHead(nn.Layer):
@@ -430,7 +394,7 @@ class _ReformerLM(ReformerPretrainedModel):
         logits = self.lm_head(self.reformer(input_ids, attention_mask).last_hidden_state)
         loss = None
         if labels is not None:
-            loss = cross_entropy(logits.reshape([-1, logits.shape[-1]]), self.targets(labels).flatten())
+            loss = losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), self.targets(labels).flatten())
         return MaskedLMOutput(loss=loss, logits=logits)
 
     def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
@@ -442,6 +406,7 @@ class ReformerForMaskedLM(_ReformerLM):
     """Predicts masked tokens; attends both ways."""
 
     head = "masked_lm"
+    architecture = "ReformerForMaskedLM"
 
     def __init__(self, config: ReformerConfig) -> None:
         if config.is_decoder:
@@ -453,6 +418,7 @@ class ReformerModelWithLMHead(_ReformerLM):
     """Predicts the next token; attends to the past."""
 
     head = "causal_lm"
+    architecture = "ReformerModelWithLMHead"
 
     def __init__(self, config: ReformerConfig) -> None:
         if not config.is_decoder:
@@ -460,12 +426,16 @@ class ReformerModelWithLMHead(_ReformerLM):
         super().__init__(config)
 
     def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
-        """The labels one position earlier; the last position has nothing to predict."""
-        return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
+        return losses.next_tokens(labels)
 
 
-#: The port's class for each head, and the name of the reference's.
+#: The port's class for each head.
 CLASSES = {
-    model.head: model for model in (ReformerForSequenceClassification, ReformerModelWithLMHead, ReformerForMaskedLM)
+    model.head: model
+    for model in (
+        ReformerForSequenceClassification,
+        ReformerForQuestionAnswering,
+        ReformerModelWithLMHead,
+        ReformerForMaskedLM,
+    )
 }
-REFERENCE_CLASSES = {head: model.__name__ for head, model in CLASSES.items()}

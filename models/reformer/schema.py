@@ -1,15 +1,23 @@
 """Every key of a Reformer ``config.json``: what it may be, what it is by default, and what becomes of it here.
 
-Plain Python, so that a recipe can be checked without importing Paddle. A key is *honoured* (``DEFAULTS``), *inert*
-(``INERT``: the reference stores it and computes nothing from it), or rejected by name.
+A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.schema`).
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from models.schema import (
+    ConfigError,
+    check_not_negative,
+    check_probabilities,
+    check_problem_type,
+    check_whole,
+    merge,
+    settle_labels,
+)
 
 #: Honoured keys and their defaults: those of ``transformers.ReformerConfig``.
 DEFAULTS: dict[str, Any] = {
@@ -99,7 +107,6 @@ ONLY = {
 }
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
-PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 _POSITIVE = [
     "attention_head_size",
@@ -125,31 +132,13 @@ _COUNTS = [
 _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
 
-class ConfigError(ValueError):
-    """A key that is unknown, unsupported or of a wrong value. ``key`` names it."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(f"{key}: {message}")
-        self.key = key
-        self.message = message
-
-
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     """The honoured keys with their values: the given ones over :data:`DEFAULTS`, checked.
 
     Raises:
         ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
     """
-    config = dict(DEFAULTS)
-    for key, value in given.items():
-        if key in ONLY:
-            if value not in (ONLY[key], None):
-                raise ConfigError(key, f"{value!r} is not supported; only {ONLY[key]!r} is")
-        elif key in DEFAULTS:
-            config[key] = list(value) if isinstance(value, tuple) else value
-        elif key not in INERT:
-            close = difflib.get_close_matches(key, DEFAULTS, n=1)
-            raise ConfigError(key, "unknown key" + (f", did you mean {close[0]}?" if close else ""))
+    config = merge(given, DEFAULTS, ONLY, INERT)
     _check_layers(config)
     for kind in {"local", "lsh"} - set(config["attn_layers"]):  # published files have nulls for a kind they do not use
         config.update({k: DEFAULTS[k] for k in config if k.startswith(f"{kind}_") and config[k] is None})
@@ -157,7 +146,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_buckets(config)
     _check_positions(config)
     config["num_hidden_layers"] = len(config["attn_layers"])
-    _settle_labels(config)
+    settle_labels(config)
     return config
 
 
@@ -197,20 +186,13 @@ def _factor(length: int) -> list[int]:
 
 
 def _check_values(config: Mapping[str, Any]) -> None:
-    for key in _POSITIVE + _COUNTS:
-        least = 1 if key in _POSITIVE else 0
-        if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < least:
-            raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
-    for key in _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None):
-        if not isinstance(config[key], (int, float)) or not 0 <= config[key] < 1:
-            raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
-    for key in ("layer_norm_eps", "initializer_range", "axial_norm_std"):
-        if not isinstance(config[key], (int, float)) or config[key] < 0:
-            raise ConfigError(key, f"{config[key]!r} should be a number, 0 or more")
+    check_whole(config, _POSITIVE, 1)
+    check_whole(config, _COUNTS, 0)
+    check_probabilities(config, _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None))
+    check_not_negative(config, ("layer_norm_eps", "initializer_range", "axial_norm_std"))
+    check_problem_type(config)
     if config["hidden_act"] not in ACTIVATIONS:
         raise ConfigError("hidden_act", f"{config['hidden_act']!r} is none of {', '.join(ACTIVATIONS)}")
-    if config["problem_type"] not in PROBLEM_TYPES:
-        raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
     if config["tie_word_embeddings"]:
         raise ConfigError("tie_word_embeddings", "Reformer's output layer is twice as wide as its embedding; set false")
 
@@ -242,16 +224,3 @@ def _check_positions(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
         )
-
-
-def _settle_labels(config: dict[str, Any]) -> None:
-    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
-    if config["id2label"] is not None:
-        config["id2label"] = {int(index): name for index, name in config["id2label"].items()}
-        count = len(config["id2label"])
-        if config["num_labels"] not in (None, count):
-            raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
-    count = config["num_labels"] or len(config["id2label"] or "ab")
-    config["num_labels"] = count
-    config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
-    config["label2id"] = {name: index for index, name in config["id2label"].items()}

@@ -187,13 +187,15 @@ class Step:
         return restore
 
     def _measure_gradients(self, measure) -> None:
-        table = self.weights.parameters(self.model.config, self.model.head)
+        from models import weights
+
+        table = self.model.table
         if self.embedded.grad is not None:
             measure("gradient:reformer.embeddings", self.embedded.grad.numpy())
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 role = table[name].role if name in table else "unknown"
-                measure(f"gradient:{name}", self.weights.to_paddle(parameter.grad.numpy(), role))
+                measure(f"gradient:{name}", weights.to_paddle(parameter.grad.numpy(), role))
         self.model.clear_gradients()
 
     def parameter_errors(self) -> dict[str, float]:

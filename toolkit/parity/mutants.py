@@ -48,12 +48,13 @@ class Mutant:
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import ops, randomness
-    from models.reformer import attention, modeling, reversible, rows, weights
+    from models import losses, ops, randomness, weights
+    from models.reformer import attention, modeling, reversible, rows
 
     return SimpleNamespace(
         paddle=paddle,
         ops=ops,
+        losses=losses,
         randomness=randomness,
         attention=attention,
         modeling=modeling,
@@ -221,18 +222,18 @@ def _embedding_scaled(port):
 
 
 def _label_smoothing(port):
-    plain = port.modeling.cross_entropy
+    plain = port.losses.cross_entropy
 
     def smoothed(logits, labels):
         uniform = -port.paddle.nn.functional.log_softmax(logits).mean()
         return 0.999 * plain(logits, labels) + 0.001 * uniform
 
-    return [(port.modeling, "cross_entropy", smoothed)]
+    return [(port.losses, "cross_entropy", smoothed)]
 
 
 def _sum_over_mean(port):
-    plain = port.modeling.cross_entropy
-    return [(port.modeling, "cross_entropy", lambda logits, labels: plain(logits, labels) * labels.shape[0])]
+    plain = port.losses.cross_entropy
+    return [(port.losses, "cross_entropy", lambda logits, labels: plain(logits, labels) * labels.shape[0])]
 
 
 def _look(port, kind, **values):

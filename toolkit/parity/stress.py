@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from models.reformer import schema
-from models.reformer.weights import generator, parameters
+from models.reformer.weights import parameters
+from models.weights import generator
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 

@@ -1,0 +1,14 @@
+"""Configuration of the CTRL port: Hugging Face's keys (:mod:`.schema`)."""
+
+from __future__ import annotations
+
+from models.pretrained import PortConfig
+
+
+class CTRLConfig(PortConfig):
+    """The keys of ``transformers.CTRLConfig``."""
+
+    model_type = "ctrl"
+
+
+CONFIG_CLASS = CTRLConfig

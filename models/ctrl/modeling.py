@@ -1,0 +1,305 @@
+"""CTRL in Paddle: a pre-norm transformer decoder over sinusoidal positions, and its heads.
+
+Keskar, McCann, Varshney, Xiong, Socher 2019, "CTRL: A Conditional Transformer Language Model for Controllable
+Generation". Written from the paper and from the behaviour of Hugging Face's implementation, whose parameter and
+configuration names it keeps, and what it does beside the paper: masks are added (-1e4 for the future, the lowest number
+for padding), and ``layer_norm_epsilon`` is that of the last norm alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle import nn
+from paddle.distributed.fleet.utils import recompute
+from paddlenlp.transformers.model_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithCrossAttentions,
+    SequenceClassifierOutput,
+)
+
+from models import losses
+from models.ctrl import schema
+from models.ctrl.config import CTRLConfig
+from models.ops import LayerNorm, Linear, add_bias, softmax
+from models.pretrained import Port
+from models.randomness import Dropout
+
+#: Epsilon of the norms inside a layer; the reference has it as a constant.
+LAYER_EPSILON = 1e-6
+#: Added to the scores of positions that lie ahead.
+FUTURE = -1e4
+
+#: A layer's keys and values, (B, heads, T, depth) each.
+Cache = tuple[paddle.Tensor, paddle.Tensor]
+
+
+def position_table(positions: int, width: int) -> np.ndarray:
+    """Sinusoids (Vaswani et al. 2017, section 3.5), all sines before all cosines: float32 (positions, width).
+
+    The reference computes the table in float32 whatever the model's dtype, and so each step here ends in float32: the
+    frequencies, the angles, the sines. Each step is rounded correctly; torch's own are off by a unit in the last place
+    here and there, in places that differ from one kind of processor to another.
+    """
+    exponents = (np.arange(0, width, 2) / np.float32(width)).astype(np.float32)
+    rates = np.float32(1) / np.power(10000.0, exponents.astype(np.float64)).astype(np.float32)
+    angles = (np.arange(positions, dtype=np.float32)[:, None] * rates).astype(np.float64)  # (positions, width / 2)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def attention_bias(past: int, length: int, attention_mask: paddle.Tensor | None, dtype: str) -> paddle.Tensor:
+    """What is added to the scores of ``length`` queries that follow ``past`` positions.
+
+    Args:
+        attention_mask: (B, past + length), 0 for padding; None where there is none.
+
+    Returns:
+        (length, past + length), or (B, 1, length, past + length) with a mask.
+    """
+    total = past + length
+    bias = np.triu(np.full([total, total], FUTURE, dtype), 1)[past:]
+    if attention_mask is None:
+        return paddle.to_tensor(bias)
+    padding = (1.0 - attention_mask.astype(dtype)) * float(np.finfo(dtype).min)
+    return paddle.to_tensor(bias) + padding.unsqueeze([1, 2])
+
+
+class MultiHeadAttention(nn.Layer):
+    """Causal self-attention (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        self.depth = config.n_embd // config.n_head
+        self.Wq = Linear(config.n_embd, config.n_embd)
+        self.Wk = Linear(config.n_embd, config.n_embd)
+        self.Wv = Linear(config.n_embd, config.n_embd)
+        self.dense = Linear(config.n_embd, config.n_embd)
+
+    def forward(
+        self, hidden_states: paddle.Tensor, bias: paddle.Tensor, past: Cache | None = None
+    ) -> tuple[paddle.Tensor, Cache]:
+        """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
+
+        Args:
+            bias: as :func:`attention_bias` gives it.
+            past: the keys and values of earlier positions.
+        """
+        query = self._split(self.Wq(hidden_states))
+        key, value = self._split(self.Wk(hidden_states)), self._split(self.Wv(hidden_states))
+        if past is not None:
+            key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
+        scores = paddle.matmul(query, key, transpose_y=True) / math.sqrt(self.depth)  # (B, heads, T, past + T)
+        context = paddle.matmul(softmax(scores + bias), value)  # (B, heads, T, depth)
+        return self.dense(context.transpose([0, 2, 1, 3]).reshape(hidden_states.shape)), (key, value)
+
+    def _split(self, x: paddle.Tensor) -> paddle.Tensor:
+        """(B, T, n_embd) -> (B, heads, T, depth)."""
+        return x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3])
+
+
+class EncoderLayer(nn.Layer):
+    """Norm and attention, norm and feed-forward, each added to what came in (section 3 of the paper)."""
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__()
+        self.multi_head_attention = MultiHeadAttention(config)
+        self.ffn = nn.Sequential(Linear(config.n_embd, config.dff), nn.ReLU(), Linear(config.dff, config.n_embd))
+        self.layernorm1 = LayerNorm(config.n_embd, epsilon=LAYER_EPSILON)
+        self.layernorm2 = LayerNorm(config.n_embd, epsilon=LAYER_EPSILON)
+        self.dropout1 = Dropout(config.resid_pdrop)
+        self.dropout2 = Dropout(config.resid_pdrop)
+
+    def forward(
+        self, hidden_states: paddle.Tensor, bias: paddle.Tensor, past: Cache | None = None
+    ) -> tuple[paddle.Tensor, Cache]:
+        """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
+        attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
+        hidden_states = hidden_states + self.dropout1(attended)
+        return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present
+
+
+class CTRLPretrainedModel(Port):
+    """What every CTRL model has in common."""
+
+    config_class = CTRLConfig
+    base_model_prefix = "transformer"
+
+
+class CTRLModel(CTRLPretrainedModel):
+    """Embeddings and layers, without a head.
+
+    Attributes:
+        enable_recompute: in training, compute each layer a second time in the backward in place of keeping its
+            activations (Chen et al. 2016); PaddleNLP's Trainer sets it.
+    """
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__(config)
+        self.w = nn.Embedding(config.vocab_size, config.n_embd)
+        self.dropout = Dropout(config.embd_pdrop)
+        self.h = nn.LayerList([EncoderLayer(config) for _ in range(config.n_layer)])
+        self.layernorm = LayerNorm(config.n_embd, epsilon=config.layer_norm_epsilon)
+        self.pos_encoding = position_table(config.n_positions, config.n_embd)
+        self.enable_recompute = False
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.w
+
+    def embed(
+        self, input_ids: paddle.Tensor, position_ids: paddle.Tensor, token_type_ids: paddle.Tensor | None = None
+    ) -> paddle.Tensor:
+        """(B, T) -> (B, T, n_embd): tokens scaled by sqrt(n_embd), plus positions, through dropout."""
+        scale = math.sqrt(self.config.n_embd)
+        embedded = self.w(input_ids) * scale
+        table = paddle.to_tensor(self.pos_encoding).astype(embedded.dtype)
+        embedded = embedded + F.embedding(position_ids, table)
+        if token_type_ids is not None:
+            embedded = embedded + self.w(token_type_ids) * scale
+        return self.dropout(embedded)
+
+    def forward(
+        self,
+        input_ids: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        position_ids: paddle.Tensor | None = None,
+        token_type_ids: paddle.Tensor | None = None,
+        past_key_values: Sequence[Cache] | None = None,
+        use_cache: bool = False,
+    ) -> BaseModelOutputWithPast:
+        """Run the body.
+
+        Args:
+            input_ids: int64 (B, T).
+            attention_mask: (B, past + T), 0 for padding; all 1 if absent. A query that sees nothing but padding
+                attends to all positions alike, those ahead among them, as in the reference.
+            position_ids: int64 (B or 1, T); past, past + 1, ... if absent.
+            token_type_ids: int64 (B, T), tokens whose embedding is added.
+            past_key_values: what an earlier call returned: its positions come before these.
+            use_cache: return ``past_key_values`` for a later call.
+
+        Returns:
+            ``last_hidden_state`` (B, T, n_embd), and ``past_key_values`` if asked for.
+
+        Raises:
+            ValueError: more positions than ``n_positions``.
+        """
+        length, past = input_ids.shape[1], past_key_values[0][0].shape[2] if past_key_values else 0
+        if position_ids is None:
+            if past + length > self.config.n_positions:
+                raise ValueError(f"{past + length} positions are more than n_positions {self.config.n_positions}")
+            position_ids = paddle.arange(past, past + length).unsqueeze(0)
+        hidden_states = self.embed(input_ids, position_ids, token_type_ids)
+        bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
+        presents = []
+        for index, layer in enumerate(self.h):
+            if self.enable_recompute and self.training and not use_cache:
+                # The hidden states alone: with the cache beside them Paddle 3.3.1 ends in a segmentation fault.
+                hidden_states = recompute(lambda x, layer=layer: layer(x, bias)[0], hidden_states)
+                continue
+            hidden_states, present = layer(hidden_states, bias, past_key_values[index] if past else None)
+            presents.append(present)
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.layernorm(hidden_states), past_key_values=presents if use_cache else None
+        )
+
+
+class LMHead(nn.Layer):
+    """Scores for every token of the vocabulary, by the embedding or by a weight of its own."""
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__()
+        if not config.tie_word_embeddings:
+            self.weight = self.create_parameter([config.vocab_size, config.n_embd])
+        self.bias = self.create_parameter([config.vocab_size], is_bias=True)
+
+    def forward(self, hidden_states: paddle.Tensor, embedding: paddle.Tensor) -> paddle.Tensor:
+        """(B, T, n_embd) -> (B, T, vocabulary); ``embedding`` is the weight unless the layer has its own."""
+        weight = getattr(self, "weight", embedding)
+        return add_bias(paddle.matmul(hidden_states, weight, transpose_y=True), self.bias)
+
+
+class CTRLLMHeadModel(CTRLPretrainedModel):
+    """Predicts the next token."""
+
+    head = "causal_lm"
+    architecture = "CTRLLMHeadModel"
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__(config)
+        self.transformer = CTRLModel(config)
+        self.lm_head = LMHead(config)
+
+    def forward(
+        self, input_ids, attention_mask=None, labels=None, position_ids=None, token_type_ids=None, **cache
+    ) -> CausalLMOutputWithCrossAttentions:
+        """Score every token.
+
+        Args:
+            labels: int64 (B, T), those of the same positions; -100 is ignored. They are shifted here.
+            cache, and the others: as :meth:`CTRLModel.forward`.
+
+        Returns:
+            ``logits`` (B, T, vocabulary), given labels the mean ``loss`` over those that are not ignored, and
+            ``past_key_values`` if asked for.
+        """
+        body = self.transformer(input_ids, attention_mask, position_ids, token_type_ids, **cache)
+        logits, loss = self.score(body.last_hidden_state, labels)
+        return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
+
+    def score(
+        self, hidden_states: paddle.Tensor, labels: paddle.Tensor | None
+    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        """Logits and loss from the body's output."""
+        logits = self.lm_head(hidden_states, self.transformer.w.weight)
+        if labels is None:
+            return logits, None
+        targets = losses.next_tokens(labels).flatten()
+        return logits, losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), targets)
+
+
+class CTRLForSequenceClassification(CTRLPretrainedModel):
+    """A label, several labels or a number for a whole text, read at its last token."""
+
+    head = "sequence_classification"
+    architecture = "CTRLForSequenceClassification"
+
+    def __init__(self, config: CTRLConfig) -> None:
+        super().__init__(config)
+        self.transformer = CTRLModel(config)
+        self.classifier = Linear(config.n_embd, config.num_labels, bias_attr=False)
+
+    def forward(self, input_ids, attention_mask=None, labels=None, position_ids=None) -> SequenceClassifierOutput:
+        """Classify.
+
+        Args:
+            input_ids, attention_mask, position_ids: as :meth:`CTRLModel.forward`.
+            labels: as :func:`models.losses.classification`.
+
+        Returns:
+            ``logits`` (B, labels) at the last token that is not ``pad_token_id``, and, given labels, the ``loss``.
+
+        Raises:
+            models.schema.ConfigError: several texts, and no ``pad_token_id`` to tell their ends by.
+        """
+        padding = self.config.pad_token_id
+        if padding is None and input_ids.shape[0] > 1:
+            raise schema.ConfigError("pad_token_id", "not set: where each of several texts ends cannot be told")
+        scores = self.classifier(self.transformer(input_ids, attention_mask, position_ids).last_hidden_state)
+        logits = scores[:, -1] if padding is None else _at_last(scores, input_ids != padding)
+        loss = None if labels is None else losses.classification(self.config, logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def _at_last(scores: paddle.Tensor, kept: paddle.Tensor) -> paddle.Tensor:
+    """(B, T, labels) -> (B, labels), at each row's last position that is kept (the first, if none is)."""
+    last = (kept.astype("int64") * paddle.arange(kept.shape[1])).argmax(axis=1)
+    return paddle.take_along_axis(scores, last.reshape([-1, 1, 1]), axis=1, broadcast=True)[:, 0]
+
+
+#: The port's class for each head.
+CLASSES = {model.head: model for model in (CTRLLMHeadModel, CTRLForSequenceClassification)}

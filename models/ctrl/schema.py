@@ -1,0 +1,139 @@
+"""Every key of a CTRL ``config.json``: what it may be, what it is by default, and what becomes of it here.
+
+A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.schema`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.schema import (
+    ConfigError,
+    check_not_negative,
+    check_probabilities,
+    check_problem_type,
+    check_whole,
+    merge,
+    settle_labels,
+)
+
+#: Honoured keys and their defaults: those of ``transformers.CTRLConfig``.
+DEFAULTS: dict[str, Any] = {
+    "dff": 8192,
+    "embd_pdrop": 0.1,
+    "id2label": None,
+    "initializer_range": 0.02,
+    "label2id": None,
+    "layer_norm_epsilon": 1e-6,
+    "n_embd": 1280,
+    "n_head": 16,
+    "n_layer": 48,
+    "n_positions": 256,
+    "num_labels": None,
+    "pad_token_id": None,
+    "problem_type": None,
+    "resid_pdrop": 0.1,
+    "tie_word_embeddings": True,
+    "vocab_size": 246534,
+}
+
+#: Other names that the reference has for honoured keys.
+SYNONYMS = {
+    "max_position_embeddings": "n_positions",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+
+#: Keys that stand in published ``config.json`` files and change nothing in the reference's computation: it has no
+#: dropout of attention probabilities, and every generation setting is given at the call.
+INERT = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "attn_pdrop",
+        "bos_token_id",
+        "decoder_start_token_id",
+        "do_sample",
+        "dtype",
+        "eos_token_id",
+        "finetuning_task",
+        "from_tf",
+        "is_decoder",
+        "is_encoder_decoder",
+        "max_length",
+        "model_type",
+        "n_ctx",
+        "name_or_path",
+        "num_beams",
+        "output_past",
+        "prefix",
+        "repetition_penalty",
+        "sep_token_id",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "temperature",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+
+#: Keys that would change the computation if they were set, with the one value under which they do not.
+ONLY = {
+    "pruned_heads": {},
+    "output_hidden_states": False,
+    "output_attentions": False,
+    "add_cross_attention": False,
+    "return_dict": True,
+    "gradient_checkpointing": False,
+    "torchscript": False,
+    "use_bfloat16": False,
+    "quantization_config": None,
+}
+
+
+def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The honoured keys with their values: the given ones over :data:`DEFAULTS`, checked.
+
+    Raises:
+        ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
+    """
+    config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
+    check_whole(config, ("dff", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"), 1)
+    if config["pad_token_id"] is not None:
+        check_whole(config, ("pad_token_id",), 0)
+    check_probabilities(config, ("embd_pdrop", "resid_pdrop"))
+    check_not_negative(config, ("layer_norm_epsilon", "initializer_range"))
+    check_problem_type(config)
+    if config["n_embd"] % 2:
+        raise ConfigError("n_embd", f"{config['n_embd']} is odd: half of the position table is sines, half cosines")
+    if config["n_embd"] % config["n_head"]:
+        raise ConfigError("n_head", f"{config['n_head']} heads do not divide n_embd = {config['n_embd']}")
+    if not isinstance(config["tie_word_embeddings"], bool):
+        raise ConfigError("tie_word_embeddings", f"{config['tie_word_embeddings']!r} should be true or false")
+    settle_labels(config)
+    return config
+
+
+def _first_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for key, value in given.items():
+        name = SYNONYMS.get(key, key)
+        if keys.setdefault(name, value) != value:
+            raise ConfigError(key, f"{value!r} contradicts {name}: {keys[name]!r}, which is the same key")
+    return keys
+
+
+def check_training_length(config: Mapping[str, Any], length: int) -> None:
+    """Raise :class:`ConfigError` unless the model can be trained on sequences of ``length`` tokens."""
+    if length > config["n_positions"]:
+        raise ConfigError("n_positions", f"{config['n_positions']} is less than {length}")

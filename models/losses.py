@@ -1,0 +1,45 @@
+"""Losses that the reference computes and Paddle has not, or has differently."""
+
+from __future__ import annotations
+
+import paddle
+import paddle.nn.functional as F
+
+IGNORED_LABEL = -100
+
+
+def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = IGNORED_LABEL) -> paddle.Tensor:
+    """The mean cross entropy over the labels that are not to be ignored.
+
+    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative.
+
+    Args:
+        logits: (N, classes).
+        labels: int64 (N,); ``ignored`` is left out.
+    """
+    losses = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="none")
+    return losses.sum() / (labels != ignored).sum().astype(losses.dtype)
+
+
+def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
+    """The labels (B, T) one position earlier: what each position is to predict. The last has nothing to."""
+    return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
+
+
+def classification(config, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+    """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels.
+
+    Args:
+        config: with ``problem_type`` and ``num_labels``.
+        logits: (B, labels).
+        labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number.
+    """
+    if config.problem_type is None:
+        whole = labels.dtype in (paddle.int64, paddle.int32)
+        several = "single_label_classification" if whole else "multi_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else several
+    if config.problem_type == "regression":
+        return F.mse_loss(logits.reshape(labels.shape), labels)
+    if config.problem_type == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(logits, labels)
+    return cross_entropy(logits, labels.flatten())

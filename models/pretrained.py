@@ -1,0 +1,125 @@
+"""What every port has in common: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import paddle
+from huggingface_hub.serialization import split_state_dict_into_shards_factory
+from paddle import nn
+from paddlenlp.transformers import PretrainedConfig, PretrainedModel
+from safetensors.numpy import save_file
+
+from models.families import part
+from models.hub import read_tensors, resolve_folder
+from models.weights import Parameter, dump, load
+
+#: A checkpoint larger than this is saved in several files, as transformers does.
+SHARD_BYTES = 5 * 10**9
+
+
+class PortConfig(PretrainedConfig):
+    """Hugging Face's configuration keys of a family, each one honoured or rejected by name, plus the port's settings.
+
+    Raises:
+        models.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
+    """
+
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**part(self.model_type, "schema").resolve(keys))
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, **overrides: Any):
+        """The configuration in a Hugging Face folder or hub repository, with ``overrides`` on top.
+
+        Raises:
+            FileNotFoundError: no ``config.json`` there.
+            models.schema.ConfigError: as the constructor.
+        """
+        with open(resolve_folder(folder_or_id) / "config.json") as file:
+            stored = json.load(file)
+        if "num_labels" in overrides or "id2label" in overrides:
+            stored = {key: value for key, value in stored.items() if key not in ("num_labels", "id2label", "label2id")}
+        return cls(**{**stored, **overrides})
+
+    def to_hf(self) -> dict[str, Any]:
+        """The honoured keys as a Hugging Face ``config.json`` holds them."""
+        defaults = part(self.model_type, "schema").DEFAULTS
+        keys = {key: getattr(self, key) for key in defaults if key != "num_labels"}
+        keys["id2label"] = {str(index): name for index, name in self.id2label.items()}
+        return {**keys, "model_type": self.model_type}
+
+    def save_pretrained(self, folder: str | os.PathLike, **_: Any) -> None:
+        """Write ``config.json`` into ``folder``, in Hugging Face's form."""
+        keys = {**self.to_hf(), "architectures": self.architectures}
+        Path(folder, "config.json").write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
+
+
+class Port(PretrainedModel):
+    """A model whose parameters are named, shaped and saved as Hugging Face's."""
+
+    #: The head's name in the family's :mod:`weights`; None for the bare body.
+    head: str | None = None
+    #: The name of the reference's class, for ``config.json``.
+    architecture: str = ""
+
+    @property
+    def table(self) -> dict[str, Parameter]:
+        """The parameters that the model is to have, by name."""
+        return part(self.config.model_type, "weights").parameters(self.config, self.head)
+
+    def _init_weights(self, layer: nn.Layer) -> None:
+        """New weights (the family's ``initial_weights``), with a seed from Paddle's generator."""
+        if layer is self and self.head is not None:
+            seed = int(paddle.randint(0, 2**31 - 1, [1]))
+            load(self, part(self.config.model_type, "weights").initial_weights(self.config, self.head, seed))
+
+    @classmethod
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_, seed: int = 0, **overrides):
+        """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
+
+        Args:
+            folder_or_id: a folder, or a repository's name on the hub.
+            seed: for the parameters of a head that the checkpoint does not have; they are listed in ``.new_weights``.
+            overrides: configuration keys.
+
+        Raises:
+            FileNotFoundError: no such folder or repository, or no safetensors in it.
+            models.weights.WeightsError: the weights do not fit one to one.
+        """
+        config = cls.config_class.from_pretrained(folder_or_id, **overrides)
+        weights = part(config.model_type, "weights")
+        model = cls(config)
+        found = weights.select(read_tensors(resolve_folder(folder_or_id)), config, cls.head)
+        new = weights.initial_weights(config, cls.head, seed) if len(found) < len(model.table) else {}
+        model.new_weights = [name for name in new if name not in found]
+        load(model, {**new, **found})
+        return model
+
+    def save_pretrained(self, save_dir: str | os.PathLike, *_, shard_bytes: int = SHARD_BYTES, **__) -> None:
+        """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them.
+
+        Args:
+            shard_bytes: weights of more bytes are split into several files with an index.
+        """
+        folder = Path(save_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config.architectures = [self.architecture]
+        self.config.save_pretrained(folder)
+        weights = dict(dump(self))
+        plan = split_state_dict_into_shards_factory(
+            weights,
+            get_storage_size=lambda value: value.nbytes,
+            filename_pattern="model{suffix}.safetensors",
+            max_shard_size=shard_bytes,
+        )
+        for file, names in plan.filename_to_tensors.items():
+            partial = folder / f"{file}.partial"
+            save_file({name: weights[name] for name in names}, partial, metadata={"format": "pt"})
+            os.replace(partial, folder / file)
+        if plan.is_sharded:
+            index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -1,0 +1,89 @@
+"""What the families' configuration schemas share: errors that name a key, and checks of single values.
+
+A schema is plain Python, so that a recipe can be checked without importing Paddle. A key of a ``config.json`` is
+*honoured*, *inert* (the reference stores it and computes nothing from it), or rejected by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+
+
+class ConfigError(ValueError):
+    """A key that is unknown, unsupported or of a wrong value. ``key`` names it."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+        self.message = message
+
+
+def merge(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
+) -> dict[str, Any]:
+    """The given values of honoured keys over their defaults.
+
+    Args:
+        given: keys of a ``config.json`` or a recipe.
+        defaults: the honoured keys.
+        only: keys that would change the computation, with the one value under which they do not.
+        inert: keys to pass over.
+
+    Raises:
+        ConfigError: an unknown key, or a value of ``only`` that is not supported.
+    """
+    config = dict(defaults)
+    for key, value in given.items():
+        if key in only:
+            if value not in (only[key], None):
+                raise ConfigError(key, f"{value!r} is not supported; only {only[key]!r} is")
+        elif key in defaults:
+            config[key] = list(value) if isinstance(value, tuple) else value
+        elif key not in inert:
+            close = difflib.get_close_matches(key, defaults, n=1)
+            raise ConfigError(key, "unknown key" + (f", did you mean {close[0]}?" if close else ""))
+    return config
+
+
+def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int) -> None:
+    """Raise :class:`ConfigError` unless the values are whole numbers of at least ``least``."""
+    for key in keys:
+        if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < least:
+            raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
+
+
+def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` unless the values are at least 0 and less than 1."""
+    for key in keys:
+        if not isinstance(config[key], (int, float)) or not 0 <= config[key] < 1:
+            raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
+
+
+def check_not_negative(config: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` unless the values are numbers, 0 or more."""
+    for key in keys:
+        if not isinstance(config[key], (int, float)) or config[key] < 0:
+            raise ConfigError(key, f"{config[key]!r} should be a number, 0 or more")
+
+
+def check_problem_type(config: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` unless the classification head's ``problem_type`` is one of the reference's."""
+    if config["problem_type"] not in PROBLEM_TYPES:
+        raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
+
+
+def settle_labels(config: dict[str, Any]) -> None:
+    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
+    if config["id2label"] is not None:
+        config["id2label"] = {int(index): name for index, name in config["id2label"].items()}
+        count = len(config["id2label"])
+        if config["num_labels"] not in (None, count):
+            raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
+    count = config["num_labels"] or len(config["id2label"] or "ab")
+    config["num_labels"] = count
+    config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
+    config["label2id"] = {name: index for index, name in config["id2label"].items()}

@@ -1,0 +1,142 @@
+"""Parameters by name, shape and role: new values, and the strict way in and out of a port. For every family.
+
+The names and layouts are those of Hugging Face's checkpoints. A parameter's *role* decides its layout in Paddle and its
+first value; a shape never does, since a square weight looks right either way round. Which parameters a model has is
+its family's business (``models/FAMILY/weights.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Parameter(NamedTuple):
+    """A parameter's shape in a Hugging Face checkpoint and its role.
+
+    Roles: ``linear`` (out, in; Paddle holds it transposed), ``bias``, ``embedding``, ``axial`` (a position table along
+    one axis), ``norm_gain``, ``norm_bias``.
+    """
+
+    shape: tuple[int, ...]
+    role: str
+
+
+class WeightsError(ValueError):
+    """Weights that do not fit the model one to one."""
+
+
+def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> dict[str, Parameter]:
+    """The parameters of a linear map."""
+    table = {f"{name}.weight": Parameter((outputs, inputs), "linear")}
+    return {**table, f"{name}.bias": Parameter((outputs,), "bias")} if bias else table
+
+
+def layer_norm(name: str, width: int) -> dict[str, Parameter]:
+    """The parameters of a layer norm."""
+    return {f"{name}.weight": Parameter((width,), "norm_gain"), f"{name}.bias": Parameter((width,), "norm_bias")}
+
+
+def new_values(
+    table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and new float32 value of every parameter, the same for a seed on every machine and in every framework.
+
+    Each parameter has a generator of its own, so that a model with one layer more shares all other values.
+
+    Args:
+        deviations: role -> standard deviation of its normal values; norm gains are 1, other roles 0.
+    """
+    for name, (shape, role) in table.items():
+        if role in deviations:
+            draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
+            yield name, draws * np.float32(deviations[role])
+        else:
+            yield name, np.full(shape, 1 if role == "norm_gain" else 0, np.float32)
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """A NumPy generator of its own for every (seed, name)."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+def to_paddle(value: np.ndarray, role: str) -> np.ndarray:
+    """The value as Paddle's layers hold it, and back: only ``linear`` is transposed."""
+    return value.T if role == "linear" else value
+
+
+def collect(
+    tensors: Iterable[tuple[str, np.ndarray]], wanted: Mapping[str, Parameter], foreign: Iterable[str], body: str
+) -> dict[str, np.ndarray]:
+    """The wanted tensors of a checkpoint, each checked, nothing left over unnoticed.
+
+    Args:
+        tensors: names as in ``wanted``, values; a name may come twice with equal values.
+        wanted: the model's parameters.
+        foreign: names that may stand there and are not wanted: parameters of other heads.
+        body: prefix of the parameters that must not be missing.
+
+    Raises:
+        WeightsError: a wrong shape, a missing body parameter, an unknown tensor or two values of one name.
+    """
+    found: dict[str, np.ndarray] = {}
+    unknown = []
+    foreign = set(foreign) - set(wanted)
+    for name, value in tensors:
+        if name in wanted:
+            if tuple(value.shape) != wanted[name].shape:
+                raise WeightsError(
+                    f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}"
+                )
+            if name in found and not np.array_equal(found[name], value):
+                raise WeightsError(f"{name}: stands there twice, with different values")
+            found[name] = value
+        elif name not in foreign:
+            unknown.append(name)
+    missing = [name for name in wanted if name not in found and name.startswith(body)]
+    if unknown or missing:
+        raise WeightsError("; ".join(_listed("unknown", unknown) + _listed("missing", missing)))
+    return found
+
+
+def _listed(what: str, names: list[str]) -> list[str]:
+    return [f"{len(names)} {what}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"] if names else []
+
+
+def load(model, weights: Mapping[str, np.ndarray]) -> None:
+    """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype.
+
+    Args:
+        model: a port; its ``table`` says which parameters it is to have.
+
+    Raises:
+        WeightsError: a name missing or left over on either side, or a shape that differs.
+    """
+    table = model.table
+    ours = dict(model.named_parameters())
+    absent = _listed("missing from the weights", [name for name in table if name not in weights])
+    extra = _listed("left over in the weights", [name for name in weights if name not in table])
+    unmapped = _listed("not in the port", [name for name in table if name not in ours])
+    unnamed = _listed("in the port alone", [name for name in ours if name not in table])
+    if problems := absent + extra + unmapped + unnamed:
+        raise WeightsError("; ".join(problems))
+    for name, (shape, role) in table.items():
+        value = np.asarray(weights[name])
+        if tuple(value.shape) != shape:
+            raise WeightsError(f"{name}: shape {tuple(value.shape)}, but the configuration wants {shape}")
+        ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(_numpy_dtype(ours[name])))
+
+
+def dump(model) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and value of every parameter of a port, in Hugging Face's names and layout."""
+    ours = dict(model.named_parameters())
+    for name, (_, role) in model.table.items():
+        yield name, np.ascontiguousarray(to_paddle(ours[name].numpy(), role))
+
+
+def _numpy_dtype(tensor) -> str:
+    return str(tensor.dtype).rsplit(".", 1)[-1]
