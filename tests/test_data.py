@@ -55,12 +55,12 @@ def recipe(tmp_path):
 
 def problem(recipe: Recipe) -> str:
     with pytest.raises(UserError) as raised:
-        data.load_splits(recipe)
+        classification.load_splits(recipe)
     return str(raised.value).removeprefix(str(recipe.path))
 
 
 def test_json_lines_become_texts_and_labels(recipe):
-    splits = data.load_splits(recipe(train=ROWS, validation=ROWS[:4], test=ROWS[:6]))
+    splits = classification.load_splits(recipe(train=ROWS, validation=ROWS[:4], test=ROWS[:6]))
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 20, "validation": 4, "test": 6}
     assert splits["train"].column_names == ["text", "label"]
     assert splits["test"].features["label"].names == ["no", "yes"]
@@ -69,24 +69,33 @@ def test_json_lines_become_texts_and_labels(recipe):
 
 def test_other_columns_and_whole_numbers_work(recipe):
     rows = [{"body": f"a{index}", "text": index, "stars": index % 3 * 10, "more": None} for index in range(9)]
-    splits = data.load_splits(recipe("  text: body\n  label: stars\n", train=rows, validation=rows))
+    splits = classification.load_splits(recipe("  text: body\n  label: stars\n", train=rows, validation=rows))
     assert splits["train"].features["label"].names == ["0", "10", "20"]
     assert splits["train"][4] == {"text": "a4", "label": 1}
 
 
 def test_numbers_are_ordered_as_numbers_and_truth_values_have_names(recipe):
     rows = [{"text": "a", "label": value} for value in (9, 10, 9)]
-    assert data.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == ["9", "10"]
+    assert classification.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == [
+        "9",
+        "10",
+    ]
     rows = [{"text": "a", "label": value} for value in (True, False)]
-    assert data.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == ["false", "true"]
+    assert classification.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == [
+        "false",
+        "true",
+    ]
     rows = [{"text": "a", "label": value} for value in (1.0, 0.0)]
-    assert data.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == ["0", "1"]
+    assert classification.load_splits(recipe(train=rows, validation=rows))["train"].features["label"].names == [
+        "0",
+        "1",
+    ]
 
 
 def test_csv_takes_empty_texts_and_the_word_na(tmp_path):
     (tmp_path / "t.csv").write_text("text,label\nhello,NA\n,null\nbye,NA\n")
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n")
-    splits = data.load_splits(load_recipe(tmp_path / "x.yaml"))  # t.csv stands beside the recipe
+    splits = classification.load_splits(load_recipe(tmp_path / "x.yaml"))  # t.csv stands beside the recipe
     assert splits["train"]["text"][:] == ["hello", "", "bye"]
     assert splits["train"].features["label"].names == ["NA", "null"]
 
@@ -97,22 +106,22 @@ def test_a_folder_of_data_files_works_as_a_hub_data_set_does(tmp_path):
     for split in ("train", "validation", "test"):
         jsonl(folder / f"{split}.jsonl", ROWS)
     (tmp_path / "x.yaml").write_text(HEAD + f"  dataset: {folder}\n")
-    assert set(data.load_splits(load_recipe(tmp_path / "x.yaml"))) == {"train", "validation", "test"}
+    assert set(classification.load_splits(load_recipe(tmp_path / "x.yaml"))) == {"train", "validation", "test"}
 
 
 def test_the_built_in_corpus_needs_no_file(tmp_path):
     options = "  dataset: cldr_languages\n  options: {languages: [fi, no, ka], train: 3, validation: 2, test: 1}\n"
     (tmp_path / "x.yaml").write_text(HEAD + options)
-    splits = data.load_splits(load_recipe(tmp_path / "x.yaml"))
+    splits = classification.load_splits(load_recipe(tmp_path / "x.yaml"))
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 9, "validation": 6, "test": 3}
     assert splits["train"].features["label"].names == ["fi", "no", "ka"]
 
 
 def test_validation_is_held_out_evenly_and_repeatably(recipe):
     rows = [{"text": f"t{index}", "label": int(index < 40)} for index in range(200)]
-    one = data.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
-    two = data.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
-    other = data.load_splits(recipe("  validation_fraction: 0.2\n", ("seed=1",), train=rows))
+    one = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
+    two = classification.load_splits(recipe("  validation_fraction: 0.2\n", train=rows))
+    other = classification.load_splits(recipe("  validation_fraction: 0.2\n", ("seed=1",), train=rows))
     assert Counter(one["validation"]["label"]) == {0: 32, 1: 8}
     assert not set(one["train"]["text"]) & set(one["validation"]["text"])
     assert len(one["train"]) + len(one["validation"]) == 200
@@ -121,7 +130,7 @@ def test_validation_is_held_out_evenly_and_repeatably(recipe):
 
 def test_a_limit_takes_examples_of_every_label_from_a_sorted_file(recipe):
     rows = [{"text": f"t{index}", "label": index // 100} for index in range(200)]
-    splits = data.load_splits(recipe("  limit: {train: 40}\n", train=rows, validation=rows))
+    splits = classification.load_splits(recipe("  limit: {train: 40}\n", train=rows, validation=rows))
     assert len(splits["train"]) == 40 and len(splits["validation"]) == 200
     assert min(Counter(splits["train"]["label"]).values()) > 8
 
@@ -229,8 +238,8 @@ def test_a_hub_that_does_not_answer_is_said_at_the_line(tmp_path, monkeypatch, f
 
 def test_examples_are_padded_tokens_of_the_texts(recipe):
     made = recipe(train=[*ROWS, {"text": "x" * 40, "label": "no"}], validation=ROWS)
-    splits = data.load_splits(made)
-    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]), splits)
+    splits = classification.load_splits(made)
+    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
     batch = classification.collate([prepared.train[0], prepared.train[20]])
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         "input_ids": ((2, 32), np.int64),
@@ -248,18 +257,18 @@ def test_examples_are_padded_tokens_of_the_texts(recipe):
 
 def test_tokens_are_computed_once_for_the_same_content(recipe, monkeypatch):
     made = recipe()
-    splits = data.load_splits(made)
-    tokenizer = data.build_tokenizer(made, splits["train"])
+    splits = classification.load_splits(made)
+    tokenizer = data.build_tokenizer(made, splits["train"]["text"])
     classification.prepare(made, tokenizer, splits)
     calls = []
     original = type(tokenizer).encode_batch
     monkeypatch.setattr(
         type(tokenizer), "encode_batch", lambda self, texts: calls.append(len(texts)) or original(self, texts)
     )
-    classification.prepare(made, tokenizer, data.load_splits(recipe()))
+    classification.prepare(made, tokenizer, classification.load_splits(recipe()))
     assert calls == []
     changed = [dict(ROWS[0], text="another text"), *ROWS[1:]]
-    again = classification.prepare(made, tokenizer, data.load_splits(recipe(train=changed, validation=ROWS)))
+    again = classification.prepare(made, tokenizer, classification.load_splits(recipe(train=changed, validation=ROWS)))
     assert calls == [20]
     assert tokenizer.decode(again.train[0]["input_ids"]) == "another text"
     classification.prepare(recipe(overrides=("data.max_length=16",)), tokenizer, splits)
@@ -269,7 +278,7 @@ def test_tokens_are_computed_once_for_the_same_content(recipe, monkeypatch):
 def test_a_tokenizer_is_trained_on_the_training_text_once(recipe, cache):
     rows = [{"text": f"the quick brown fox number {index} jumps", "label": index % 2} for index in range(40)]
     made = recipe("tokenizer: {kind: sentencepiece, vocab_size: 40}\n", train=rows, validation=rows)
-    train = data.load_splits(made)["train"]
+    train = classification.load_splits(made)["train"]["text"]
     first = data.build_tokenizer(made, train)
     stored = {path: path.stat().st_mtime_ns for path in (cache / "tokenizers").rglob("*")}
     assert first.vocab_size == 40
@@ -289,7 +298,7 @@ def test_a_tokenizer_is_trained_on_the_training_text_once(recipe, cache):
 def test_a_tokenizer_that_cannot_be_made_is_said_at_its_line(recipe, tokenizer, expected):
     made = recipe(f"tokenizer: {tokenizer}\n")
     with pytest.raises(UserError, match=r":11: " + expected):
-        data.build_tokenizer(made, data.load_splits(made)["train"])
+        data.build_tokenizer(made, classification.load_splits(made)["train"]["text"])
 
 
 def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
@@ -298,19 +307,19 @@ def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
     (tmp_path / "weights").mkdir()
     ByteTokenizer().save(tmp_path / "weights")
     made = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'weights'}",))
-    assert data.build_tokenizer(made, None).fingerprint() == ByteTokenizer().fingerprint()
+    assert data.build_tokenizer(made).fingerprint() == ByteTokenizer().fingerprint()
     made = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'cache'}",))
     (tmp_path / "cache").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=r"tokenizer.kind: .* holds no tokenizer"):
-        data.build_tokenizer(made, None)
+        data.build_tokenizer(made)
 
 
 @pytest.mark.shared_data
 def test_the_movie_reviews_recipe_loads(shared_data, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[1])
     made = load_recipe("recipes/reformer_cls_movie_reviews.yaml", ["data.limit.train=200"])
-    splits = data.load_splits(made)
+    splits = classification.load_splits(made)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 200, "validation": 160, "test": 400}
-    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]), splits)
+    prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
     assert prepared.label_names == ["0", "1"]
     assert prepared.test[0]["input_ids"].shape == (4096,)

@@ -25,8 +25,8 @@ train: {epochs: 1, learning_rate: 1e-3}
 """
 
 TOO_SHORT = (
-    ":9: data.max_length: 1000 does not equal the product of model.config.axial_pos_shape [32, 32] = 1024; "
-    "set max_length: 1024, or axial_pos_shape: [25, 40]"
+    ":9: data.max_length: 1000: model.config.axial_pos_shape: [32, 32] has the product 1024, but training sequences "
+    "are 1000 tokens long; set the length to 1024, or the shape to [25, 40]"
 )
 
 
@@ -91,7 +91,7 @@ def checkpoint(folder, **keys) -> str:
 def test_a_checkpoint_s_configuration_counts_and_the_recipe_goes_on_top(recipe, tmp_path):
     weights = checkpoint(tmp_path / "w", axial_pos_shape=[16, 32], is_decoder=True, id2label={"0": "a"})
     text = RECIPE.replace("    axial_pos_shape: [32, 32]\n", "    is_decoder: false\n")
-    assert problem(recipe(weights, text=text)).endswith("axial_pos_shape [16, 32] = 512; set max_length: 512")
+    assert "axial_pos_shape: [16, 32] has the product 512, but" in problem(recipe(weights, text=text))
     assert model_config.check_model(recipe(weights, "data.max_length=512", text=text)) == []
     keys = model_config.resolve(
         recipe(weights, "data.max_length=512", text=text),

@@ -11,7 +11,8 @@ from rich.console import Console
 from test_train import recipe_file, run  # noqa: F401 - the same finished run serves both files
 
 from toolkit.errors import UserError
-from toolkit.predict import classify, evaluate, load_run, predict
+from toolkit.predict import evaluate, load_run, predict
+from toolkit.tasks.classification import classify
 
 
 def console() -> Console:
@@ -33,7 +34,7 @@ def test_both_splits_stay_in_the_evaluation_file(run):  # noqa: F811
 
 def test_predictions_are_labels_with_probabilities(run):  # noqa: F811
     out = console()
-    found = predict(run, ["cat dog cow lion horse cat dog cow", "hammer saw axe drill file saw hammer axe"], out)
+    found = predict(run, out, texts=["cat dog cow lion horse cat dog cow", "hammer saw axe drill file saw hammer axe"])
     assert [prediction.label for prediction in found] == ["animals", "tools"]
     assert all(1 / 3 < prediction.probability <= 1 for prediction in found)
     assert "animals" in out.file.getvalue() and "hammer saw" in out.file.getvalue()
@@ -42,7 +43,7 @@ def test_predictions_are_labels_with_probabilities(run):  # noqa: F811
 def test_odd_texts_are_predicted_too_and_a_long_one_is_said_to_be_cut(run):  # noqa: F811
     texts = ["", "a" * 1000, "\ud800 lone surrogate", "[bold]no markup[/nothing]", "\x00\x1b[31m", "日本語 🙂"]
     out = console()
-    found = predict(run, texts, out)
+    found = predict(run, out, texts=texts)
     assert [prediction.truncated for prediction in found] == [False, True, False, False, False, False]
     assert "1 of 6 texts are longer than 64 tokens" in out.file.getvalue()
     assert "[bold]no markup[/nothing]" in out.file.getvalue()
@@ -59,7 +60,7 @@ def test_an_unfinished_run_says_how_to_go_on(run, tmp_path):  # noqa: F811
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
     (folder / "metrics.json").unlink()
-    for command in (lambda: evaluate(folder, console()), lambda: predict(folder, ["x"], console())):
+    for command in (lambda: evaluate(folder, console()), lambda: predict(folder, console(), texts=["x"])):
         with pytest.raises(UserError, match=r"has not finished; go on with: toolkit finetune .*recipe\.yaml"):
             command()
 
@@ -67,3 +68,10 @@ def test_an_unfinished_run_says_how_to_go_on(run, tmp_path):  # noqa: F811
 def test_a_folder_that_is_no_run_is_said_to_be_none(tmp_path):
     with pytest.raises(UserError, match=r"holds no recipe\.yaml, so it is not a run folder"):
         evaluate(tmp_path, console())
+
+
+def test_a_question_to_a_classifier_is_refused_with_what_would_be_right(run):  # noqa: F811
+    with pytest.raises(UserError, match=r"run of text classification and needs texts: toolkit predict .* --text"):
+        predict(run, console())
+    with pytest.raises(UserError, match=r"run of text classification, which takes no question"):
+        predict(run, console(), texts=["x"], question="who?")

@@ -47,6 +47,8 @@ def test_a_minimal_recipe_gets_every_default(write):
     assert recipe.train.batch_size == recipe.train.eval_batch_size == 8
     assert recipe.output_dir == Path("runs/x")
     assert recipe.parity.dtype == "both"
+    assert (recipe.data.label, recipe.train.save_best) == ("label", "accuracy")
+    assert (recipe.model.backward, recipe.tokenizer.kind) == ("reversible", "bytes")
 
 
 def test_numbers_and_words_read_as_a_person_reads_them(write):
@@ -114,6 +116,14 @@ def test_a_mistake_on_the_command_line_says_so(write):
         (["tokenizer.kind=sentencepiece", "tokenizer.path=a", "tokenizer.vocab_size=99"], "tokenizer.path: give path"),
         (["tokenizer.vocab_size=99"], "tokenizer.vocab_size: is for kind: sentencepiece"),
         (["tokenizer.kind=checkpoint"], "tokenizer.kind: checkpoint takes the tokenizer of model.weights"),
+        (["data.sources={Books: a}"], "data.sources: is for task language_modeling, not for classification; leave it"),
+        (["model.name=ctrl", "model.residual=wide"], "model.residual: is for model reformer, not for ctrl"),
+        (["model.name=ctrl", "tokenizer.kind=bytes"], "tokenizer.kind: bytes is not for ctrl; bpe or checkpoint is"),
+        (["tokenizer.kind=bpe"], "tokenizer.kind: bpe is not for reformer; bytes, sentencepiece or checkpoint is"),
+        (
+            ["train.save_best=acuracy"],
+            "train.save_best: 'acuracy' is not one of accuracy, macro_f1, loss, did you mean",
+        ),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(write, overrides, expected):

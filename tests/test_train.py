@@ -280,7 +280,7 @@ def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
     assert request.tokenizer["kind"] == "bytes" and len(request.tokenizer["texts"]) == 60
     job = assemble(load_recipe(recipe_file, []))
     assert request.config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
-    ours = dict(load_model(job).named_parameters())
+    ours = dict(load_model(load_recipe(recipe_file, []), job).named_parameters())
     assert request.weights.keys() == ours.keys()
     for name, value in job.weights.items():
         np.testing.assert_array_equal(request.weights[name], value)

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from rich.console import Console
 from toolkit import runtime
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Data, Recipe, Train
+from toolkit.tasks import classification
 
 silence_startup()
 runtime.configure("cpu")
@@ -27,7 +29,13 @@ from paddlenlp.transformers.model_outputs import SequenceClassifierOutput  # noq
 
 from toolkit.sampler import EpochPermutation  # noqa: E402
 from toolkit.tracking import Tracker, read_metrics  # noqa: E402
-from toolkit.trainer import Diverged, Finetuner, Interrupted, Schedule, decayed_parameters  # noqa: E402
+from toolkit.trainer import (  # noqa: E402
+    Diverged,
+    Finetuner,
+    Interrupted,
+    Schedule,
+    decayed_parameters,
+)
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50
 
@@ -65,13 +73,31 @@ def collate(rows: list[dict]) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in rows[0]}
 
 
-def metrics(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def metrics(outputs: tuple[np.ndarray, ...], dataset: list[dict]) -> dict[str, float]:
+    logits, labels = outputs
+    assert len(labels) == len(dataset)
     return {"accuracy": float((logits.argmax(axis=-1) == labels).mean())}
+
+
+TASK = types.SimpleNamespace(
+    collate=collate,
+    counted=classification.counted,
+    outputs=classification.outputs,
+    compute_metrics=metrics,
+    LOWER_IS_BETTER=classification.LOWER_IS_BETTER,
+)
 
 
 def finetuner(folder: Path, network: Network | None = None, rows: int = 50, output=None, last_step=0, **train):
     """A trainer whose network starts from the same weights each time."""
-    settings = {"max_steps": 30, "learning_rate": 1e-2, "batch_size": 4, "eval_batch_size": 16, "eval_steps": 7}
+    settings = {
+        "max_steps": 30,
+        "learning_rate": 1e-2,
+        "batch_size": 4,
+        "eval_batch_size": 16,
+        "eval_steps": 7,
+        "save_best": "accuracy",
+    }
     recipe = Recipe(data=Data(dataset="csv", max_length=LENGTH), train=Train(**{**settings, **train}))
     folder.mkdir(parents=True, exist_ok=True)
     network = network or Network()
@@ -81,7 +107,7 @@ def finetuner(folder: Path, network: Network | None = None, rows: int = 50, outp
     console = Console(file=output or io.StringIO(), width=200)
     data = examples(rows)
     tracker = Tracker(folder, recipe, last_step)
-    return Finetuner(network, recipe, folder, collate, metrics, console, data, data[:20], tracker)
+    return Finetuner(network, recipe, folder, TASK, console, data, data[:20], tracker)
 
 
 def weights(trainer: Finetuner) -> dict[str, np.ndarray]:

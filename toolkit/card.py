@@ -11,16 +11,18 @@ import yaml
 
 from toolkit import runtime
 from toolkit.checkpoint import write_text
+from toolkit.model_config import TITLES
 from toolkit.recipe import Recipe
+from toolkit.tasks import Description, Run
 
 #: Labels beyond this many are counted, not listed.
 LISTED_LABELS = 60
 
 LOAD = """\
 ```python
-from transformers import AutoModelForSequenceClassification
+from transformers import {auto_class}
 
-model = AutoModelForSequenceClassification.from_pretrained("{model}")
+model = {auto_class}.from_pretrained("{model}")
 ```
 """
 
@@ -37,34 +39,42 @@ tokenizer = ReformerTokenizer.from_pretrained("{model}", pad_token="<unk>")  # i
 batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")
 ```
 """,
+    "bpe": """\
+```python
+from transformers import CTRLTokenizer
+
+tokenizer = CTRLTokenizer.from_pretrained("{model}")
+```
+""",
 }
 
 
-def write_card(folder: Path, recipe: Recipe, label_names: Sequence[str], results: dict[str, Any]) -> None:
+def write_card(run: Run, results: dict[str, Any]) -> None:
     """Write `README.md` into a run folder, with the header that the Hugging Face hub reads.
 
     Args:
-        folder: the run folder; its `parity/` tells the verdict.
-        recipe: as it was run.
-        label_names: in the order of their ids.
+        run: the finished run; `parity/` in its folder tells the verdict.
         results: the content of metrics.json.
     """
+    folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
+    model = (folder / "model").as_posix()
+    commands = (task.next_command.format(run=folder.as_posix()), f"toolkit evaluate {folder.as_posix()}")
     sections = (
-        _header(recipe),
+        _header(recipe, task),
         f"# {folder.name}\n",
-        _what(recipe, results),
+        _what(recipe, task, results),
         "## Results\n",
         _results(results),
         "## Data\n",
-        _data(recipe, label_names, results),
+        _data(recipe, task, run.label_names, results),
         "## Parity with the reference\n",
         parity_statement(folder / "parity") + "\n",
         "## How to load it\n",
-        LOAD.format(model=(folder / "model").as_posix()),
+        LOAD.format(auto_class=task.auto_class, model=model),
         _tokenizer(folder, recipe),
-        f"Or here: `toolkit predict {folder.as_posix()} --text ...`, `toolkit evaluate {folder.as_posix()}`.\n",
+        f"Or here: {', '.join(f'`{command}`' for command in commands)}.\n",
         "## Training\n",
-        _training(recipe, results),
+        _training(recipe, task, results),
         "## Versions\n",
         "".join(f"- {name} {version}\n" for name, version in runtime.versions().items()),
     )
@@ -85,23 +95,23 @@ def parity_statement(parity: Path) -> str:
     )
 
 
-def _header(recipe: Recipe) -> str:
+def _header(recipe: Recipe, task: Description) -> str:
     values = {
         "library_name": "transformers",
-        "pipeline_tag": "text-classification",
+        "pipeline_tag": task.pipeline_tag,
         "tags": [recipe.model.name, "paddle"],
-        "metrics": ["accuracy", "f1"],
+        "metrics": list(task.metrics),
     }
     if recipe.model.weights:
         values["base_model"] = recipe.model.weights
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
 
 
-def _what(recipe: Recipe, results: dict[str, Any]) -> str:
+def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
     start = f"starting from `{recipe.model.weights}`" if recipe.model.weights else "from new weights"
     return (
-        f"A Reformer for text classification with {results['parameters']:,} parameters, trained {start} with Paddle "
-        f"and saved in the layout of Hugging Face transformers.\n"
+        f"A {TITLES[recipe.model.name]} for {task.name} with {results['parameters']:,} parameters, trained {start} "
+        f"with Paddle and saved in the layout of Hugging Face transformers.\n"
     )
 
 
@@ -116,34 +126,43 @@ def _results(results: dict[str, Any]) -> str:
     )
 
 
-def _data(recipe: Recipe, label_names: Sequence[str], results: dict[str, Any]) -> str:
-    files = (
-        f" ({', '.join(Path(path).name for path in recipe.data.files.model_dump().values() if path)})"
-        if recipe.data.files
-        else ""
-    )
+def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
+    files = _files(recipe)
+    named = f" ({', '.join(files)})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
+    text = (
+        f"`{recipe.data.dataset}`{named}: {sizes} {task.examples}, at most {recipe.data.max_length} tokens each "
+        f"(tokenizer: {recipe.tokenizer.kind}).\n"
+    )
+    if label_names is None:
+        return text
     listed = ", ".join(f"`{name}`" for name in label_names[:LISTED_LABELS])
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
-    return (
-        f"`{recipe.data.dataset}`{files}: {sizes} texts, at most {recipe.data.max_length} tokens each "
-        f"(tokenizer: {recipe.tokenizer.kind}).\n\n{len(label_names)} labels: {listed}{more}.\n"
-    )
+    return f"{text}\n{len(label_names)} labels: {listed}{more}.\n"
+
+
+def _files(recipe: Recipe) -> list[str]:
+    """The names of the recipe's data files."""
+    paths = [path for path in recipe.data.files.model_dump().values() if path] if recipe.data.files else []
+    for source in (recipe.data.sources or {}).values():
+        paths += [source] if isinstance(source, str) else source
+    return [Path(path).name for path in paths]
 
 
 def _tokenizer(folder: Path, recipe: Recipe) -> str:
-    pieces = (folder / "model" / "spiece.model").exists()
-    text = TOKENIZERS["sentencepiece" if pieces else "bytes"]
+    files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
+    kinds = [kind for name, kind in files.items() if (folder / "model" / name).exists()]
+    text = TOKENIZERS[kinds[0] if kinds else "bytes"]
     return text.format(model=(folder / "model").as_posix(), length=recipe.data.max_length)
 
 
-def _training(recipe: Recipe, results: dict[str, Any]) -> str:
+def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
     train, done = recipe.train, results["training"]
     batch = train.batch_size * train.gradient_accumulation_steps
     stopped = ", stopped early" if done["stopped_early"] else ""
     return (
-        f"{done['steps']} steps of {batch} texts ({done['epochs']} epochs{stopped}), AdamW with learning rate "
-        f"{train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
+        f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{stopped}), AdamW with learning "
+        f"rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
         f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s. "
         "The whole recipe is `recipe.yaml`.\n"
     )

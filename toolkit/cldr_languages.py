@@ -32,6 +32,10 @@ LANGUAGES = (
 Count = Annotated[int, Field(gt=0)]
 
 
+#: The option that a ``ValueError`` of :func:`load` is about.
+CHECKED_OPTION = "languages"
+
+
 class Options(BaseModel):
     """``data.options`` of a recipe with ``dataset: cldr_languages``.
 

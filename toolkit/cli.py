@@ -115,14 +115,14 @@ def evaluate(run: Path, split: str) -> None:
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--text", "texts", multiple=True, required=True, help="A text to classify; may be given several times.")
+@click.option("--text", "texts", multiple=True, help="A text to classify; may be given several times.")
 def predict(run: Path, texts: tuple[str, ...]) -> None:
-    """Label texts with the best model of RUN."""
+    """Ask the best model of RUN."""
     from rich.console import Console
 
-    from toolkit.predict import predict as label
+    from toolkit.predict import predict as ask
 
-    label(_run_folder(run), list(texts), Console())
+    ask(_run_folder(run), Console(), texts=list(texts))
 
 
 @toolkit.group()

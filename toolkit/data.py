@@ -7,13 +7,15 @@ What a user can get wrong is reported at the line of the recipe that caused it.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import datasets
 import numpy as np
@@ -21,16 +23,11 @@ import pydantic
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
-from toolkit import cldr_languages
-from toolkit.recipe import Recipe
+from models import families
+from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.runtime import cache_folder
 
-if TYPE_CHECKING:
-    from models.reformer.tokenizer import Tokenizer
-
 SPLITS = ("train", "validation", "test")
-BUILT_IN = "cldr_languages"
-FILE_KINDS = ("json", "csv", "text")
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
@@ -39,20 +36,23 @@ LARGE_FILE = 100 * 2**20
 CACHE_VERSION = 1
 
 
-def load_splits(recipe: Recipe) -> DatasetDict:
+def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
     """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
     ``label`` (ClassLabel, ids in the order of its names).
+
+    Args:
+        corpora: the task's built-in data sets (:func:`load_stored`).
 
     Raises:
         UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
             missing or that training does not have; at the line of the key that is to be changed.
     """
-    splits = _with_labels(recipe, _with_text(recipe, _load(recipe)))
+    splits = _with_labels(recipe, _with_text(recipe, load_stored(recipe, corpora)))
     if "validation" not in splits:
         splits = _hold_out(recipe, splits)
     elif recipe.data.validation_fraction is not None:
         raise recipe.error("data.validation_fraction", "the data has a validation split of its own; leave this away")
-    return _limited(recipe, splits)
+    return limited(recipe, splits)
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -62,35 +62,49 @@ def check_data(recipe: Recipe) -> list[str]:
         What could not be checked, as notes to show.
 
     Raises:
-        UserError: as :func:`load_splits`; also for a tokenizer's file that is missing.
+        UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
     """
+    task = task_of(recipe)
     if recipe.tokenizer.path is not None:
-        build_tokenizer(recipe, None)
-    if not _is_local(recipe):
+        build_tokenizer(recipe)
+    if not _is_local(recipe, task.CORPORA):
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
-    load_splits(recipe)
+    task.load_splits(recipe)
     return []
 
 
-def build_tokenizer(recipe: Recipe, train: Dataset | None) -> Tokenizer:
-    """The recipe's tokenizer; one that is to be trained is trained on the training texts, once, and cached.
+def task_of(recipe: Recipe) -> ModuleType:
+    """The module of the recipe's task; :mod:`toolkit.tasks` says what is in it."""
+    return importlib.import_module(f"toolkit.tasks.{recipe.task}")
+
+
+def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Any:
+    """The recipe's tokenizer; one that is to be trained is trained on these texts, once, and cached.
+
+    Args:
+        texts: of the training split.
+        control_codes: words that a trained CTRL vocabulary must hold whole.
 
     Raises:
         UserError: a model file that is missing or is none, texts that do not give that many pieces.
     """
     from models.hub import resolve_folder
-    from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, load_tokenizer
 
     choice = recipe.tokenizer
-    key = {"bytes": "kind", "checkpoint": "kind"}.get(choice.kind, "path" if choice.path else "vocab_size")
+    tokenizer = families.part(recipe.model.name, "tokenizer")
+    key = "kind" if choice.path is None and choice.vocab_size is None else "path" if choice.path else "vocab_size"
     try:
         if choice.kind == "bytes":
-            return ByteTokenizer()
+            return tokenizer.ByteTokenizer()
         if choice.kind == "checkpoint":
-            return load_tokenizer(resolve_folder(recipe.resolve(recipe.model.weights)))
+            return tokenizer.load_tokenizer(resolve_folder(recipe.resolve(recipe.model.weights)))
         if choice.path is not None:
-            return ReformerTokenizer.from_file(recipe.resolve(choice.path))
-        return _trained_tokenizer(train["text"], choice.vocab_size)
+            path = recipe.resolve(choice.path)
+            return (tokenizer.load_tokenizer if choice.kind == "bpe" else tokenizer.ReformerTokenizer.from_file)(path)
+        if choice.kind == "bpe":
+            codes = sorted(set(control_codes))
+            return _trained_once(tokenizer.train_bpe, list(texts), choice.vocab_size, codes)
+        return _trained_once(tokenizer.train_sentencepiece, list(texts), choice.vocab_size)
     except OSError as problem:
         reason = problem.strerror or " ".join(str(problem).split())
         raise recipe.error(f"tokenizer.{key}", f"cannot read {choice.path or recipe.model.weights}: {reason}") from None
@@ -98,7 +112,7 @@ def build_tokenizer(recipe: Recipe, train: Dataset | None) -> Tokenizer:
         raise recipe.error(f"tokenizer.{key}", f"{choice.path or ''}: {problem}".removeprefix(": ")) from None
 
 
-def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:
+def tokenize(split: Dataset, tokenizer: Any, max_length: int, name: str = "texts") -> Dataset:
     """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Returns:
@@ -144,17 +158,20 @@ def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             datasets.enable_progress_bars()
 
 
-def _is_local(recipe: Recipe) -> bool:
-    return recipe.data.dataset in (BUILT_IN, *FILE_KINDS) or recipe.resolve(recipe.data.dataset).is_dir()
+def load_stored(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
+    """The splits as they are stored, empty ones refused.
 
+    Args:
+        corpora: name of a built-in data set -> the module that has its ``Options`` and ``load``.
 
-def _load(recipe: Recipe) -> DatasetDict:
-    """The splits as they are stored, empty ones refused."""
+    Raises:
+        UserError: at the line of the key that is to be changed.
+    """
     name = recipe.data.dataset
-    if name != BUILT_IN and recipe.data.options:
-        raise recipe.error("data.options", f"is for dataset: {BUILT_IN}; leave it away")
-    if name == BUILT_IN:
-        splits = _built_in(recipe)
+    if name not in corpora and recipe.data.options:
+        raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; leave it away")
+    if name in corpora:
+        splits = _built_in(recipe, importlib.import_module(corpora[name]))
     elif name in FILE_KINDS:
         splits = _from_files(recipe)
     else:
@@ -165,18 +182,23 @@ def _load(recipe: Recipe) -> DatasetDict:
     return splits
 
 
-def _built_in(recipe: Recipe) -> DatasetDict:
+def _is_local(recipe: Recipe, corpora: Mapping[str, str]) -> bool:
+    return recipe.data.dataset in (*corpora, *FILE_KINDS) or recipe.resolve(recipe.data.dataset).is_dir()
+
+
+def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
+    """A built-in data set; a ``ValueError`` of its ``load`` is about one option, which its ``key`` may name."""
     try:
-        options = cldr_languages.Options.model_validate(recipe.data.options)
+        options = corpus.Options.model_validate(recipe.data.options)
     except pydantic.ValidationError as problems:
         problem = problems.errors()[0]
-        known = ", ".join(cldr_languages.Options.model_fields)
+        known = ", ".join(corpus.Options.model_fields)
         message = f"unknown option; known: {known}" if problem["type"] == "extra_forbidden" else problem["msg"]
         raise recipe.error(("data", "options", *map(str, problem["loc"])), message) from None
     try:
-        return cldr_languages.load(options)
+        return corpus.load(options)
     except ValueError as problem:
-        raise recipe.error("data.options.languages", str(problem)) from None
+        raise recipe.error(f"data.options.{corpus.CHECKED_OPTION}", str(problem)) from None
 
 
 def _from_files(recipe: Recipe) -> DatasetDict:
@@ -339,7 +361,7 @@ def _hold_out(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     return DatasetDict({**parts, **{split: rows for split, rows in splits.items() if split == "test"}})
 
 
-def _limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+def limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """At most ``data.limit`` rows of each split, drawn by the recipe's seed: files are often sorted by label."""
     limited = DatasetDict()
     for position, (split, rows) in enumerate(splits.items()):
@@ -349,18 +371,17 @@ def _limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     return limited
 
 
-def _trained_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A SentencePiece tokenizer of these texts, from the cache if they were seen before."""
-    from models.reformer.tokenizer import load_tokenizer, train_sentencepiece
-
-    texts = list(texts)
-    folder = cache_folder() / "tokenizers" / _digest(*texts, vocab_size, CACHE_VERSION)
+def _trained_once(train: Callable[..., Any], texts: list[str], vocab_size: int, *more: Any) -> Any:
+    """The tokenizer that ``train`` makes of these texts, from the cache if they were seen before."""
+    load_tokenizer = importlib.import_module(train.__module__).load_tokenizer
+    key = _digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
+    folder = cache_folder() / "tokenizers" / key
     if folder.is_dir():
         return load_tokenizer(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-")
     try:
-        train_sentencepiece(texts, vocab_size, unfinished)
+        train(texts, vocab_size, unfinished, *more)
         os.replace(unfinished, folder)
     except OSError:
         if not folder.is_dir():  # else another run has just made the same one

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+#: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
+IGNORED_LABEL = -100
+
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     """The fraction of predictions [N] that equal their label [N]; 0 for none."""

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from models.reformer import schema
+from models import families
+from toolkit.data import task_of
 from toolkit.recipe import Recipe
 
-if TYPE_CHECKING:
-    from models.reformer.config import ReformerConfig
-    from models.reformer.tokenizer import Tokenizer
+#: How each family is written.
+TITLES = {"reformer": "Reformer", "ctrl": "CTRL"}
 
 #: Keys that the data and the task decide, so that a recipe must not.
 FROM_THE_DATA = ("num_labels", "id2label", "label2id", "problem_type")
 
 
-def build_config(recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str]) -> ReformerConfig:
+def head_of(recipe: Recipe) -> str:
+    """The head that the recipe's task puts on its model, one of ``CLASSES`` of the family's modeling."""
+    return task_of(recipe).HEADS[recipe.model.name]
+
+
+def model_class(recipe: Recipe) -> Any:
+    """The port's class for the recipe's model and task. Imports Paddle."""
+    return families.part(recipe.model.name, "modeling").CLASSES[head_of(recipe)]
+
+
+def port_settings(recipe: Recipe) -> dict[str, Any]:
+    """The settings of the port itself, which are no part of the model."""
+    settings = {"backward": recipe.model.backward, "residual": recipe.model.residual}
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | None) -> Any:
     """The configuration to train with: the checkpoint's if there is one, under the recipe's keys, for these labels.
 
     Imports Paddle; :func:`toolkit.runtime.configure` comes first.
@@ -27,10 +42,8 @@ def build_config(recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint cannot be had or its vocabulary is too small.
     """
-    from models.reformer.config import ReformerConfig
-
     keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
-    return ReformerConfig(backward=recipe.model.backward, residual=recipe.model.residual, **keys)
+    return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
 
 def check_model(recipe: Recipe) -> list[str]:
@@ -55,7 +68,7 @@ def check_model(recipe: Recipe) -> list[str]:
 def resolve(
     recipe: Recipe,
     stored: Mapping[str, Any],
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Any = None,
     label_names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The Hugging Face keys of the model, checked against each other and against ``data.max_length``.
@@ -63,7 +76,7 @@ def resolve(
     Args:
         stored: the keys of the checkpoint; empty for new weights.
         tokenizer: sets the vocabulary's size unless the recipe or the checkpoint does.
-        label_names: the labels, in the order of their ids.
+        label_names: the labels, in the order of their ids; None where there are none, or they are not known yet.
     """
     _check_keys(recipe, recipe.model.config)
     keys = {key: value for key, value in {**stored, **recipe.model.config}.items() if key not in FROM_THE_DATA}
@@ -78,24 +91,42 @@ def resolve(
                 f"a vocabulary of {keys['vocab_size']} is too small for the tokenizer's {tokenizer.vocab_size} ids",
             )
     config = _resolved(recipe, keys)
-    if config["is_decoder"]:
-        raise recipe.error(
-            "model.config.is_decoder",
-            "the classification head reads the first position, which sees nothing else in a causal model; set false",
-        )
-    _check_length(recipe, config)
+    _check_direction(recipe, config)
+    schema = families.part(recipe.model.name, "schema")
+    try:  # training pads or packs every example to data.max_length
+        schema.check_training_length(config, recipe.data.max_length)
+    except schema.ConfigError as problem:
+        message = f"{recipe.data.max_length}: model.config.{problem.key}: {problem.message}"
+        raise recipe.error("data.max_length", message) from None
     return keys
 
 
+def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
+    """A language model must not see ahead; every other head must. CTRL is always causal and has no such key."""
+    causal = head_of(recipe) == "causal_lm"
+    if config.get("is_decoder", causal) == causal:
+        return
+    why = (
+        "a language model must not see the words that it predicts; set true"
+        if causal
+        else "the classification head reads the first position, which sees nothing else in a causal model; set false"
+        if head_of(recipe) == "sequence_classification"
+        else f"{recipe.task} needs each position to see the whole text; set false"
+    )
+    raise recipe.error("model.config.is_decoder", why)
+
+
 def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
+    schema = families.part(recipe.model.name, "schema")
     for key in keys:
         if key in FROM_THE_DATA:
             raise recipe.error(("model", "config", key), "follows from the data and the task; leave it away")
-        if key not in schema.DEFAULTS and key not in schema.ONLY and key not in schema.INERT:
+        if key not in {*schema.DEFAULTS, *schema.ONLY, *schema.INERT, *getattr(schema, "SYNONYMS", ())}:
             _resolved(recipe, {key: keys[key]})
 
 
 def _resolved(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
+    schema = families.part(recipe.model.name, "schema")
     try:
         return schema.resolve(keys)
     except schema.ConfigError as problem:
@@ -103,29 +134,6 @@ def _resolved(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
         if problem.key in keys and problem.key not in recipe.model.config and recipe.model.weights:
             raise recipe.error("model.weights", f"the checkpoint's config.json: {problem}") from None
         raise recipe.error(at, problem.message) from None
-
-
-def _check_length(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """Training pads every text to ``data.max_length``, so that must be a length the model can be trained on."""
-    length, shape = recipe.data.max_length, config["axial_pos_shape"]
-    if config["axial_pos_embds"] and (product := math.prod(shape)) != length:
-        raise recipe.error(
-            "data.max_length",
-            f"{length} does not equal the product of model.config.axial_pos_shape {shape} = {product}; "
-            f"set max_length: {product}" + _other_shape(recipe, length),
-        )
-    try:
-        schema.check_training_length(config, length)
-    except schema.ConfigError as problem:
-        raise recipe.error("data.max_length", f"{length}: model.config.{problem.key}: {problem.message}") from None
-
-
-def _other_shape(recipe: Recipe, length: int) -> str:
-    """The other way out: a shape that fits the length. A checkpoint's shape is that of its weights, and stays."""
-    if recipe.model.weights:
-        return ""
-    small = next(factor for factor in range(math.isqrt(length), 0, -1) if length % factor == 0)
-    return f", or axial_pos_shape: [{small}, {length // small}]" if small > 1 else ""
 
 
 def _checkpoint_keys(recipe: Recipe) -> dict[str, Any]:
@@ -167,6 +175,7 @@ def _read(recipe: Recipe, path: Path) -> dict[str, Any]:
         raise recipe.error("model.weights", f"{path.parent} holds no config.json") from None
     except ValueError:
         raise recipe.error("model.weights", f"{path} is not JSON") from None
-    if not isinstance(keys, dict) or keys.get("model_type", "reformer") != "reformer":
-        raise recipe.error("model.weights", f"{path} does not describe a Reformer")
+    name = recipe.model.name
+    if not isinstance(keys, dict) or keys.get("model_type", name) != name:
+        raise recipe.error("model.weights", f"{path} does not describe a {TITLES[name]}")
     return keys

@@ -6,7 +6,8 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,33 @@ Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
+#: Data sets that are files of the user's.
+FILE_KINDS = ("json", "csv", "text")
+
+#: Keys that only some tasks know, with their defaults there; for the other tasks they must be left away.
+TASK_KEYS: dict[str, dict[str, Any]] = {
+    "classification": {"data.label": "label", "train.save_best": "accuracy"},
+    "question_answering": {"train.save_best": "f1"},
+    "language_modeling": {
+        "data.sources": None,
+        "data.control": None,
+        "data.test_fraction": None,
+        "train.save_best": "perplexity",
+    },
+}
+
+#: Likewise keys that only some models know.
+MODEL_KEYS: dict[str, dict[str, Any]] = {
+    "reformer": {"model.backward": "reversible", "model.residual": "wide", "tokenizer.kind": "bytes"},
+    "ctrl": {"tokenizer.kind": "bpe"},
+}
+
+#: The tokenizers that each model can be given.
+TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
+
+#: Those that are read from a file or trained on the recipe's text.
+TRAINED_KINDS = {"sentencepiece": "a spiece.model", "bpe": "a folder with vocab.json and merges.txt"}
+
 
 class Section(BaseModel):
     """A mapping of the recipe. Values must have the type they are declared with: "3" is not 3."""
@@ -30,17 +58,17 @@ class Section(BaseModel):
 class Model(Section):
     """Which network, from which weights."""
 
-    name: Literal["reformer"] = "reformer"
+    name: Literal["reformer", "ctrl"] = "reformer"
     weights: str | None = None
     config: dict[str, Any] = {}
-    backward: Literal["reversible", "autograd"] = "reversible"
-    residual: Literal["wide", "plain"] = "wide"
+    backward: Literal["reversible", "autograd"] | None = None
+    residual: Literal["wide", "plain"] | None = None
 
 
 class Tokenizer(Section):
     """How text becomes ids."""
 
-    kind: Literal["bytes", "sentencepiece", "checkpoint"] = "bytes"
+    kind: Literal["bytes", "sentencepiece", "bpe", "checkpoint"] | None = None
     path: str | None = None
     vocab_size: Annotated[int, Field(ge=8)] | None = None
 
@@ -67,10 +95,13 @@ class Data(Section):
     dataset: str
     config_name: str | None = None
     files: Files | None = None
+    sources: dict[str, str | list[str]] | None = None
     text: str = "text"
-    label: str = "label"
+    label: str | None = None
+    control: str | None = None
     max_length: Positive
     validation_fraction: Fraction | None = None
+    test_fraction: Fraction | None = None
     limit: Limit = Limit()
     options: dict[str, Any] = {}
 
@@ -94,7 +125,7 @@ class Train(Section):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
-    save_best: Literal["accuracy", "macro_f1", "loss"] = "accuracy"
+    save_best: str | None = None
 
 
 class Parity(Section):
@@ -123,7 +154,7 @@ class Runtime(Section):
 class Recipe(Section):
     """A checked recipe; :func:`load_recipe` makes one."""
 
-    task: Literal["classification"] = "classification"
+    task: Literal["classification", "question_answering", "language_modeling"] = "classification"
     seed: Annotated[int, Field(ge=0)] = 42
     model: Model = Model()
     tokenizer: Tokenizer = Tokenizer()
@@ -170,11 +201,14 @@ class Recipe(Section):
         return yaml_source.dump(values)
 
     @staticmethod
-    def _paths(values: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    def _paths(values: dict[str, Any]) -> list[tuple[Any, Any]]:
         """Every value that may be a path, as the section it stands in and its key."""
         places = [(values["model"], "weights"), (values["tokenizer"], "path"), (values["data"], "dataset")]
         places += [(values["data"]["files"] or {}, split) for split in ("train", "validation", "test")]
-        return [(section, key) for section, key in places if section.get(key)]
+        for code, files in (values["data"]["sources"] or {}).items():
+            places += [(files, index) for index in range(len(files))] if isinstance(files, list) else []
+            places += [(values["data"]["sources"], code)] if isinstance(files, str) else []
+        return [(section, key) for section, key in places if isinstance(section, list) or section.get(key)]
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -194,10 +228,38 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
     recipe._source = source
+    _settle(recipe, "task", recipe.task, TASK_KEYS)
+    _settle(recipe, "model", recipe.model.name, MODEL_KEYS)
+    _check_task(recipe)
     _check_choices(recipe)
     if recipe.train.eval_batch_size is None:
         recipe.train.eval_batch_size = recipe.train.batch_size
     return recipe
+
+
+def _settle(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give the keys that this task or model knows their defaults; refuse those that only others know."""
+    for key in dict.fromkeys(key for known in keys.values() for key in known):
+        section_name, _, field = key.partition(".")
+        section = getattr(recipe, section_name)
+        if getattr(section, field) is None:
+            setattr(section, field, keys[name].get(key))
+        elif key not in keys[name]:
+            others = " or ".join(other for other, known in keys.items() if key in known)
+            raise recipe.error(key, f"is for {what} {others}, not for {name}; leave it away")
+
+
+def _check_task(recipe: Recipe) -> None:
+    """What the task's module says about the recipe."""
+    task = importlib.import_module(f"toolkit.tasks.{recipe.task}")
+    if recipe.model.name not in task.HEADS:
+        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
+    if recipe.train.save_best not in task.LOWER_IS_BETTER:
+        known = list(task.LOWER_IS_BETTER)
+        given = recipe.train.save_best
+        message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
+        raise recipe.error("train.save_best", message)
+    task.check(recipe)
 
 
 def _check_choices(recipe: Recipe) -> None:
@@ -207,21 +269,29 @@ def _check_choices(recipe: Recipe) -> None:
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
         raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
-    if data.dataset in ("json", "csv", "text") and data.files is None:
+    if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
         raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
-    if data.dataset not in ("json", "csv", "text") and data.files is not None:
-        raise recipe.error("data.files", f"is for dataset json, csv or text, not for {data.dataset}")
-    if recipe.task == "classification" and data.dataset == "text":
-        raise recipe.error("data.dataset", "plain text has no labels; use json or csv with a text and a label column")
-    if tokenizer.kind == "sentencepiece" and (tokenizer.path is None) == (tokenizer.vocab_size is None):
-        message = "give path (a spiece.model) or vocab_size (train one on this recipe's training text), and not both"
+    if data.dataset not in FILE_KINDS and data.files is not None:
+        raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
+    kinds = TOKENIZER_KINDS[recipe.model.name]
+    if tokenizer.kind not in kinds:
+        raise recipe.error("tokenizer.kind", f"{tokenizer.kind} is not for {recipe.model.name}; {_any(kinds)} is")
+    if tokenizer.kind in TRAINED_KINDS and (tokenizer.path is None) == (tokenizer.vocab_size is None):
+        file = TRAINED_KINDS[tokenizer.kind]
+        message = f"give path ({file}) or vocab_size (train one on this recipe's training text), and not both"
         raise recipe.error("tokenizer.path" if tokenizer.path else "tokenizer.kind", message)
-    if tokenizer.kind != "sentencepiece":
+    if tokenizer.kind not in TRAINED_KINDS:
         for key in ("path", "vocab_size"):
             if getattr(tokenizer, key) is not None:
-                raise recipe.error(f"tokenizer.{key}", f"is for kind: sentencepiece, not for kind: {tokenizer.kind}")
+                owners = _any([kind for kind in kinds if kind in TRAINED_KINDS])
+                raise recipe.error(f"tokenizer.{key}", f"is for kind: {owners}, not for kind: {tokenizer.kind}")
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
+
+
+def _any(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:

@@ -11,7 +11,6 @@ Nothing but the gate's report is written before the gate has passed. After that 
 
 from __future__ import annotations
 
-import importlib
 import json
 import tempfile
 from dataclasses import asdict, dataclass
@@ -24,26 +23,23 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from models import families
 from toolkit import checkpoint, runtime
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.tasks import Run
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from models.reformer.config import ReformerConfig
-    from models.reformer.tokenizer import Tokenizer
     from toolkit.parity.gate import GateRequest
-    from toolkit.tasks.classification import Prepared
+    from toolkit.tasks import Prepared
     from toolkit.trainer import Finetuner
 
 #: Training texts on which the gate compares the tokenizers.
 GATE_TEXTS = 64
-
-#: The port's class for each head.
-MODEL_CLASSES = {"sequence_classification": "ReformerForSequenceClassification"}
 
 
 @dataclass(frozen=True)
@@ -57,16 +53,16 @@ class Job:
         config: the port's configuration.
         weights: the first weights, in Hugging Face's names and layout, float32.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
-        texts: of each split, for the tokenizer's part of the gate and the model card.
+        texts: of the training split, for the tokenizer's part of the gate.
     """
 
     task: ModuleType
-    tokenizer: Tokenizer
+    tokenizer: Any
     prepared: Prepared
-    config: ReformerConfig
+    config: Any
     weights: dict[str, np.ndarray]
     new_weights: list[str]
-    texts: dict[str, Any]
+    texts: list[str]
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
@@ -96,7 +92,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     _describe(job, device, console)
     pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
-    trainer = make_trainer(recipe, folder, job.task, load_model(job), console, job.prepared)
+    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
     trainer.tracker = Tracker(folder, recipe, last_step)
     try:
@@ -105,6 +101,8 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     finally:
         trainer.tracker.close()
     _show_results(results, folder, console)
+    next_command = job.task.DESCRIPTION.next_command.format(run=folder)
+    console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
     return folder
 
 
@@ -156,27 +154,29 @@ def assemble(recipe: Recipe) -> Job:
     Raises:
         UserError: at the recipe's line, if one of them is not as the recipe says.
     """
-    from toolkit.data import build_tokenizer, load_splits
+    from toolkit.data import build_tokenizer, task_of
     from toolkit.model_config import build_config
 
-    task = importlib.import_module(f"toolkit.tasks.{recipe.task}")
-    splits = load_splits(recipe)
-    tokenizer = build_tokenizer(recipe, splits["train"])
+    task = task_of(recipe)
+    splits = task.load_splits(recipe)
+    texts = task.texts(splits["train"])
+    tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
     prepared = task.prepare(recipe, tokenizer, splits)
     config = build_config(recipe, tokenizer, prepared.label_names)
-    weights, new = first_weights(recipe, config, task.HEAD)
-    return Job(task, tokenizer, prepared, config, weights, new, {name: split["text"] for name, split in splits.items()})
+    weights, new = first_weights(recipe, config)
+    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]))
 
 
-def first_weights(recipe: Recipe, config: ReformerConfig, head: str) -> tuple[dict[str, np.ndarray], list[str]]:
+def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], list[str]]:
     """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
 
     Returns:
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
     """
     from models.hub import read_tensors, resolve_folder
-    from models.reformer import weights
+    from toolkit.model_config import head_of
 
+    weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     new = weights.initial_weights(config, head, recipe.seed)
     if recipe.model.weights is None:
         return new, list(new)
@@ -190,23 +190,18 @@ def first_weights(recipe: Recipe, config: ReformerConfig, head: str) -> tuple[di
 
 
 def _describe(job: Job, device: str, console: Console) -> None:
-    """One line each on the data, the model, and texts that do not fit."""
-    sizes = {name: len(texts) for name, texts in job.texts.items()}
-    listed = ", ".join(f"{count} {name}" for name, count in sizes.items())
-    console.print(f"data   {listed} texts, {len(job.prepared.label_names)} labels", highlight=False)
+    """One line each on the data, the model, and what the user should know of either."""
+    console.print(f"data   {job.prepared.summary}", highlight=False)
     parameters = sum(value.size for value in job.weights.values())
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
     console.print(
-        f"model  {len(job.config.attn_layers)} layers, {parameters:,} parameters ({origin}), on {device}",
+        f"model  {job.config.num_hidden_layers} layers, {parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
-    for name, count in job.prepared.truncated.items():
-        if count:
-            console.print(
-                f"note   {count} of {sizes[name]} {name} texts are longer than the model and are cut", highlight=False
-            )
+    for note in job.prepared.notes:
+        console.print(f"note   {note}", highlight=False)
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------
@@ -243,13 +238,14 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         device: of the run, `cpu` or `gpu`.
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
+    from toolkit.model_config import head_of
     from toolkit.parity.gate import GateRequest
 
     chosen = recipe.parity
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
     return GateRequest(
         model=recipe.model.name,
-        head=job.task.HEAD,
+        head=head_of(recipe),
         config=job.config.to_hf(),
         weights=job.weights,
         batch=job.task.collate(rows),
@@ -261,12 +257,12 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
 
 
 def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any]:
-    from models.reformer.tokenizer import MODEL_FILE
-
-    texts = {"texts": list(job.texts["train"][:GATE_TEXTS]), "max_length": recipe.data.max_length}
+    texts = {"texts": job.texts, "max_length": recipe.data.max_length}
     job.tokenizer.save(scratch)
-    if (scratch / MODEL_FILE).exists():
-        return {"kind": "sentencepiece", "path": str(scratch / MODEL_FILE), **texts}
+    if (scratch / "spiece.model").exists():
+        return {"kind": "sentencepiece", "path": str(scratch / "spiece.model"), **texts}
+    if (scratch / "merges.txt").exists():
+        return {"kind": "ctrl", "path": str(scratch), **texts}
     return {"kind": "bytes", **texts}
 
 
@@ -295,13 +291,12 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     return found
 
 
-def load_model(job: Job) -> Any:
+def load_model(recipe: Recipe, job: Job) -> Any:
     """The port with the job's first weights."""
-    from models import reformer
-    from models.reformer import weights
+    from toolkit.model_config import model_class
 
-    model = getattr(reformer, MODEL_CLASSES[job.task.HEAD])(job.config)
-    weights.load(model, job.weights)
+    model = model_class(recipe)(job.config)
+    families.part(recipe.model.name, "weights").load(model, job.weights)
     return model
 
 
@@ -315,8 +310,7 @@ def make_trainer(
         model,
         recipe,
         folder,
-        task.collate,
-        task.compute_metrics,
+        task,
         console,
         prepared.train if prepared else None,
         prepared.validation if prepared else None,
@@ -352,7 +346,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
             "seconds": round(trainer.seconds, 1),
             "schedule": asdict(trainer.schedule),
         },
-        "examples": {name: len(texts) for name, texts in job.texts.items()},
+        "examples": prepared.sizes,
         "parameters": int(sum(value.size for value in job.weights.values())),
     }
 
@@ -361,7 +355,10 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         job.tokenizer.save(model_folder)
 
     checkpoint.write_folder(folder / "model", fill, manifest=False)
-    write_card(folder, recipe, job.prepared.label_names, results)
+    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names)
+    trainer.model.eval()
+    job.task.leave(run, trainer, prepared, trainer.console)
+    write_card(run, results)
     write_text(folder / "metrics.json", json.dumps(results, indent=1) + "\n")
     trainer.checkpoints.remove()
     return results
@@ -381,4 +378,3 @@ def _show_results(results: dict[str, Any], folder: Path, console: Console) -> No
     console.print(
         f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
     )
-    console.print(f'next: toolkit predict {folder} --text "..."', highlight=False, soft_wrap=True)

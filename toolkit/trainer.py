@@ -18,14 +18,19 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
-from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from paddlenlp.trainer import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from rich.console import Console
 
 from toolkit import checkpoint
@@ -36,9 +41,6 @@ from toolkit.recipe import Recipe
 from toolkit.runtime import seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.tracking import Tracker
-
-#: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
-IGNORED_LABEL = -100
 
 #: Seconds of training that a kill may cost where evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
@@ -95,11 +97,11 @@ class Finetuner(Trainer):
     """Trains and evaluates one model as a recipe says.
 
     Args:
-        model: the Paddle model; called with the collated batch's keys, it returns an output with `loss` and `logits`.
+        model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
         recipe: the recipe.
         folder: the run folder.
-        collate: list of examples -> dict of int64 arrays with the examples along the first axis, `labels` among them.
-        compute_metrics: (logits, labels) -> name -> number.
+        task: a module of :mod:`toolkit.tasks`, or anything with its `collate`, `counted`, `outputs`, `compute_metrics`
+            and `LOWER_IS_BETTER`.
         console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
@@ -111,14 +113,14 @@ class Finetuner(Trainer):
         model: Any,
         recipe: Recipe,
         folder: Path,
-        collate: Callable[[list[dict[str, Any]]], dict[str, np.ndarray]],
-        compute_metrics: Callable[[np.ndarray, np.ndarray], dict[str, float]],
+        task: Any,
         console: Console,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         tracker: Tracker | None = None,
     ) -> None:
         self.recipe = recipe
+        self.task = task
         self.console = console
         self.schedule = Schedule.of(recipe, len(train_dataset) if train_dataset is not None else 1)
         self.checkpoints = Checkpoints(folder / "checkpoints")
@@ -133,10 +135,10 @@ class Finetuner(Trainer):
         super().__init__(
             model=model,
             args=_training_arguments(recipe, folder, self.schedule),
-            data_collator=collate,
+            data_collator=task.collate,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
-            compute_metrics=lambda output: compute_metrics(output.predictions, output.label_ids),
+            compute_metrics=self._metrics,
             callbacks=[Rhythm(self)],
         )
         self.remove_callback(PrinterCallback)
@@ -198,7 +200,7 @@ class Finetuner(Trainer):
     def judge(self, metrics: dict[str, float]) -> bool:
         """Whether a validation is the best so far; its weights are kept if so, and patience is counted."""
         name, patience = self.recipe.train.save_best, self.recipe.train.early_stopping_patience
-        if self.best.better(metrics[name], lower_is_better=name == "loss"):
+        if self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name]):
             self.checkpoints.save_best(self.state.global_step, self.model)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             return True
@@ -253,7 +255,7 @@ class Finetuner(Trainer):
         model.train()
         self.step_learning_rate = self._get_learning_rate()
         pieces = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
-        shares = [1.0] if len(pieces) == 1 else loss_shares(pieces)
+        shares = [1.0] if len(pieces) == 1 else loss_shares([self.task.counted(piece) for piece in pieces])
         total = paddle.zeros([])
         for index, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
             if share == 0.0:  # nothing in it counts, and its mean is 0/0
@@ -297,9 +299,25 @@ class Finetuner(Trainer):
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """As the Trainer's, with draws of its own (see :meth:`measure`)."""
+        self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         with checkpoint.undisturbed_random_state():
             seed_everything(self.recipe.seed)
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
+        """The loss of a batch and what the task keeps of the model's output; logits are let go with the batch."""
+        inputs = self._prepare_inputs(inputs)
+        with paddle.no_grad():
+            with self.autocast_smart_context_manager():
+                output = model(**inputs)
+            kept = self.task.outputs(output, inputs)
+        return output.loss.mean().detach(), kept, kept[-1]  # it computes metrics only where there are "labels"
+
+    def _metrics(self, output: Any) -> dict[str, float]:
+        """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
+        return self.task.compute_metrics(tuple(output.predictions), self.evaluated)
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:
         """Nothing: :class:`Rhythm` records every step and every evaluation."""
@@ -422,9 +440,8 @@ def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, pa
     ]
 
 
-def loss_shares(pieces: list[dict[str, paddle.Tensor]]) -> list[float]:
-    """The part of the whole batch's mean loss that each piece's mean loss makes up: its share of the counted labels."""
-    counts = [int((piece["labels"] != IGNORED_LABEL).sum()) for piece in pieces]
+def loss_shares(counts: list[int]) -> list[float]:
+    """The part of the whole batch's mean loss that each piece's mean loss makes up: its share of the counted terms."""
     return [count / max(1, sum(counts)) for count in counts]
 
 

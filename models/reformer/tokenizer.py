@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,90 +18,9 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-#: A token's place in the text, in characters: ``text[start:end]``.
-Span = tuple[int, int]
+from models.tokenization import CONFIG_FILE, Span, Tokenizer, read_config, write_config
 
-CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "spiece.model"
-
-
-class Tokenizer(ABC):
-    """What the two have in common: cutting, padding, attention masks.
-
-    Attributes:
-        vocab_size: how many ids the model's embedding must hold.
-        pad_token_id: the id that fills up a batch. It is masked, so that it may be a real token's id as well.
-    """
-
-    vocab_size: int
-    pad_token_id = 0
-
-    def __call__(
-        self,
-        texts: Sequence[str],
-        max_length: int | None = None,
-        padding: str | bool = False,
-        truncation: bool = True,
-        padding_side: str = "right",
-    ) -> dict[str, Any]:
-        """Encode texts.
-
-        Args:
-            texts: any strings, empty ones too.
-            max_length: T; with truncation, the most ids a text may have.
-            padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
-            padding_side: ``"right"`` or ``"left"``.
-
-        Returns:
-            ``input_ids`` and ``attention_mask`` (1 for a token, 0 for padding): int64 arrays [B, T] when padded, else
-            lists of B lists.
-
-        Raises:
-            ValueError: padding without max_length, or a text longer than max_length that may not be cut.
-        """
-        if isinstance(texts, str):
-            raise TypeError("expected a list of texts, got one text")
-        if padding not in ("max_length", False) or padding_side not in ("left", "right"):
-            raise ValueError(
-                f"padding={padding!r}, padding_side={padding_side!r}: 'max_length' or False, 'left' or 'right'"
-            )
-        rows = self.encode_batch(texts)
-        if truncation and max_length is not None:
-            rows = [row[:max_length] for row in rows]
-        if not padding:
-            return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
-        if max_length is None:
-            raise ValueError("padding='max_length' needs max_length")
-        return pad(rows, max_length, self.pad_token_id, padding_side)
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of one text."""
-        return self.encode_batch([text])[0]
-
-    @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, uncut."""
-
-    @abstractmethod
-    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
-        """The ids of one text, and the characters of the text that each stands for."""
-
-    @abstractmethod
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids."""
-
-    @abstractmethod
-    def save(self, folder: str | os.PathLike) -> None:
-        """Write what :meth:`from_folder` needs into an existing folder."""
-
-    @classmethod
-    @abstractmethod
-    def from_folder(cls, folder: str | os.PathLike) -> Tokenizer:
-        """The tokenizer that :meth:`save`, or Hugging Face, wrote."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """A SHA-256 that is equal for two tokenizers exactly if they give equal ids for every text."""
 
 
 class ByteTokenizer(Tokenizer):
@@ -132,7 +50,7 @@ class ByteTokenizer(Tokenizer):
             return stored.decode("utf-8", "replace")
 
     def save(self, folder: str | os.PathLike) -> None:
-        _write_config(folder, {"tokenizer_class": "ByteTokenizer", "pad_token_id": self.pad_token_id})
+        write_config(folder, {"tokenizer_class": "ByteTokenizer", "pad_token_id": self.pad_token_id})
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ByteTokenizer:
@@ -218,7 +136,7 @@ class ReformerTokenizer(Tokenizer):
     def save(self, folder: str | os.PathLike) -> None:
         Path(folder, MODEL_FILE).write_bytes(self.model)
         special = {"eos_token": self.eos_token, "unk_token": self.unk_token}
-        _write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special})
+        write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special})
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
@@ -229,7 +147,7 @@ class ReformerTokenizer(Tokenizer):
             OSError: no ``spiece.model``.
         """
         model = Path(folder, MODEL_FILE).read_bytes()
-        return cls(model, **_special_tokens(_read_config(folder)))
+        return cls(model, **_special_tokens(read_config(folder)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> ReformerTokenizer:
@@ -247,7 +165,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     Raises:
         ValueError: the folder holds no tokenizer, or one that this port cannot equal.
     """
-    if _read_config(folder).get("tokenizer_class") == "ByteTokenizer":
+    if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
         return ByteTokenizer.from_folder(folder)
     if not Path(folder, MODEL_FILE).is_file():
         raise ValueError(
@@ -288,26 +206,6 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
     return tokenizer
 
 
-def pad(
-    rows: Sequence[Sequence[int]], length: int, pad_token_id: int = 0, side: str = "right"
-) -> dict[str, np.ndarray]:
-    """``input_ids`` and ``attention_mask`` [B, length] int64 of rows of ids.
-
-    Raises:
-        ValueError: a row is longer.
-    """
-    longest = max(map(len, rows), default=0)
-    if longest > length:
-        raise ValueError(f"a text has {longest} tokens, more than {length}, and was not to be cut")
-    input_ids = np.full((len(rows), length), pad_token_id, dtype=np.int64)
-    attention_mask = np.zeros((len(rows), length), dtype=np.int64)
-    for index, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
-        input_ids[index, place] = row
-        attention_mask[index, place] = 1
-    return {"input_ids": input_ids, "attention_mask": attention_mask}
-
-
 def _representable(text: str) -> str:
     """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
@@ -326,23 +224,6 @@ def _character_spans(part: str, byte_spans: Sequence[Span], start: int) -> list[
             first += 1
         spans.append((start + first, start + last))
     return spans
-
-
-def _read_config(folder: str | os.PathLike) -> dict[str, Any]:
-    path = Path(folder, CONFIG_FILE)
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError(f"{path} is not JSON") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return config
-
-
-def _write_config(folder: str | os.PathLike, config: dict[str, Any]) -> None:
-    Path(folder, CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

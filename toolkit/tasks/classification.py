@@ -1,49 +1,91 @@
-"""Text classification: one label per text, from the head that reads the first position."""
+"""Text classification: one label per text. Reformer's head reads the first position, CTRL's the last."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 
-from models.reformer.tokenizer import Tokenizer, pad
 from toolkit import metrics
-from toolkit.data import tokenize
-from toolkit.recipe import Recipe
+from toolkit.tasks import Description, Prepared
 
-#: The head that the port puts on the model, by the name the gate and the weights know it under.
-HEAD = "sequence_classification"
+if TYPE_CHECKING:
+    import datasets
+    from rich.console import Console
+
+    from toolkit.predict import Run
+    from toolkit.recipe import Recipe
+
+#: The heads that the port puts on the model, by the names the gate and the weights know them under.
+HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}
+
+LOWER_IS_BETTER = {"accuracy": False, "macro_f1": False, "loss": True}
+CORPORA = {"cldr_languages": "toolkit.cldr_languages"}
+PREDICTS_FROM = ("texts",)
+DESCRIPTION = Description(
+    name="text classification",
+    pipeline_tag="text-classification",
+    metrics=("accuracy", "f1"),
+    auto_class="AutoModelForSequenceClassification",
+    examples="texts",
+    next_command='toolkit predict {run} --text "..."',
+)
+
+#: Characters of a text that the table of predictions shows.
+SHOWN_CHARACTERS = 60
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Examples ready for the model.
+def check(recipe: Recipe) -> None:
+    """Refuse data that cannot hold labels."""
+    if recipe.data.dataset == "text":
+        raise recipe.error("data.dataset", "plain text has no labels; use json or csv with a text and a label column")
+
+
+def load_splits(recipe: Recipe) -> datasets.DatasetDict:
+    """Splits with the columns ``text`` and ``label``; see :func:`toolkit.data.labelled_splits`."""
+    from toolkit.data import labelled_splits
+
+    return labelled_splits(recipe, CORPORA)
+
+
+def texts(rows: datasets.Dataset) -> Sequence[str]:
+    """The texts of a split."""
+    return rows["text"]
+
+
+def control_codes(rows: datasets.Dataset) -> Sequence[str]:
+    """None: a text is classified as it stands."""
+    return ()
+
+
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
+    """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
     An example is ``input_ids`` [T] and ``attention_mask`` [T], padded on the right to T = ``data.max_length``, and
     ``labels`` (a scalar), all int64.
-
-    Attributes:
-        train, validation, test: test is None where the data has none.
-        label_names: a label's id is its place in this list.
-        truncated: split -> how many of its texts were longer than T and were cut.
     """
+    from toolkit.data import tokenize
 
-    train: datasets.Dataset
-    validation: datasets.Dataset
-    test: datasets.Dataset | None
-    label_names: list[str]
-    truncated: dict[str, int] = field(default_factory=dict)
-
-
-def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
-    """Tokenize the splits of :func:`toolkit.data.load_splits`; tokens are kept unpadded and padded when read."""
-    names = splits["train"].features["label"].names
+    names = list(splits["train"].features["label"].names)
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
     padded = {name: _padded(rows, recipe.data.max_length, tokenizer.pad_token_id) for name, rows in tokens.items()}
-    return Prepared(padded["train"], padded["validation"], padded.get("test"), list(names), truncated)
+    sizes = {name: len(rows) for name, rows in splits.items()}
+    return Prepared(
+        train=padded["train"],
+        validation=padded["validation"],
+        test=padded.get("test"),
+        summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts, {len(names)} labels",
+        label_names=names,
+        notes=[
+            f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
+            for name, count in truncated.items()
+            if count
+        ],
+        truncated=truncated,
+    )
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -51,16 +93,90 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
 
 
-def compute_metrics(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def counted(batch: dict[str, Any]) -> int:
+    """The number of labels in a batch that the loss does not ignore."""
+    return int((batch["labels"] != metrics.IGNORED_LABEL).sum())
+
+
+def outputs(output: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
+    """Logits [B, L] and labels [B]."""
+    return output.logits, batch["labels"]
+
+
+def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
     """``accuracy`` and ``macro_f1`` of logits [N, L] against labels [N]."""
-    return metrics.classification(logits, labels)
+    return metrics.classification(*outputs)
+
+
+def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Nothing: the model and its numbers are all there is."""
 
 
 def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.Dataset:
     """The rows as padded int64 arrays, made when they are read: stored, padding would often be most of the file."""
+    from models.tokenization import pad
 
     def transform(batch: dict[str, list]) -> dict[str, np.ndarray]:
         arrays = pad(batch["input_ids"], length, pad_token_id) if "input_ids" in batch else {}
         return {**arrays, "labels": np.asarray(batch["labels"], dtype=np.int64)}
 
     return rows.select_columns(["input_ids", "labels"]).with_transform(transform)
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable label of a text, its probability, and whether the text was cut to fit the model."""
+
+    text: str
+    label: str
+    probability: float
+    truncated: bool
+
+
+def predict(run: Run, console: Console, texts: Sequence[str]) -> list[Prediction]:
+    """Print and return the most probable label of each text, with its probability.
+
+    Args:
+        run: a finished run.
+        console: where the table is printed.
+        texts: any strings; padded and cut as in training.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    predictions = classify(run, texts)
+    table = Table("label", "probability", "text")
+    for prediction in predictions:
+        shown = " ".join(prediction.text.split())
+        shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"
+        table.add_row(Text(prediction.label), f"{prediction.probability:.3f}", Text(shown))
+    console.print(table)
+    cut = sum(prediction.truncated for prediction in predictions)
+    if cut:
+        console.print(
+            f"note: {cut} of {len(texts)} texts are longer than {run.recipe.data.max_length} tokens and were cut"
+        )
+    return predictions
+
+
+def classify(run: Run, texts: Sequence[str]) -> list[Prediction]:
+    """The most probable label of each text."""
+    import paddle
+
+    length, size = run.recipe.data.max_length, run.recipe.train.eval_batch_size
+    found: list[Prediction] = []
+    for start in range(0, len(texts), size):
+        batch = texts[start : start + size]
+        tokens = run.tokenizer(batch, max_length=length, padding="max_length")
+        longer = [len(ids) > length for ids in run.tokenizer(batch)["input_ids"]]
+        with paddle.no_grad():
+            inputs = {name: paddle.to_tensor(np.asarray(value)) for name, value in tokens.items()}
+            logits = run.model(**inputs).logits  # (B, labels)
+            probabilities = paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
+        for text, row, cut in zip(batch, probabilities, longer, strict=True):
+            best = int(row.argmax())
+            found.append(Prediction(text, run.label_names[best], float(row[best]), cut))
+    return found

@@ -1,0 +1,142 @@
+"""What the families' tokenizers share: cutting, padding, attention masks, and their settings file.
+
+Needs neither Paddle nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: A token's place in the text, in characters: ``text[start:end]``.
+Span = tuple[int, int]
+
+CONFIG_FILE = "tokenizer_config.json"
+
+
+class Tokenizer(ABC):
+    """What all have in common: cutting, padding, attention masks.
+
+    Attributes:
+        vocab_size: how many ids the model's embedding must hold.
+        pad_token_id: the id that fills up a batch. It is masked, so that it may be a real token's id as well.
+    """
+
+    vocab_size: int
+    pad_token_id = 0
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        max_length: int | None = None,
+        padding: str | bool = False,
+        truncation: bool = True,
+        padding_side: str = "right",
+    ) -> dict[str, Any]:
+        """Encode texts.
+
+        Args:
+            texts: any strings, empty ones too.
+            max_length: T; with truncation, the most ids a text may have.
+            padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
+            padding_side: ``"right"`` or ``"left"``.
+
+        Returns:
+            ``input_ids`` and ``attention_mask`` (1 for a token, 0 for padding): int64 arrays [B, T] when padded, else
+            lists of B lists.
+
+        Raises:
+            ValueError: padding without max_length, or a text longer than max_length that may not be cut.
+        """
+        if isinstance(texts, str):
+            raise TypeError("expected a list of texts, got one text")
+        if padding not in ("max_length", False) or padding_side not in ("left", "right"):
+            raise ValueError(
+                f"padding={padding!r}, padding_side={padding_side!r}: 'max_length' or False, 'left' or 'right'"
+            )
+        rows = self.encode_batch(texts)
+        if truncation and max_length is not None:
+            rows = [row[:max_length] for row in rows]
+        if not padding:
+            return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+        if max_length is None:
+            raise ValueError("padding='max_length' needs max_length")
+        return pad(rows, max_length, self.pad_token_id, padding_side)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text."""
+        return self.encode_batch([text])[0]
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, uncut."""
+
+    @abstractmethod
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
+        """The ids of one text, and the characters of the text that each stands for."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids."""
+
+    @abstractmethod
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write what :meth:`from_folder` needs into an existing folder."""
+
+    @classmethod
+    @abstractmethod
+    def from_folder(cls, folder: str | os.PathLike) -> Tokenizer:
+        """The tokenizer that :meth:`save`, or Hugging Face, wrote."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A SHA-256 that is equal for two tokenizers exactly if they give equal ids for every text."""
+
+
+def pad(
+    rows: Sequence[Sequence[int]], length: int, pad_token_id: int = 0, side: str = "right"
+) -> dict[str, np.ndarray]:
+    """``input_ids`` and ``attention_mask`` [B, length] int64 of rows of ids.
+
+    Raises:
+        ValueError: a row is longer.
+    """
+    longest = max(map(len, rows), default=0)
+    if longest > length:
+        raise ValueError(f"a text has {longest} tokens, more than {length}, and was not to be cut")
+    input_ids = np.full((len(rows), length), pad_token_id, dtype=np.int64)
+    attention_mask = np.zeros((len(rows), length), dtype=np.int64)
+    for index, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
+        input_ids[index, place] = row
+        attention_mask[index, place] = 1
+    return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def read_config(folder: str | os.PathLike) -> dict[str, Any]:
+    """The settings in a tokenizer's folder; none where there is no such file.
+
+    Raises:
+        ValueError: it is not a JSON object.
+    """
+    path = Path(folder, CONFIG_FILE)
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path} is not JSON") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return config
+
+
+def write_config(folder: str | os.PathLike, config: dict[str, Any]) -> None:
+    """Write the settings into an existing folder."""
+    Path(folder, CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
