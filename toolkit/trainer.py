@@ -24,13 +24,7 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddlenlp.trainer import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
+from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from rich.console import Console
 
 from toolkit import checkpoint
