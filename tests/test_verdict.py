@@ -38,11 +38,10 @@ def reference() -> dict:
     return {
         "tensors": {name: tensor() for name in NAMES},
         "parameters": {"a.weight": [4], "b.weight": [4]},
-        "num_buckets": 4,
-        "bucket_slack": {"a": 1e-4},
+        "facts": {"num_buckets": 4, "bucket_slack": {"a": 1e-4}},
         "leaks": [],
         "saturated_rows": 0,
-        "unhooked": 0.0,
+        "unhooked": [],
         "tokens": [{"ids": [1, 2], "decoded": "x"}],
     }
 
@@ -55,10 +54,10 @@ def candidate() -> dict:
             "parameter_errors": {"a.weight": 0.0, "b.weight": 0.0},
             "draw_problems": {},
             "unused_draws": [],
-            "flips": {"a": {"count": 0, "of": 8, "largest_margin": 0.0}},
-            "num_buckets": 4,
+            "facts": {"num_buckets": 4, "flips": {"a": {"count": 0, "of": 8, "largest_margin": 0.0}}},
+            "constant_errors": {"table": 0.0},
             "hooks_change_nothing": True,
-            "reversible": {"gradient:a.weight": 0.0},
+            "recomputed": {"gradient:a.weight": 0.0},
             "replay": {"gradient:a.weight": 0.0},
         }
 
@@ -140,7 +139,8 @@ def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
         (lambda ours: ours["parameter_errors"].pop("b.weight"), "parameter:b.weight"),
         (lambda ours: ours["draw_problems"].update({"dropout:b": "a rate of 0.2"}), "dropout:b"),
         (lambda ours: ours["unused_draws"].append("dropout:a"), "dropout:a"),
-        (lambda ours: ours.update(num_buckets=8), "num_buckets"),
+        (lambda ours: ours["facts"].update(num_buckets=8), "num_buckets"),
+        (lambda ours: ours["constant_errors"].update(table=9.0), "parameter:table"),
     ],
 )
 def test_structure_must_match_one_to_one(reference, candidate, change, name):
@@ -150,20 +150,20 @@ def test_structure_must_match_one_to_one(reference, candidate, change, name):
 
 
 def test_a_bucket_may_flip_in_float32_where_it_was_a_tie_and_nowhere_else(reference, candidate):
-    flips = candidate["dtypes"]["float32"]["flips"]
+    flips = candidate["dtypes"]["float32"]["facts"]["flips"]
     flips["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
     verdict = judge(reference, candidate)
     assert verdict.passed and "1 of 8 differ, all within rounding" in verdict.notes[0]
     flips["a"]["largest_margin"] = 5e-3
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
     del flips["a"]
-    candidate["dtypes"]["float64"]["flips"]["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
+    candidate["dtypes"]["float64"]["facts"]["flips"]["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
 
 
-@pytest.mark.parametrize("kind", ["reversible", "replay"])
+@pytest.mark.parametrize("kind", ["recomputed", "replay"])
 @pytest.mark.parametrize("error", [2e-5, float("nan")])
-def test_a_reversible_backward_must_give_plain_autograds_gradients(reference, candidate, kind, error):
+def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradients(reference, candidate, kind, error):
     candidate["dtypes"]["float32"][kind]["gradient:a.weight"] = error
     assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
 

@@ -55,6 +55,11 @@ def _head(config: Mapping, head: str) -> dict[str, Parameter]:
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 
 
+def depth(config: Mapping) -> int:
+    """The number of layers."""
+    return config["n_layer"]
+
+
 def deviations(config: Mapping) -> dict[str, float]:
     """Role -> standard deviation of its new values, as the reference initialises them."""
     return {"linear": config["initializer_range"], "embedding": config["initializer_range"]}

@@ -73,6 +73,11 @@ def _head(config: Mapping, head: str) -> dict[str, Parameter]:
     raise ValueError(f"{head!r} is none of {', '.join(HEADS)}")
 
 
+def depth(config: Mapping) -> int:
+    """The number of layers."""
+    return len(config["attn_layers"])
+
+
 def deviations(config: Mapping) -> dict[str, float]:
     """Role -> standard deviation of its new values, as the reference initialises them."""
     width = config["initializer_range"]

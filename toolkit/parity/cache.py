@@ -29,7 +29,7 @@ def key_of(job: Path) -> str:
     for name in ("weights.safetensors", "batch.safetensors"):
         digest.update(bundle.sha256(job / name).encode())
     for source in sorted(
-        [*ROOT.glob("models/**/*.py"), *ROOT.glob("toolkit/parity/*.py"), ROOT / "toolkit/runtime.py"]
+        [*ROOT.glob("models/**/*.py"), *ROOT.glob("toolkit/parity/**/*.py"), ROOT / "toolkit/runtime.py"]
     ):
         digest.update(f"{source.relative_to(ROOT)}:{bundle.sha256(source)}".encode())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from models.reformer import schema
+from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache
@@ -79,10 +79,9 @@ def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path
     """Fill the job folder with what both workers need; ``mutants`` are also measured, by name."""
     for side in ("reference", "candidate"):
         (job / side).mkdir()
-    config = {key: value for key, value in schema.resolve(request.config).items() if key != "num_hidden_layers"}
-    for key in ("num_labels", "label2id", "id2label"):
-        config.pop(key)
-    config["num_labels"] = schema.resolve(request.config)["num_labels"]
+    config = part(request.model, "schema").resolve(request.config)
+    for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+        config.pop(key, None)
     bundle.write_tensors(job / "weights.safetensors", weights)
     bundle.write_tensors(job / "batch.safetensors", request.batch)
     bundle.write_json(

@@ -76,7 +76,7 @@ def print_report(report: Report, console: Console) -> None:
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
         _print_findings(report, console)
     console.print(_table(report))
-    for line in _reversible_lines(report):
+    for line in _recomputed_lines(report):
         _say(console, line)
     for note in summarise_notes(verdict.notes):
         _say(console, f"note: {note}")
@@ -110,15 +110,17 @@ def _table(report: Report) -> Table:
 
 def short_name(name: str) -> str:
     """A tensor's name without what all of them share."""
-    return name.replace("reformer.encoder.layers.", "layers.").replace("reformer.", "")
+    return name.replace("reformer.encoder.layers.", "layers.").replace("reformer.", "").replace("transformer.", "")
 
 
-def _reversible_lines(report: Report) -> list[str]:
-    """How far reversible backwards lie from plain autograd at the worst: the port's, the reference's if asked."""
+def _recomputed_lines(report: Report) -> list[str]:
+    """How far backwards that compute layers again lie from plain autograd at the worst: the port's, the reference's if
+    asked."""
     lines = []
-    theirs = report.reference["reversible"] or {}
+    theirs = report.reference["own_backward"]
+    what = {"reformer": "reversible backward", "ctrl": "recomputed layers"}[report.request.model]
     for dtype, ours in report.candidate["dtypes"].items():
-        text = f"reversible backward, {dtype}: the port's gradients within {max(ours['reversible'].values()):.1e}"
+        text = f"{what}, {dtype}: the port's gradients within {max(ours['recomputed'].values()):.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
         lines.append(f"{text} of plain autograd's")
@@ -170,8 +172,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "findings": [vars(finding) for finding in verdict.findings],
         "notes": verdict.notes,
         "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
-        "reversible": {dtype: ours["reversible"] for dtype, ours in report.candidate["dtypes"].items()},
-        "reference_reversible": report.reference["reversible"],
+        "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},
+        "reference_own_backward": report.reference["own_backward"],
         "not_compared": report.reference["buffers"],
         "texts_tokenized": len(report.reference["tokens"] or []),
         "versions": {"reference": report.reference["versions"], "candidate": report.candidate["versions"]},

@@ -14,15 +14,17 @@ class GateRequest:
     """What to compare.
 
     Attributes:
-        model: ``reformer``.
-        head: one of ``models.reformer.weights.HEADS``.
+        model: one of ``models.families.FAMILIES``.
+        head: one of ``HEADS`` in the family's ``weights``.
         config: Hugging Face's configuration keys.
         weights: float32, under Hugging Face's names.
-        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels``.
+        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` or, for question
+            answering, ``start_positions`` and ``end_positions`` (B,).
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
         device: ``cpu`` or ``gpu``, for both sides.
-        tokenizer: ``{"kind": "bytes"}`` or ``{"kind": "sentencepiece", "path": ...}``, with ``texts`` of the run's data
-            and ``max_length``; None where there is none to compare.
+        tokenizer: ``{"kind": "bytes"}``, ``{"kind": "sentencepiece", "path": FILE}`` or ``{"kind": "ctrl", "path":
+            FOLDER}`` (of ``vocab.json`` and ``merges.txt``), with ``texts`` of the run's data and ``max_length``; None
+            where there is none to compare.
         seed: of the dropout masks and rotations.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
     """

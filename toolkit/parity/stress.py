@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from models.reformer import schema
-from models.reformer.weights import parameters
-from models.weights import generator
+from models.families import part
+from models.weights import Parameter, generator
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 
@@ -30,11 +29,13 @@ def stir(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.nda
     return stirred, count
 
 
-def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") -> dict[str, np.ndarray]:
+def stress_weights(
+    config: Mapping, head: str, seed: int, kind: str = "random", model: str = "reformer"
+) -> dict[str, np.ndarray]:
     """Weights that show what trained ones do to rounding, without a download.
 
     Args:
-        config: a resolved configuration.
+        config: a resolved configuration of the family ``model``.
         kind: ``random``: normal, of the configuration's width. ``heavy-tailed``: Student's t with 3 degrees of freedom,
             whose outliers amplify rounding as trained weights do. ``large-gains``: norm gains of standard deviation 8,
             matrices four times as wide, and blocks whose output grows from layer to layer, as in some trained
@@ -43,44 +44,67 @@ def stress_weights(config: Mapping, head: str, seed: int, kind: str = "random") 
     Raises:
         ValueError: an unknown kind.
     """
+    weights = part(model, "weights")
+    deviations = weights.deviations(config)
+    return {
+        name: stress_value(name, parameter, deviations, seed, kind, weights.depth(config))
+        for name, parameter in weights.parameters(config, head).items()
+    }
+
+
+def stress_value(
+    name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int, kind: str, depth: int
+) -> np.ndarray:
+    """One parameter of :func:`stress_weights`, float32.
+
+    Args:
+        deviations: role -> the configuration's width.
+        depth: number of layers of the model.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
-    weights = {}
-    for name, (shape, role) in parameters(config, head).items():
-        draw = generator(seed, f"{kind}:{name}")
-        normal = draw.standard_normal(shape, np.float32)
-        if role in ("norm_bias", "bias"):
-            value = 0.1 * normal
-        elif role == "norm_gain":
-            value = 8.0 * normal if kind == "large-gains" else 1.0 + 0.2 * normal
-        elif kind == "heavy-tailed":
-            value = 2 * config["initializer_range"] * draw.standard_t(3, shape)
-        else:
-            width = config["axial_norm_std"] if role == "axial" else config["initializer_range"]
-            value = width * normal * (_growth(config, name) if kind == "large-gains" and role == "linear" else 1.0)
-        weights[name] = np.asarray(value, np.float32)
-    return weights
+    shape, role = parameter
+    draw = generator(seed, f"{kind}:{name}")
+    normal = draw.standard_normal(shape, np.float32)
+    if role in ("norm_bias", "bias"):
+        return np.float32(0.1) * normal
+    if role == "norm_gain":
+        return np.float32(8.0) * normal if kind == "large-gains" else 1 + np.float32(0.2) * normal
+    if kind == "heavy-tailed":
+        # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
+        spread = np.sqrt(3 / (2 * draw.standard_gamma(np.float32(1.5), shape, np.float32)))
+        return np.float32(2 * deviations["linear"]) * normal * spread
+    growth = _growth(depth, name) if kind == "large-gains" and role == "linear" else 1.0
+    return np.float32(deviations[role] * growth) * normal
 
 
-def _growth(config: Mapping, name: str) -> float:
+def _growth(depth: int, name: str) -> float:
     """How much wider a matrix is under ``large-gains``: 4, and in a block's last map up to 10^6 in the last layer."""
-    layer = re.fullmatch(r"reformer\.encoder\.layers\.(\d+)\..*\.output\.dense\.weight", name)
-    depth = len(config["attn_layers"])
+    layer = re.search(r"\.(?:layers|h)\.(\d+)\..*(?:output\.dense|attention\.dense|ffn\.2)\.weight$", name)
     return 4.0 * 10.0 ** (5.0 * int(layer[1]) / max(1, depth - 1)) if layer else 4.0
 
 
 def random_batch(
-    config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int
+    config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int, model: str = "reformer"
 ) -> dict[str, np.ndarray]:
     """Random tokens; every example after the first ends in padding (the second one for most of its length, so that some
-    positions see nothing but padding), and some labels are to be ignored."""
-    resolved = schema.resolve(config)
+    positions see nothing but padding; CTRL's begins with it), and some labels are to be ignored."""
+    resolved = part(model, "schema").resolve(config)
     draw = np.random.default_rng(seed)
     tokens = draw.integers(0, resolved["vocab_size"], (batch_size, length))
     ends = np.array([length, length // 4, *draw.integers(length // 2, length, batch_size)])[:batch_size]
     mask = (np.arange(length) < ends[:, None]).astype(np.int64)
+    if model == "ctrl":
+        mask[1:2] = mask[1:2, ::-1]
     batch = {"input_ids": tokens, "attention_mask": mask}
     if head == "sequence_classification":
         return {**batch, "labels": draw.integers(0, resolved["num_labels"], batch_size)}
+    if head == "question_answering":
+        spans = np.sort(draw.integers(0, ends[:, None], (batch_size, 2)))
+        spans[-1, -1] += length * (batch_size > 1)  # beyond the text: to be ignored
+        return {**batch, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
     hidden = (draw.random(tokens.shape) < 0.1) | (mask == 0)
     return {**batch, "labels": np.where(hidden, -100, tokens)}

@@ -1,0 +1,40 @@
+"""``python -m toolkit.parity.candidate JOB``: run the job in a folder (see :mod:`toolkit.parity.bundle`)."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+from models.families import part
+from toolkit import runtime
+from toolkit.parity import bundle, worker
+
+
+def main(folder: Path) -> None:
+    """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
+    started = time.monotonic()
+    job = bundle.read_json(folder / "job.json")
+    runtime.configure(job["device"], job["threads"])
+    part(job["model"], "modeling")  # loaded while the reference still computes
+    from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
+    from toolkit.parity.candidate.tokens import tokens
+
+    tokenized = tokens(job["tokenizer"]) if job["tokenizer"] else None
+    bundle.wait_for(folder / "reference" / "order.json", folder / "reference" / "failed")
+    truth = bundle.read_tensors(folder / "reference" / "float64.safetensors")
+    result = {
+        "schema": bundle.SCHEMA,
+        "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
+        "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
+        "tokens": tokenized,
+        "versions": runtime.versions(),
+        "flags": runtime.flags(),
+        "seconds": time.monotonic() - started,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    bundle.write_json(folder / "candidate" / "result.json", result)
+
+
+if __name__ == "__main__":
+    worker.run("candidate", main)

@@ -1,0 +1,40 @@
+"""What CTRL's port needs beside what every model does: its position table, and layers that are computed again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.ctrl.config import CTRLConfig
+from toolkit.parity.candidate.step import Step
+
+#: The constant, under the name of the attribute that holds it on both sides.
+TABLE = "transformer.pos_encoding"
+
+
+class CTRLStep(Step):
+    """A step of CTRL."""
+
+    backwards = ("autograd", "recompute")
+    embedded = "transformer.dropout"
+
+    def build(self, kind: type, keys: dict, backward: str):
+        model = kind(CTRLConfig(**keys))
+        model.transformer.enable_recompute = backward == "recompute"
+        return model
+
+    def take_constants(self, constants: dict[str, np.ndarray]) -> dict[str, float]:
+        own, theirs = self.model.transformer.pos_encoding, constants[TABLE]
+        self.model.transformer.pos_encoding = theirs
+        return {TABLE: table_error(own, theirs)}
+
+
+def table_error(own: np.ndarray, theirs: np.ndarray) -> float:
+    """How far two position tables (positions, width) lie apart, in units of rounding of the angle: 2^-24 times the
+    position, or times 1 for the first. Infinite for tables of different shape or dtype."""
+    if own.shape != theirs.shape or own.dtype != theirs.dtype:
+        return float("inf")
+    angles = np.maximum(np.arange(len(own), dtype=np.float64), 1.0)[:, None]
+    return float((np.abs(own.astype(np.float64) - theirs) / (2.0**-24 * angles)).max())
+
+
+STEP = CTRLStep

@@ -1,0 +1,54 @@
+"""How far the reference lies from itself: the yardstick of the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from toolkit.parity import bundle
+from toolkit.parity.reference.step import DTYPES, Step
+
+
+def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, int]) -> None:
+    """Run the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its record.
+
+    In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
+    float32. In float64 all have them moved by one unit of float64: where float32's error has grown as large as the
+    tensor, it says no more how much float64's grows, and this says it.
+    """
+    for dtype, count in runs.items():
+        for record in records.values():
+            record["noise"][dtype], record["noise_max"][dtype] = [], []
+
+        def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
+            error = bundle.difference(value, truth[name])
+            records[name]["noise"][dtype].append(error["rms"])
+            records[name]["noise_max"][dtype].append(error["max"])
+
+        for run in range(count):
+            step.run(dtype, measure, nudge=run + (dtype == "float64"))
+
+
+def unhooked_differences(step: Step, truth: Mapping[str, np.ndarray]) -> list[str]:
+    """The loss and gradients of R64 that come out otherwise, by as much as a bit, when no output is looked at."""
+    seen: dict[str, np.ndarray] = {}
+    step.run("float64", seen.__setitem__, watched=False)
+    return [name for name, value in seen.items() if not np.array_equal(value, truth.get(name), equal_nan=True)]
+
+
+def own_backward_error(step: Step) -> dict[str, dict[str, float]]:
+    """How far the reference's own (reversible) backward lies from plain autograd, per gradient: |difference| /
+    |gradient| (Frobenius norms), in both dtypes. Nothing is judged by it; the report shows it beside the port's."""
+    errors: dict[str, dict[str, float]] = {}
+    for dtype in DTYPES:
+        plain: dict[str, np.ndarray] = {}
+        step.run(dtype, plain.__setitem__, watched=False)
+        own: dict[str, np.ndarray] = {}
+        step.run(dtype, own.__setitem__, plain=False, watched=False)
+        errors[dtype] = {
+            name: float(np.linalg.norm(own[name] - plain[name]) / max(np.linalg.norm(plain[name]), 1e-300))
+            for name in plain
+            if name.startswith("gradient:") and name in own
+        }
+    return errors

@@ -1,0 +1,145 @@
+"""Watching a run of the reference: every random draw and every output by name."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from toolkit.parity.draws import ModuleStack
+
+#: Called with the name and value of everything that is recorded, in execution order.
+Keep = Callable[[str, np.ndarray], None]
+
+
+class Draws:
+    """Every random draw of R64 by name, made once from NumPy and then repeated: masks, rotations, bucket choices."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.tensors: dict[str, np.ndarray] = {}
+        self.rates: dict[str, float] = {}
+
+    def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
+        """Which cells are kept (1) and dropped (0), as uint8."""
+        if name not in self.tensors:
+            self.tensors[name] = (self._generator(name).random(shape) >= p).astype(np.uint8)
+            self.rates[name] = p
+        return self.tensors[name]
+
+    def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normal numbers in float32."""
+        if name not in self.tensors:
+            self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
+        return self.tensors[name]
+
+    def _generator(self, name: str) -> np.random.Generator:
+        digest = hashlib.sha256(f"{self.seed}:{name}".encode()).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+
+
+class Recorder:
+    """Watches one run of a module: names its draws and outputs, and hands each output to ``keep``.
+
+    Args:
+        model: the reference model, or a part of it.
+        draws: where draws come from.
+        keep: called with every output.
+        prefix: the path of ``model`` in the whole model; "" for the whole.
+        embedded: the module whose output is the embedded input: its gradient is kept, too.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, draws: Draws, keep: Keep, prefix: str = "", embedded: str | None = None
+    ) -> None:
+        self.model = model
+        self.draws = draws
+        self.keep = keep
+        self.prefix = prefix
+        self.embedded = embedded
+        self.embedded_output: torch.Tensor | None = None
+        self.stack = ModuleStack()
+        self.recording = True
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Hooks and injected draws are in force inside the ``with`` block."""
+        undo = []
+        for name, module in self.model.named_modules(prefix=self.prefix):
+            undo.append(module.register_forward_pre_hook(self._entered(name)).remove)
+            undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
+        functional = torch.nn.functional
+        undo.append(replace(functional, "dropout", self._dropout))
+        undo.append(replace(functional, "dropout2d", self._dropout2d))
+        undo.append(replace(torch, "randn", self._randn))
+        try:
+            yield
+        finally:
+            for restore in reversed(undo):
+                restore()
+
+    def keep_embedded_gradient(self) -> None:
+        """After the backward: hand on the gradient of the embedded input."""
+        if self.embedded_output is not None and self.embedded_output.grad is not None:
+            self.keep(f"gradient:{self.embedded}", to_numpy(self.embedded_output.grad))
+
+    def _entered(self, name: str):
+        def hook(module, args) -> None:
+            self.stack.enter(name)
+
+        return hook
+
+    def _left(self, name: str):
+        def hook(module, args, output) -> None:
+            called = self.stack.leave()
+            if output is None or not self.recording:
+                return
+            tensor = first_tensor(output)
+            if tensor is None or name == "":
+                return
+            if name == self.embedded:
+                self.embedded_output = tensor
+                if tensor.requires_grad:
+                    tensor.retain_grad()
+            self.keep(called, to_numpy(tensor))
+
+        return hook
+
+    def _dropout(self, x, p=0.5, training=True, inplace=False):
+        return self._dropped(x, p, training, tuple(x.shape))
+
+    def _dropout2d(self, x, p=0.5, training=True, inplace=False):
+        return self._dropped(x, p, training, tuple(x.shape[:2]) + (1,) * (x.ndim - 2))
+
+    def _dropped(self, x, p, training, mask_shape):
+        if not training or p == 0.0:
+            return x
+        mask = self.draws.mask(self.stack.draw("dropout"), mask_shape, p)
+        return x * (torch.from_numpy(mask).to(x) / (1.0 - p))
+
+    def _randn(self, shape, **options):
+        drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))
+        return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
+
+
+def first_tensor(output):
+    """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
+    if isinstance(output, torch.Tensor):
+        return output
+    values = output.to_tuple() if hasattr(output, "to_tuple") else output
+    return next((value for value in values if isinstance(value, torch.Tensor)), None)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A copy: the reference goes on to change some tensors in place (CTRL scales its embedded tokens so)."""
+    return np.array(tensor.detach().cpu().numpy())
+
+
+def replace(owner, name: str, value):
+    """Set an attribute; returns a function that undoes it."""
+    had, before = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, value)
+    return lambda: setattr(owner, name, before) if had else delattr(owner, name)

@@ -1,0 +1,140 @@
+"""What the reference's Reformer needs beside what every model does: its buckets, its softmax, plain autograd."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from transformers import ReformerConfig
+from transformers.models.reformer import modeling_reformer
+
+from toolkit.parity.reference.clean import ExactNormaliser
+from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
+from toolkit.parity.reference.step import Step
+
+
+class ReformerStep(Step):
+    """A step of Reformer."""
+
+    heads: ClassVar = {
+        "sequence_classification": modeling_reformer.ReformerForSequenceClassification,
+        "question_answering": modeling_reformer.ReformerForQuestionAnswering,
+        "causal_lm": modeling_reformer.ReformerModelWithLMHead,
+        "masked_lm": modeling_reformer.ReformerForMaskedLM,
+    }
+    embedded = "reformer.embeddings"
+    aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
+
+    def configuration(self, keys: Mapping) -> ReformerConfig:
+        return ReformerConfig(**keys, use_cache=False)
+
+    def facts(self, records: Mapping[str, dict]) -> dict:
+        return {
+            "num_buckets": self.model.config.num_buckets,
+            "bucket_slack": bucket_slack(self.draws.tensors, records),
+        }
+
+    @contextlib.contextmanager
+    def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        layers = plain_autograd(recorder) if plain else contextlib.nullcontext()
+        with self._given_buckets(), layers, ExactNormaliser() as normaliser:
+            yield
+        self.saturated = normaliser.saturated
+
+    @contextlib.contextmanager
+    def _given_buckets(self) -> Iterator[None]:
+        """In place of ``_hash_vectors``: R64's choice is written down with its margins, and all others are given it."""
+        undo = [
+            replace(module, "_hash_vectors", self._choice(name, module))
+            for name, module in self.model.named_modules()
+            if isinstance(module, modeling_reformer.LSHSelfAttention)
+        ]
+        try:
+            yield
+        finally:
+            for restore in undo:
+                restore()
+
+    def _choice(self, name: str, module):
+        original, drawn = module._hash_vectors, self.draws.tensors
+
+        def choose(vectors, num_hashes, attention_mask, *args, **kwargs):
+            own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
+            key = f"buckets:{name}"
+            if key not in drawn:
+                drawn[key] = own.numpy(force=True).astype(np.int32)
+                drawn[f"margin:{name}"] = margins(vectors.detach(), drawn[f"normal:{name}"], module.num_buckets)
+            return torch.from_numpy(drawn[key]).to(own)
+
+        return choose
+
+
+def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.ndarray:
+    """By how much each position's best bucket beats the second best: float64 (B, H, R*T).
+
+    Where the bucket count is factorised, the smaller of the factors' margins.
+    """
+    rotated = torch.einsum("bhtd,hdrk->bhrtk", vectors, torch.from_numpy(rotations).to(vectors))
+    smallest = None
+    below = 0
+    for factor in [num_buckets] if isinstance(num_buckets, int) else num_buckets:
+        part = rotated[..., below : below + factor // 2]
+        below += factor // 2
+        best = torch.cat([part, -part], -1).topk(2, dim=-1).values
+        margin = best[..., 0] - best[..., 1]
+        smallest = margin if smallest is None else torch.minimum(smallest, margin)
+    return smallest.flatten(2).double().numpy(force=True)
+
+
+def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -> dict[str, float]:
+    """For each LSH attention, how small a margin rounding can turn around in float32.
+
+    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
+    and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
+    """
+    slack = {}
+    for name in (key.partition(":")[2] for key in draws if key.startswith("buckets:")):
+        rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
+        column = float(np.sqrt((rotations**2).sum(1)).max())
+        vectors = records[f"output:{name}.query_key"]
+        inherited = max(vectors["noise"]["float32"]) * column
+        rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors["max"] * column
+        slack[name] = 2 * 8 * (inherited + float(rounding))
+    return slack
+
+
+@contextlib.contextmanager
+def plain_autograd(recorder: Recorder) -> Iterator[None]:
+    """Run the layers one after another under autograd, in place of the reference's reversible function, and record the
+    two residual streams after each layer."""
+    function = modeling_reformer._ReversibleFunction
+    names = list(inspect.signature(function.forward).parameters)[1:]
+
+    def apply(*values):
+        arguments = dict(zip(names, values, strict=True))
+        attention_stream, hidden_stream = torch.chunk(arguments["hidden_states"], 2, dim=-1)
+        for index, layer in enumerate(arguments["layers"]):
+            attention = layer.attention(
+                hidden_states=hidden_stream,
+                attention_mask=arguments["attention_mask"],
+                num_hashes=arguments["num_hashes"],
+            )
+            attention_stream = attention_stream + attention.hidden_states
+            hidden_stream = hidden_stream + layer.feed_forward(attention_stream)
+            if recorder.recording:
+                recorder.keep(f"stream:reformer.encoder.layers.{index}#attention", to_numpy(attention_stream))
+                recorder.keep(f"stream:reformer.encoder.layers.{index}#hidden", to_numpy(hidden_stream))
+        return torch.cat([attention_stream, hidden_stream], dim=-1)
+
+    undo = replace(function, "apply", apply)
+    try:
+        yield
+    finally:
+        undo()
+
+
+STEP = ReformerStep

@@ -1,0 +1,115 @@
+"""One train-mode step of a reference model: forward and backward, in a dtype, with its draws given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+#: What heads score with, besides the loss.
+SCORES = ("logits", "start_logits", "end_logits")
+
+#: Elements that are moved at a time when weights are nudged: the largest matrix alone has 3 * 10^8.
+PIECE = 2**22
+
+
+class Step:
+    """A model of a family, its weights and a batch.
+
+    Subclasses say which class a head has, and what else is to be watched or kept clean.
+
+    Attributes:
+        draws: what the first run drew; later ones repeat it.
+        leaks: where the last run would have computed in float32 although the model is float64.
+        saturated: rows of the last run in which every attention score was masked, where that had to be mended.
+    """
+
+    #: head -> the reference's class.
+    heads: ClassVar[Mapping[str, type]] = {}
+    #: The module whose output is the embedded input.
+    embedded = ""
+    #: Second names of a parameter in the reference's own ``state_dict``.
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, job: dict, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
+        self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
+        self.model = self.heads[job["head"]](self.configuration(job["config"]))
+        self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
+        self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
+        self.draws = Draws(job["seed"])
+        self.leaks: list[str] = []
+        self.saturated = 0
+
+    def configuration(self, keys: Mapping) -> object:
+        """The reference's configuration object."""
+        raise NotImplementedError
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """What the reference computes once and holds beside its parameters; the port is given it for the comparison."""
+        return {}
+
+    def facts(self, records: Mapping[str, dict]) -> dict:
+        """What else of the reference the verdict needs to know, by key of ``result.json``."""
+        return {}
+
+    def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
+        """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
+        down by a draw that differs with the number."""
+        values = {name: nudged(value.to(dtype), nudge) for name, value in self.weights.items()}
+        self.model.to(dtype=dtype)
+        held = self.model.state_dict()
+        values.update({alias: values[name] for alias, name in self.aliases.items() if alias in held and name in values})
+        self.model.load_state_dict(values, strict=True)
+        self.model.to(device=self.device)
+
+    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
+        """Forward and backward; every output, the loss, the scores and every gradient go to ``keep`` (name, array).
+
+        Args:
+            nudge: as :meth:`load`.
+            plain: gradients by plain autograd, where the reference has a backward of its own.
+            watched: False for the loss and the gradients alone, with no output looked at.
+        """
+        self.load(DTYPES[dtype], nudge)
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        recorder = Recorder(self.model, self.draws, keep, embedded=self.embedded)
+        recorder.recording = watched
+        with no_downcast() as leaks, recorder.watch(), self.clean(recorder, plain):
+            output = self.model(**{name: value.to(self.device) for name, value in self.batch.items()})
+            for name in SCORES:
+                if watched and getattr(output, name, None) is not None:
+                    keep(name, to_numpy(getattr(output, name)))
+            keep("loss", to_numpy(output.loss))
+            recorder.recording = False
+            output.loss.backward()
+        self.leaks = leaks
+        recorder.keep_embedded_gradient()
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                keep(f"gradient:{name}", to_numpy(parameter.grad))
+
+    @contextlib.contextmanager
+    def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        """What a family needs for a clean run is in force inside the ``with`` block."""
+        yield
+
+
+def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:
+    """Every element moved by one unit in the last place, up or down by a draw that differs with ``nudge``; 0: none."""
+    if not nudge:
+        return value
+    generator = torch.Generator().manual_seed(nudge)
+    moved = torch.empty_like(value)
+    for source, target in zip(value.flatten().split(PIECE), moved.view(-1).split(PIECE), strict=True):
+        up = torch.randint(0, 2, source.shape, generator=generator, dtype=torch.bool)
+        infinity = torch.tensor(torch.inf, dtype=value.dtype)
+        torch.nextafter(source, torch.where(up, infinity, -infinity), out=target)
+    return moved
