@@ -67,14 +67,14 @@ def test_a_right_port_passes_in_both_dtypes(tiny_config, tmp_path, head, kind, c
 
 
 def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass():
-    trials = try_mutants(trial_request("random", 0), Console(file=io.StringIO()))
+    trials = try_mutants(trial_request("reformer", "random", 0), Console(file=io.StringIO()))
     assert len(trials) == len(REFORMER) >= 45
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
 
 
 def test_a_sweep_over_random_shapes_raises_no_alarm():
     out = io.StringIO()
-    assert sweep(3, 0, Console(file=out)) == []
+    assert sweep("reformer", 3, 0, Console(file=out)) == []
     assert "0 false alarms in 3 gates" in out.getvalue()
 
 

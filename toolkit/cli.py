@@ -59,19 +59,18 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
 
 @toolkit.command(epilog="KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--model", type=click.Choice(["reformer"]), required=True, help="The port to judge.")
+@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
 @click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
 @click.option(
     "--head",
-    type=click.Choice(["sequence_classification", "causal_lm", "masked_lm"]),
-    default="sequence_classification",
-    show_default=True,
+    type=click.Choice(["sequence_classification", "question_answering", "causal_lm", "masked_lm"]),
+    help="Default: sequence_classification of reformer, causal_lm of ctrl.",
 )
-@click.option("--layers", type=click.IntRange(1), default=6, show_default=True)
-@click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), default="mixed", show_default=True)
-@click.option("--length", type=click.IntRange(1), default=1024, show_default=True, help="Tokens per sequence.")
-@click.option("--batch-size", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl.")
+@click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed.")
+@click.option("--length", type=click.IntRange(1), help="Tokens per sequence; default: 1024 of reformer, 256 of ctrl.")
+@click.option("--batch-size", type=click.IntRange(1), help="Default: 2 of reformer, 1 of ctrl.")
 @click.option(
     "--weights",
     "weights_from",
@@ -98,7 +97,7 @@ def parity(**options: Any) -> int:
 
     from toolkit.parity.command import command
 
-    return command(**{key: value for key, value in options.items() if key != "model"}, console=Console())
+    return command(**options, console=Console())
 
 
 @toolkit.command()

@@ -10,16 +10,19 @@ import numpy as np
 import yaml
 from rich.console import Console
 
+from models.families import part
 from models.hub import read_tensors, resolve_folder
-from models.reformer import schema, weights
+from models.schema import ConfigError
+from models.weights import WeightsError
 from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.stress import KINDS, random_batch, stress_weights
 
-#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on.
-BASE = {
+#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
+#: those of Salesforce/ctrl.
+REFORMER = {
     "hidden_size": 256,
     "num_attention_heads": 2,
     "attention_head_size": 64,
@@ -30,17 +33,23 @@ BASE = {
     "lsh_attention_probs_dropout_prob": 0.05,
 }
 ATTENTION = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
+#: What is compared unless the command line says otherwise.
+DEFAULTS = {
+    "reformer": {"head": "sequence_classification", "layers": 6, "length": 1024, "batch_size": 2},
+    "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
+}
 
 
 def command(
     *,
+    model: str,
     dtype: str,
     device: str,
-    head: str,
-    attention: str,
-    layers: int,
-    length: int,
-    batch_size: int,
+    head: str | None,
+    attention: str | None,
+    layers: int | None,
+    length: int | None,
+    batch_size: int | None,
     weights_from: str,
     seed: int,
     output: Path,
@@ -56,19 +65,26 @@ def command(
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
     if sweeps is not None:
-        return int(bool(sweep(sweeps, seed, console)))
+        return int(bool(sweep(model, sweeps, seed, console)))
     if mutants:
-        return max(_try_mutants(weights_from, seed, place, console) for place in devices(device))
+        return max(_try_mutants(model, weights_from, seed, place, console) for place in devices(device))
     dtypes = ("float64", "float32") if dtype == "both" else (dtype,)
-    config = configuration(head, attention, layers, length, overrides, weights_from)
+    head = _head(model, head)
+    length = length or DEFAULTS[model]["length"]
+    if attention and model != "reformer":
+        raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
+    if reference_reversible and model != "reformer":
+        raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
+    config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    batch_size = batch_size or DEFAULTS[model]["batch_size"]
     status = 0
     for place in devices(device):
         request = GateRequest(
-            model="reformer",
+            model=model,
             head=head,
             config=config,
-            weights=chosen_weights(config, head, seed, weights_from),
-            batch=random_batch(config, head, batch_size, length, seed),
+            weights=chosen_weights(model, config, head, seed, weights_from),
+            batch=random_batch(config, head, batch_size, length, seed, model),
             dtypes=dtypes,
             device=place,
             seed=seed,
@@ -78,55 +94,86 @@ def command(
     return status
 
 
-def _try_mutants(kind: str, seed: int, device: str, console: Console) -> int:
+def _try_mutants(model: str, kind: str, seed: int, device: str, console: Console) -> int:
     if kind not in KINDS:
         raise UserError(f"--mutants: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
-    trials = try_mutants(trial_request(kind, seed, device), console)
+    trials = try_mutants(trial_request(model, kind, seed, device), console)
     print_trials(trials, console)
     return int(not all(trial.passed for trial in trials))
 
 
-def configuration(
-    head: str, attention: str, layers: int, length: int, overrides: Sequence[str], weights_from: str
-) -> dict[str, Any]:
-    """Configuration keys: a checkpoint's own, else :data:`BASE` for ``length`` tokens, with overrides on top."""
-    kinds = ATTENTION[attention]
-    rows = next(f for f in range(int(length**0.5), 0, -1) if length % f == 0)
-    config = {
-        **BASE,
-        "attn_layers": [kinds[index % len(kinds)] for index in range(layers)],
-        "axial_pos_shape": [rows, length // rows],
-        "max_position_embeddings": length,
-    }
-    if weights_from not in KINDS:
-        from models.reformer.config import ReformerConfig
+def _head(model: str, head: str | None) -> str:
+    known = part(model, "weights").HEADS
+    if head not in (None, *known):
+        raise UserError(f"--head {head}: {model} has {', '.join(known)}")
+    return head or DEFAULTS[model]["head"]
 
+
+def configuration(
+    model: str,
+    head: str,
+    attention: str,
+    layers: int | None,
+    length: int,
+    overrides: Sequence[str],
+    weights_from: str,
+) -> dict[str, Any]:
+    """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top."""
+    schema = part(model, "schema")
+    if weights_from in KINDS:
+        depth = layers or DEFAULTS[model]["layers"]
+        config = _reformer(ATTENTION[attention], depth, length) if model == "reformer" else _ctrl(depth, length)
+    else:
         try:
-            config = ReformerConfig.from_pretrained(weights_from).to_hf()
-        except (FileNotFoundError, schema.ConfigError) as error:
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
+        except (FileNotFoundError, ConfigError) as error:
             raise UserError(f"--weights {weights_from}: {error}") from None
-    config["is_decoder"] = head == "causal_lm"
+        if layers is not None:
+            raise UserError("--layers: the checkpoint has its own; leave it away, or take --weights random")
+    if model == "reformer":
+        config["is_decoder"] = head == "causal_lm"
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
-            raise UserError(f"{override}: expected KEY=VALUE, for example num_hashes=4")
+            raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
         config[key] = yaml.safe_load(value)
     try:
         resolved = schema.resolve(config)
         schema.check_training_length(resolved, length)
-    except schema.ConfigError as error:
+    except ConfigError as error:
         raise UserError(str(error)) from None
     return config
 
 
-def chosen_weights(config: Mapping[str, Any], head: str, seed: int, weights_from: str) -> dict[str, np.ndarray]:
+def _reformer(kinds: Sequence[str], layers: int, length: int) -> dict[str, Any]:
+    rows = next(f for f in range(int(length**0.5), 0, -1) if length % f == 0)
+    return {
+        **REFORMER,
+        "attn_layers": [kinds[index % len(kinds)] for index in range(layers)],
+        "axial_pos_shape": [rows, length // rows],
+        "max_position_embeddings": length,
+    }
+
+
+def _ctrl(layers: int, length: int) -> dict[str, Any]:
+    return {"n_layer": layers, "n_positions": max(256, length), "pad_token_id": 0}
+
+
+def _example(model: str) -> str:
+    return {"reformer": "num_hashes=4", "ctrl": "dff=1024"}[model]
+
+
+def chosen_weights(
+    model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
+) -> dict[str, np.ndarray]:
     """Weights of one of the kinds of :mod:`.stress`, or a checkpoint's (a head that it lacks gets new ones)."""
-    resolved = schema.resolve(config)
+    resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
-        return stress_weights(resolved, head, seed, weights_from)
+        return stress_weights(resolved, head, seed, weights_from, model)
+    weights = part(model, "weights")
     try:
         found = weights.select(read_tensors(resolve_folder(weights_from)), resolved, head)
-    except (FileNotFoundError, weights.WeightsError) as error:
+    except (FileNotFoundError, WeightsError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
     return {**weights.initial_weights(resolved, head, seed), **found}
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from models.reformer import schema, weights
+from models.families import part
 from toolkit.parity import bundle
 from toolkit.parity.gate import run_gate, run_workers, write_job
-from toolkit.parity.mutants import REFORMER, Mutant
+from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import KINDS, random_batch, stress_weights
@@ -23,7 +24,7 @@ from toolkit.parity.verdict import first_at_fault, judge
 
 #: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
 #: dropout everywhere, and an activation that does not commute with it.
-TRIAL_CONFIG = {
+REFORMER_TRIAL = {
     "attn_layers": ["local", "lsh", "local", "lsh"],
     "hidden_size": 32,
     "num_attention_heads": 2,
@@ -44,12 +45,32 @@ TRIAL_CONFIG = {
 }
 
 
-def trial_request(kind: str, seed: int, device: str = "cpu") -> GateRequest:
-    """The gate on :data:`TRIAL_CONFIG` with weights of a ``kind`` of :mod:`.stress`, and a batch with much padding."""
-    head = "sequence_classification"
-    weights_of_kind = stress_weights(schema.resolve(TRIAL_CONFIG), head, seed, kind)
-    batch = random_batch(TRIAL_CONFIG, head, 3, 128, seed)
-    return GateRequest("reformer", head, TRIAL_CONFIG, weights_of_kind, batch, ("float64",), device, seed=seed)
+#: Likewise of CTRL: square matrices in attention, and an epsilon of the last norm that is not that of the others.
+CTRL_TRIAL = {
+    "n_embd": 32,
+    "n_head": 4,
+    "dff": 48,
+    "n_layer": 3,
+    "n_positions": 64,
+    "vocab_size": 96,
+    "layer_norm_epsilon": 1e-5,
+    "initializer_range": 0.1,
+    "pad_token_id": 0,
+}
+#: By family: configuration, head, length.
+TRIALS = {
+    "reformer": (REFORMER_TRIAL, "sequence_classification", 128),
+    "ctrl": (CTRL_TRIAL, "causal_lm", 48),
+}
+
+
+def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> GateRequest:
+    """The gate on a family's :data:`TRIALS` with weights of a ``kind`` of :mod:`.stress`, and a batch with much
+    padding."""
+    config, head, length = TRIALS[model]
+    weights = stress_weights(part(model, "schema").resolve(config), head, seed, kind, model)
+    batch = random_batch(config, head, 3, length, seed, model)
+    return GateRequest(model, head, config, weights, batch, ("float64",), device, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -81,7 +102,7 @@ class Trial:
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
     """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
-    mutants = [mutant for mutant in REFORMER if names is None or mutant.name in names]
+    mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         job = Path(scratch)
         write_job(request, request.weights, job, [mutant.name for mutant in mutants])
@@ -104,14 +125,14 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
 
 
-def sweep(count: int, first_seed: int, console: Console) -> list[int]:
+def sweep(model: str, count: int, first_seed: int, console: Console) -> list[int]:
     """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
     alarms = []
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         for seed in range(first_seed, first_seed + count):
-            request = random_request(seed)
+            request = RANDOM[model](seed)
             report = run_gate(request, Path(scratch), Console(quiet=True))
-            config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT)
+            config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT[model])
             outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"
             worst = max(comparison.margin for comparison in report.verdict.comparisons if comparison.informative)
             line = f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}"
@@ -123,17 +144,16 @@ def sweep(count: int, first_seed: int, console: Console) -> list[int]:
 
 
 #: What varies most from gate to gate in a sweep, for the line that reports it.
-SWEPT = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
+SWEPT = {
+    "reformer": ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob"),
+    "ctrl": ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop"),
+}
 
 
-def random_request(seed: int) -> GateRequest:
+def random_reformer(seed: int) -> GateRequest:
     """A right port of a random shape: depth, width, length, chunks, hash rounds, dropout, head and kind of weights."""
-    draw = np.random.default_rng(seed)
-
-    def one_of(*values):
-        return values[draw.integers(len(values))]
-
-    head = one_of(*weights.HEADS)
+    one_of, draw = _chooser(seed)
+    head = one_of(*part("reformer", "weights").HEADS)
     chunk, heads, size = one_of(8, 16, 32), one_of(1, 2, 3), one_of(8, 16, 24)
     hidden = one_of(24, 32, 64)
     shape = [chunk, one_of(1, 2, 4, 8)]
@@ -158,15 +178,53 @@ def random_request(seed: int) -> GateRequest:
         "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
         "is_decoder": head == "causal_lm",
         "vocab_size": one_of(32, 320),
-        "num_labels": one_of(2, 7),
+        "num_labels": 2 if head == "question_answering" else one_of(2, 7),
     }
-    resolved = schema.resolve(config)
+    return _request("reformer", head, config, shape[0] * shape[1], seed, one_of)
+
+
+def random_ctrl(seed: int) -> GateRequest:
+    """A right port of a random shape: depth, width, heads, length, dropout, tied or not, head and kind of weights."""
+    one_of, _ = _chooser(seed)
+    head = one_of(*part("ctrl", "weights").HEADS)
+    heads = one_of(1, 2, 4)
+    config = {
+        "n_embd": heads * one_of(8, 16, 24),
+        "n_head": heads,
+        "dff": one_of(16, 48, 128),
+        "n_layer": one_of(1, 2, 3, 6),
+        "n_positions": 128,
+        "vocab_size": one_of(32, 320),
+        "embd_pdrop": one_of(0.0, 0.1),
+        "resid_pdrop": one_of(0.0, 0.1, 0.3),
+        "layer_norm_epsilon": one_of(1e-6, 1e-5),
+        "initializer_range": one_of(0.02, 0.2),
+        "tie_word_embeddings": one_of(True, True, False),
+        "num_labels": one_of(2, 7),
+        "pad_token_id": 0,
+    }
+    return _request("ctrl", head, config, one_of(8, 33, 128), seed, one_of)
+
+
+RANDOM = {"reformer": random_reformer, "ctrl": random_ctrl}
+
+
+def _chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
+    """A function that picks one of its arguments, and the generator behind it."""
+    draw = np.random.default_rng(seed)
+    return (lambda *values: values[draw.integers(len(values))]), draw
+
+
+def _request(
+    model: str, head: str, config: dict[str, Any], length: int, seed: int, one_of: Callable[..., Any]
+) -> GateRequest:
+    resolved = part(model, "schema").resolve(config)
     return GateRequest(
-        model="reformer",
+        model=model,
         head=head,
         config=config,
-        weights=stress_weights(resolved, head, seed, one_of(*KINDS)),
-        batch=random_batch(config, head, one_of(1, 2, 4), shape[0] * shape[1], seed),
+        weights=stress_weights(resolved, head, seed, one_of(*KINDS), model),
+        batch=random_batch(config, head, one_of(1, 2, 4), length, seed, model),
         seed=seed,
     )
 

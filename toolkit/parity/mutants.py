@@ -69,7 +69,7 @@ def _port() -> SimpleNamespace:
 
 def by_name(name: str) -> Mutant:
     """The mutant of that name. Raises KeyError."""
-    return {mutant.name: mutant for mutant in REFORMER}[name]
+    return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]
 
 
 # -- ways to make a fault ---------------------------------------------------------------------------------------------
@@ -470,3 +470,5 @@ REFORMER: tuple[Mutant, ...] = (
     Mutant("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean),
     Mutant("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing),
 )
+
+CATALOGUES = {"reformer": REFORMER, "ctrl": ()}
