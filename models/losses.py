@@ -26,6 +26,11 @@ def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
     return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
 
 
+def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+    """The mean cross entropy of each position's scores (B, T, vocabulary) for the label (B, T) that comes after it."""
+    return cross_entropy(logits.reshape([-1, logits.shape[-1]]), next_tokens(labels).flatten())
+
+
 def classification(config, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
     """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels.
 

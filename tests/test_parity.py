@@ -21,7 +21,7 @@ from toolkit.parity import command, gate
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import sweep, trial_request, try_mutants
 from toolkit.parity.mutants import REFORMER
-from toolkit.parity.stress import random_batch, stir, stress_weights
+from toolkit.parity.stress import StressWeights, random_batch, stir
 from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ def request_for(config: dict, head: str = "sequence_classification", kind: str =
         model="reformer",
         head=head,
         config=config,
-        weights=stress_weights(schema.resolve(config), head, 0, kind),
+        weights=StressWeights(schema.resolve(config), head, 0, kind),
         batch=random_batch(config, head, 3, length, 0),
         **options,
     )

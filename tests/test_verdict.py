@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from toolkit.parity import bundle
+from toolkit.parity import bundle, spread
 from toolkit.parity.draws import ModuleStack
 from toolkit.parity.verdict import compare, first_at_fault, judge
 
@@ -192,14 +192,26 @@ def test_the_first_drift_forward_is_named_and_the_last_one_backward(reference, c
 
 
 def test_tensors_that_would_broadcast_are_not_compared():
-    assert bundle.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
-    assert bundle.difference(np.array([]), np.array([]))["rms"] is None
-    assert bundle.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
+    assert spread.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
+    assert spread.difference(np.array([]), np.array([]))["rms"] is None
+    assert spread.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
 
 
 def test_the_rms_neither_overflows_nor_vanishes():
-    assert bundle.rms(np.array([3e200, 4e200])) == pytest.approx(5e200 / np.sqrt(2))
-    assert bundle.rms(np.array([3e-200, 4e-200])) == pytest.approx(5e-200 / np.sqrt(2))
+    for scale in (1e200, 1e-200, 1e-310):
+        assert spread.describe(scale * np.array([3, 4]))["rms"] == pytest.approx(scale * 5 / np.sqrt(2), rel=1e-9)
+
+
+def test_a_spread_in_pieces_is_that_of_the_whole():
+    values = np.random.default_rng(0).standard_t(3, 3 * spread.PIECE + 5)
+    whole = spread.Spread.of(values)
+    parts = spread.Spread()
+    for part in np.split(values, [7, 2 * spread.PIECE]):
+        parts.add(spread.Spread.from_json(spread.Spread.of(part).as_json()))
+    assert whole.rms == pytest.approx(np.sqrt(np.mean(values**2)), rel=1e-13)
+    assert (parts.rms, parts.largest) == (pytest.approx(whole.rms, rel=1e-13), np.abs(values).max())
+    values[5] = np.nan
+    assert spread.describe(values)["rms"] is None
 
 
 def test_a_scalar_stays_a_scalar_on_disk(tmp_path):

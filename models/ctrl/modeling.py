@@ -248,18 +248,9 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
             ``past_key_values`` if asked for.
         """
         body = self.transformer(input_ids, attention_mask, position_ids, token_type_ids, **cache)
-        logits, loss = self.score(body.last_hidden_state, labels)
+        logits = self.lm_head(body.last_hidden_state, self.transformer.w.weight)
+        loss = None if labels is None else losses.next_token_loss(logits, labels)
         return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
-
-    def score(
-        self, hidden_states: paddle.Tensor, labels: paddle.Tensor | None
-    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-        """Logits and loss from the body's output."""
-        logits = self.lm_head(hidden_states, self.transformer.w.weight)
-        if labels is None:
-            return logits, None
-        targets = losses.next_tokens(labels).flatten()
-        return logits, losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), targets)
 
 
 class CTRLForSequenceClassification(CTRLPretrainedModel):

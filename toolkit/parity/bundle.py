@@ -76,35 +76,3 @@ def sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def describe(value: np.ndarray) -> dict[str, Any]:
-    """What is recorded of a tensor by itself: its shape, size and scale, and whether all of it is finite."""
-    value = np.asarray(value, np.float64)
-    finite = bool(np.isfinite(value).all())
-    return {
-        "shape": list(value.shape),
-        "finite": finite,
-        "rms": rms(value) if finite and value.size else None,
-        "max": float(np.abs(value).max()) if finite and value.size else None,
-    }
-
-
-def difference(value: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
-
-    Tensors of different shape are not compared, even where they would broadcast: the shapes are then all there is.
-    """
-    value, truth = np.asarray(value), np.asarray(truth)
-    if value.shape != truth.shape:
-        return {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
-    return describe(value.astype(np.float64) - truth.astype(np.float64))
-
-
-def rms(value: np.ndarray) -> float:
-    """Root of the mean square, without overflow: the values are scaled by their largest first."""
-    largest = float(np.abs(value).max())
-    if largest == 0.0 or not np.isfinite(largest):
-        return largest
-    scaled = value / largest
-    return largest * float(np.sqrt(np.mean(scaled * scaled)))

@@ -7,27 +7,47 @@ workers' measurements; the verdict is formed anew each time. Only those that pas
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from toolkit import runtime
 from toolkit.parity import bundle
+from toolkit.parity.stress import StressWeights
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def key_of(job: Path) -> str:
     """The key of a job folder that :func:`toolkit.parity.gate.write_job` has filled."""
+    files = [bundle.sha256(job / name) for name in ("weights.safetensors", "batch.safetensors")]
+    return _key(bundle.read_json(job / "job.json"), files)
+
+
+def key_of_request(job: Mapping[str, Any], batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray]) -> str:
+    """The key of a job whose weights are not written yet: of made-up weights, by what they are made from."""
+    if isinstance(weights, StressWeights):
+        tensors = [("weights", weights.kind, weights.seed)]
+    else:
+        tensors = [(name, hashlib.sha256(np.ascontiguousarray(weights[name])).hexdigest()) for name in weights]
+    tensors += [(name, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()) for name, value in batch.items()]
+    return _key(job, [json.dumps(tensors)])
+
+
+def _key(job: Mapping[str, Any], contents: Sequence[str]) -> str:
     digest = hashlib.sha256()
-    request = bundle.read_json(job / "job.json")
-    if request["tokenizer"] and request["tokenizer"]["path"]:  # a file that lies elsewhere each time
-        digest.update(bundle.sha256(Path(request["tokenizer"].pop("path"))).encode())
+    request = copy.deepcopy(dict(job))
+    if request["tokenizer"] and request["tokenizer"]["path"]:  # a file or folder that lies elsewhere each time
+        path = Path(request["tokenizer"].pop("path"))
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            digest.update(bundle.sha256(file).encode())
     environment = {"versions": runtime.versions(), "flags": runtime.environment()}
-    digest.update(json.dumps([request, environment], sort_keys=True).encode())
-    for name in ("weights.safetensors", "batch.safetensors"):
-        digest.update(bundle.sha256(job / name).encode())
+    digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
     for source in sorted(
         [*ROOT.glob("models/**/*.py"), *ROOT.glob("toolkit/parity/**/*.py"), ROOT / "toolkit/runtime.py"]
     ):
@@ -48,7 +68,7 @@ def store(key: str, measured: dict[str, Any]) -> None:
     """Keep ``measured`` under ``key``. A cache that cannot be written to is none; the gate does not need it."""
     try:
         _place(key).parent.mkdir(parents=True, exist_ok=True)
-        bundle.write_json(_place(key), {**measured, "key": key})
+        bundle.write_json(_place(key), measured)
     except OSError:
         return
 

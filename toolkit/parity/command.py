@@ -18,7 +18,7 @@ from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
-from toolkit.parity.stress import KINDS, random_batch, stress_weights
+from toolkit.parity.stress import KINDS, StressWeights, random_batch
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
 #: those of Salesforce/ctrl.
@@ -169,7 +169,7 @@ def chosen_weights(
     """Weights of one of the kinds of :mod:`.stress`, or a checkpoint's (a head that it lacks gets new ones)."""
     resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
-        return stress_weights(resolved, head, seed, weights_from, model)
+        return StressWeights(resolved, head, seed, weights_from, model)
     weights = part(model, "weights")
     try:
         found = weights.select(read_tensors(resolve_folder(weights_from)), resolved, head)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rich.console import Console
 from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
-from toolkit.parity import bundle, cache
+from toolkit.parity import bundle, cache, stream
 from toolkit.parity.report import Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
@@ -27,6 +28,8 @@ from toolkit.parity.verdict import first_at_fault, judge
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
+#: Likewise stage by stage, where each tensor has so many elements that few runs tell.
+STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 
@@ -38,17 +41,12 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
         Inconclusive: a worker could not run, with its last words.
     """
     started = time.monotonic()
-    weights, stirred = stir(request.weights, request.seed)
-    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-        job = Path(scratch)
-        write_job(request, weights, job)
-        key = cache.key_of(job)
-        kept = cache.load(key)
-        measured = kept or _measure(job, console)
+    measure = _measure_streamed if is_streamed(request) else _measure_whole
+    measured, cached = measure(request, folder, console)
     reference, candidate = measured["reference"], measured["candidate"]
     verdict = judge(reference, candidate)
-    if kept is None and verdict.passed:
-        cache.store(key, measured)
+    if not cached and verdict.passed:
+        cache.store(measured["key"], measured)
     report = Report(
         request=request,
         verdict=verdict,
@@ -56,10 +54,10 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
         places=next(iter(candidate["dtypes"].values()))["places"],
         reference=reference,
         candidate=candidate,
-        stirred=stirred,
+        stirred=measured["stirred"],
         seconds=time.monotonic() - started,
         hashes=measured["hashes"],
-        cached=kept is not None,
+        cached=cached,
     )
     folder.mkdir(parents=True, exist_ok=True)
     bundle.write_json(folder / "parity.json", as_json(report))
@@ -67,40 +65,85 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     return report
 
 
-def _measure(job: Path, console: Console) -> dict[str, Any]:
-    """Both workers' results, and the hashes of all tensors that were compared."""
-    run_workers(job, console)
+def is_streamed(request: GateRequest) -> bool:
+    """Whether the model is too large to be compared as a whole. Only CTRL's language model is ever that large."""
+    if request.streamed is not None:
+        return request.streamed
+    table = part(request.model, "weights").parameters(
+        part(request.model, "schema").resolve(request.config), request.head
+    )
+    large = sum(math.prod(shape) for shape, _ in table.values()) > stream.STREAMED_ABOVE
+    return large and (request.model, request.head) == ("ctrl", "causal_lm")
+
+
+def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
+    """Both workers' results, and whether they are those of an earlier gate."""
+    weights, stirred = stir(request.weights, request.seed)
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        job = Path(scratch)
+        write_job(request, weights, job)
+        key = cache.key_of(job)
+        if kept := cache.load(key):
+            return kept, True
+        run_workers(job, console)
+        return {**_results(job), "stirred": stirred, "key": key}, False
+
+
+def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
+    """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True}
+    key = cache.key_of_request(content, request.batch, request.weights)
+    if kept := cache.load(key):
+        return kept, True
+    job = stream.open_job(folder, content, key, request.batch, console)
+    depth = content["config"]["n_layer"]
+    writer = stream.WeightsWriter(job, request.weights, depth, request.seed)
+    bars = stream.Bars(job, depth, console)
+    with bars.progress, stream.writing(writer):
+        run_workers(job, console, bars.update)
+        bars.update()
+    measured = {**_results(job), "stirred": writer.stirred(), "key": key}
+    stream.close_job(job)
+    return measured, False
+
+
+def _results(job: Path) -> dict[str, Any]:
+    """Both workers' results, and the hashes of the tensors that both were given."""
     results = {side: bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")}
-    hashes = {str(path.relative_to(job)): bundle.sha256(path) for path in sorted(job.rglob("*.safetensors"))}
-    return {**results, "hashes": hashes}
+    given = [path for path in sorted(job.rglob("*.safetensors")) if path.parent.name not in ("state", "truth")]
+    return {**results, "hashes": {str(path.relative_to(job)): bundle.sha256(path) for path in given}}
 
 
 def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()) -> None:
     """Fill the job folder with what both workers need; ``mutants`` are also measured, by name."""
     for side in ("reference", "candidate"):
         (job / side).mkdir()
+    bundle.write_tensors(job / "weights.safetensors", weights)
+    bundle.write_tensors(job / "batch.safetensors", request.batch)
+    bundle.write_json(job / "job.json", {**job_of(request), "mutants": list(mutants)})
+
+
+def job_of(request: GateRequest) -> dict[str, Any]:
+    """The content of ``job.json``."""
     config = part(request.model, "schema").resolve(request.config)
     for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
         config.pop(key, None)
-    bundle.write_tensors(job / "weights.safetensors", weights)
-    bundle.write_tensors(job / "batch.safetensors", request.batch)
-    bundle.write_json(
-        job / "job.json",
-        {
-            "schema": bundle.SCHEMA,
-            "model": request.model,
-            "head": request.head,
-            "config": config,
-            "dtypes": list(request.dtypes),
-            "device": request.device,
-            "seed": request.seed,
-            "noise_runs": NOISE_RUNS,
-            "threads": runtime.physical_cores(),
-            "judge_reference_reversible": request.judge_reference_reversible,
-            "tokenizer": _tokenizer_job(request.tokenizer),
-            "mutants": list(mutants),
-        },
-    )
+    return {
+        "schema": bundle.SCHEMA,
+        "model": request.model,
+        "head": request.head,
+        "config": config,
+        "dtypes": list(request.dtypes),
+        "device": request.device,
+        "seed": request.seed,
+        "noise_runs": NOISE_RUNS,
+        "threads": runtime.physical_cores(),
+        "judge_reference_reversible": request.judge_reference_reversible,
+        "tokenizer": _tokenizer_job(request.tokenizer),
+        "mutants": [],
+        "streamed": False,
+    }
 
 
 def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -112,15 +155,22 @@ def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None
     return {"path": None, **tokenizer, "texts": texts}
 
 
-def run_workers(job: Path, console: Console) -> None:
+def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = None) -> None:
     """Both workers at once; the Paddle one starts up while the reference still computes.
+
+    Args:
+        watch: called over and over while they run, to show what they do; by default a line says which of them runs.
 
     Raises:
         Inconclusive: one of them failed.
     """
-    with console.status("parity gate: running the reference and the port") as status, _workers(job) as workers:
+    status = console.status("parity gate: running the reference and the port") if watch is None else None
+    with status or contextlib.nullcontext(), _workers(job) as workers:
         started = time.monotonic()
         while any(worker.poll() is None for worker in workers.values()):
+            if watch is not None:
+                watch()
+                continue
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
             status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
             time.sleep(0.05)
@@ -131,7 +181,7 @@ def run_workers(job: Path, console: Console) -> None:
             raise Inconclusive(f"parity gate: the {side} could not run: {words.strip()}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _workers(job: Path) -> Iterator[dict[str, subprocess.Popen]]:
     """Start both workers; whatever happens, none outlives the ``with`` block."""
     root = str(Path(__file__).resolve().parents[2])

@@ -19,7 +19,7 @@ from toolkit.parity.gate import run_gate, run_workers, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import KINDS, random_batch, stress_weights
+from toolkit.parity.stress import KINDS, StressWeights, random_batch
 from toolkit.parity.verdict import first_at_fault, judge
 
 #: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
@@ -68,7 +68,7 @@ def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> Gate
     """The gate on a family's :data:`TRIALS` with weights of a ``kind`` of :mod:`.stress`, and a batch with much
     padding."""
     config, head, length = TRIALS[model]
-    weights = stress_weights(part(model, "schema").resolve(config), head, seed, kind, model)
+    weights = StressWeights(part(model, "schema").resolve(config), head, seed, kind, model)
     batch = random_batch(config, head, 3, length, seed, model)
     return GateRequest(model, head, config, weights, batch, ("float64",), device, seed=seed)
 
@@ -223,7 +223,7 @@ def _request(
         model=model,
         head=head,
         config=config,
-        weights=stress_weights(resolved, head, seed, one_of(*KINDS), model),
+        weights=StressWeights(resolved, head, seed, one_of(*KINDS), model),
         batch=random_batch(config, head, one_of(1, 2, 4), length, seed, model),
         seed=seed,
     )

@@ -120,6 +120,8 @@ def _recomputed_lines(report: Report) -> list[str]:
     theirs = report.reference["own_backward"]
     what = {"reformer": "reversible backward", "ctrl": "recomputed layers"}[report.request.model]
     for dtype, ours in report.candidate["dtypes"].items():
+        if not ours["recomputed"]:
+            continue
         text = f"{what}, {dtype}: the port's gradients within {max(ours['recomputed'].values()):.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"

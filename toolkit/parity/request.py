@@ -26,6 +26,7 @@ class GateRequest:
             FOLDER}`` (of ``vocab.json`` and ``merges.txt``), with ``texts`` of the run's data and ``max_length``; None
             where there is none to compare.
         seed: of the dropout masks and rotations.
+        streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
     """
 
@@ -39,3 +40,4 @@ class GateRequest:
     tokenizer: Mapping[str, Any] | None = None
     seed: int = 0
     judge_reference_reversible: bool = False
+    streamed: bool | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from models.families import part
-from models.weights import Parameter, generator
+from models.weights import generator
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 
@@ -22,17 +22,16 @@ def stir(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.nda
     """
     stirred, count = {}, 0
     for name, value in weights.items():
+        value = np.asarray(value, np.float32)
         if value.size > 1 and (value == value.flat[0]).all():
             value = value + np.float32(0.1) * generator(seed, f"stir:{name}").standard_normal(value.shape, np.float32)
             count += 1
-        stirred[name] = value.astype(np.float32)
+        stirred[name] = value
     return stirred, count
 
 
-def stress_weights(
-    config: Mapping, head: str, seed: int, kind: str = "random", model: str = "reformer"
-) -> dict[str, np.ndarray]:
-    """Weights that show what trained ones do to rounding, without a download.
+class StressWeights(Mapping[str, np.ndarray]):
+    """Weights that show what trained ones do to rounding, without a download: name -> float32, made when asked for.
 
     Args:
         config: a resolved configuration of the family ``model``.
@@ -44,41 +43,35 @@ def stress_weights(
     Raises:
         ValueError: an unknown kind.
     """
-    weights = part(model, "weights")
-    deviations = weights.deviations(config)
-    return {
-        name: stress_value(name, parameter, deviations, seed, kind, weights.depth(config))
-        for name, parameter in weights.parameters(config, head).items()
-    }
 
+    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = "reformer") -> None:
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
+        weights = part(model, "weights")
+        self.table = weights.parameters(config, head)
+        self.deviations, self.depth = weights.deviations(config), weights.depth(config)
+        self.seed, self.kind = seed, kind
 
-def stress_value(
-    name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int, kind: str, depth: int
-) -> np.ndarray:
-    """One parameter of :func:`stress_weights`, float32.
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
 
-    Args:
-        deviations: role -> the configuration's width.
-        depth: number of layers of the model.
+    def __len__(self) -> int:
+        return len(self.table)
 
-    Raises:
-        ValueError: an unknown kind.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
-    shape, role = parameter
-    draw = generator(seed, f"{kind}:{name}")
-    normal = draw.standard_normal(shape, np.float32)
-    if role in ("norm_bias", "bias"):
-        return np.float32(0.1) * normal
-    if role == "norm_gain":
-        return np.float32(8.0) * normal if kind == "large-gains" else 1 + np.float32(0.2) * normal
-    if kind == "heavy-tailed":
-        # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
-        spread = np.sqrt(3 / (2 * draw.standard_gamma(np.float32(1.5), shape, np.float32)))
-        return np.float32(2 * deviations["linear"]) * normal * spread
-    growth = _growth(depth, name) if kind == "large-gains" and role == "linear" else 1.0
-    return np.float32(deviations[role] * growth) * normal
+    def __getitem__(self, name: str) -> np.ndarray:
+        shape, role = self.table[name]
+        draw = generator(self.seed, f"{self.kind}:{name}")
+        normal = draw.standard_normal(shape, np.float32)
+        if role in ("norm_bias", "bias"):
+            return np.float32(0.1) * normal
+        if role == "norm_gain":
+            return np.float32(8.0) * normal if self.kind == "large-gains" else 1 + np.float32(0.2) * normal
+        if self.kind == "heavy-tailed":
+            # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
+            spread = np.sqrt(3 / (2 * draw.standard_gamma(np.float32(1.5), shape, np.float32)))
+            return np.float32(2 * self.deviations["linear"]) * normal * spread
+        growth = _growth(self.depth, name) if self.kind == "large-gains" and role == "linear" else 1.0
+        return np.float32(self.deviations[role] * growth) * normal
 
 
 def _growth(depth: int, name: str) -> float:

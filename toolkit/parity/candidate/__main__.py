@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 from models.families import part
 from toolkit import runtime
@@ -17,16 +18,13 @@ def main(folder: Path) -> None:
     job = bundle.read_json(folder / "job.json")
     runtime.configure(job["device"], job["threads"])
     part(job["model"], "modeling")  # loaded while the reference still computes
-    from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
+    from toolkit.parity.candidate import streamed
     from toolkit.parity.candidate.tokens import tokens
 
     tokenized = tokens(job["tokenizer"]) if job["tokenizer"] else None
-    bundle.wait_for(folder / "reference" / "order.json", folder / "reference" / "failed")
-    truth = bundle.read_tensors(folder / "reference" / "float64.safetensors")
     result = {
         "schema": bundle.SCHEMA,
-        "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
-        "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
+        **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokenized,
         "versions": runtime.versions(),
         "flags": runtime.flags(),
@@ -34,6 +32,18 @@ def main(folder: Path) -> None:
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     bundle.write_json(folder / "candidate" / "result.json", result)
+
+
+def run_whole(job: dict, folder: Path) -> dict[str, Any]:
+    """The port with the whole model in memory, in every dtype, and its mutants."""
+    from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
+
+    bundle.wait_for(folder / "reference" / "order.json", folder / "reference" / "failed")
+    truth = bundle.read_tensors(folder / "reference" / "float64.safetensors")
+    return {
+        "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
+        "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
+    }
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity import bundle
+from toolkit.parity import spread
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step
 
@@ -29,7 +29,7 @@ def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: 
         if name.startswith("gradient:") or name == "loss":
             values[name] = value
         seen[name] = (
-            {**bundle.difference(value, truth[name]), "shape": list(value.shape)}
+            {**spread.difference(value, truth[name]), "shape": list(value.shape)}
             if name in truth
             else {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
         )

@@ -83,21 +83,17 @@ class Step:
 
         stack = ModuleStack()
         draws = RecordedDraws(self.draws_by_name, self.rates, stack)
-        hooks = self._hooks(stack, measure if watched else None)
         self.embedded_output = None
-        try:
-            with use(draws), self.given_choices():
-                self.recording = watched
-                output = self.model(**self.batch)
-                self.recording = False
-                for name in SCORES:
-                    if watched and getattr(output, name, None) is not None:
-                        measure(name, getattr(output, name).numpy())
-                measure("loss", output.loss.numpy())
-                output.loss.backward()
-        finally:
-            for hook in hooks:
-                hook.remove()
+        left = self._left(measure if watched else None)
+        with use(draws), self.given_choices(), watch(self.model, stack, left):
+            self.recording = watched
+            output = self.model(**self.batch)
+            self.recording = False
+            for name in SCORES:
+                if watched and getattr(output, name, None) is not None:
+                    measure(name, getattr(output, name).numpy())
+            measure("loss", output.loss.numpy())
+            output.loss.backward()
         self._measure_gradients(measure)
         return draws
 
@@ -106,16 +102,8 @@ class Step:
         self.model(**self.batch).loss.backward()
         return {f"gradient:{n}": p.grad.numpy() for n, p in self.model.named_parameters() if p.grad is not None}
 
-    def _hooks(self, stack: ModuleStack, measure: Measure | None) -> list:
-        hooks = []
-        for name, layer in self.model.named_sublayers(include_self=True):
-            hooks.append(layer.register_forward_pre_hook(lambda layer, args, name=name: stack.enter(name)))
-            hooks.append(layer.register_forward_post_hook(self._left(name, stack, measure)))
-        return hooks
-
-    def _left(self, name: str, stack: ModuleStack, measure: Measure | None):
-        def hook(layer, args, output) -> None:
-            called = stack.leave()
+    def _left(self, measure: Measure | None) -> Callable[[str, str, object, object], None]:
+        def left(name: str, called: str, layer, output) -> None:
             if name == self.embedded and self.embedded_output is None:
                 self.embedded_output = output
                 output.retain_grads()
@@ -130,7 +118,7 @@ class Step:
             if tensor is not None:
                 measure(called, tensor.numpy())
 
-        return hook
+        return left
 
     def _measure_gradients(self, measure: Measure) -> None:
         from models.weights import to_paddle
@@ -150,6 +138,33 @@ class Step:
 
         held = dict(dump(self.model))
         return {name: float(np.abs(held[name].astype("float64") - value).max()) for name, value in self.given.items()}
+
+
+@contextlib.contextmanager
+def watch(
+    model, stack: ModuleStack, left: Callable[[str, str, object, object], None], prefix: str = ""
+) -> Iterator[None]:
+    """Inside the ``with`` block ``stack`` knows which module is running.
+
+    Args:
+        model: a port, or a part of it.
+        left: called after each module with its path, the name of its output, itself and the output.
+        prefix: the path of ``model`` in the whole model; "" for the whole.
+    """
+    hooks = []
+    for name, layer in model.named_sublayers(include_self=True):
+        name = ".".join(filter(None, [prefix, name]))
+        hooks.append(layer.register_forward_pre_hook(lambda layer, args, name=name: stack.enter(name)))
+        hooks.append(
+            layer.register_forward_post_hook(
+                lambda layer, args, output, name=name: left(name, stack.leave(), layer, output)
+            )
+        )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def first_tensor(output):

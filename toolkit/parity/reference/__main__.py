@@ -7,12 +7,13 @@ import platform
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
-from toolkit.parity import bundle, worker
+from toolkit.parity import bundle, spread, worker
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, unhooked_differences
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
@@ -23,6 +24,21 @@ def main(folder: Path) -> None:
     started = time.monotonic()
     job = bundle.read_json(folder / "job.json")
     set_up(job)
+    from toolkit.parity.reference import streamed
+
+    result = {
+        "schema": bundle.SCHEMA,
+        **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
+        "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
+        "versions": versions(),
+        "seconds": time.monotonic() - started,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+    bundle.write_json(folder / "reference" / "result.json", result)
+
+
+def run_whole(job: dict, folder: Path) -> dict[str, Any]:
+    """R64 and its noise, with the whole model in memory."""
     step = make_step(job, folder)
     truth: dict[str, np.ndarray] = {}
 
@@ -38,10 +54,9 @@ def main(folder: Path) -> None:
     bundle.write_tensors(place / "float64.safetensors", truth)
     bundle.write_json(place / "rates.json", step.draws.rates)
     bundle.write_json(place / "order.json", list(truth))  # the Paddle worker starts when this file is there
-    records = {name: {**bundle.describe(value), "noise": {}, "noise_max": {}} for name, value in truth.items()}
+    records = {name: {**spread.describe(value), "noise": {}, "noise_max": {}} for name, value in truth.items()}
     measure_noise(step, truth, records, job["noise_runs"])
-    result = {
-        "schema": bundle.SCHEMA,
+    return {
         "tensors": records,
         "parameters": {name: list(value.shape) for name, value in step.model.named_parameters()},
         "buffers": [name for name, _ in step.model.named_buffers()],
@@ -50,12 +65,7 @@ def main(folder: Path) -> None:
         "saturated_rows": step.saturated,
         "unhooked": unhooked_differences(step, truth),
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},
-        "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
-        "versions": versions(),
-        "seconds": time.monotonic() - started,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-    bundle.write_json(place / "result.json", result)
 
 
 def set_up(job: dict) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from toolkit.parity import bundle
+from toolkit.parity import spread
 from toolkit.parity.reference.step import DTYPES, Step
 
 
@@ -22,7 +22,7 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = bundle.difference(value, truth[name])
+            error = spread.difference(value, truth[name])
             records[name]["noise"][dtype].append(error["rms"])
             records[name]["noise_max"][dtype].append(error["max"])
 

@@ -1,0 +1,285 @@
+"""The port's CTRL stage by stage (see :mod:`toolkit.parity.stages`), for models larger than memory.
+
+The parts are the port's own classes and functions; only the loop over the layers is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from safetensors import safe_open
+
+from models import losses
+from models.ctrl.config import CTRLConfig
+from models.ctrl.modeling import CTRLModel, LMHead, attention_bias, position_table
+from models.ctrl.weights import parameters
+from models.randomness import use
+from models.weights import to_paddle
+from toolkit.parity import bundle, spread, stages
+from toolkit.parity.candidate.ctrl import TABLE as POSITIONS
+from toolkit.parity.candidate.ctrl import table_error
+from toolkit.parity.candidate.places import places
+from toolkit.parity.candidate.recorded_draws import RecordedDraws
+from toolkit.parity.candidate.step import first_tensor, watch
+from toolkit.parity.draws import ModuleStack
+from toolkit.parity.spread import Spread
+
+TABLE = "transformer.w.weight"
+#: Rows of the embedding's gradient that are read from disk at a time.
+ROWS = 4096
+
+
+class Findings:
+    """What a stage measures in one dtype."""
+
+    def __init__(self, truth: dict[str, np.ndarray]) -> None:
+        self.truth = truth
+        self.tensors: dict[str, dict] = {}
+        self.apart: dict[str, dict] = {}
+        self.parameter_errors: dict[str, float] = {}
+        self.draw_problems: dict[str, str] = {}
+        self.unused_draws: list[str] = []
+        self.partial: dict[str, Any] = {}
+
+    def hold(self, name: str, parameter: paddle.Tensor, value: np.ndarray) -> None:
+        """See that a parameter holds what it was given."""
+        self.parameter_errors[name] = Spread.of(parameter.numpy(), value).largest
+
+    def measure(self, name: str, value: np.ndarray, dtype: str) -> None:
+        """Compare one tensor with R64's, and its hidden state, scores or loss in float32 with the reference's."""
+        if name not in self.truth:
+            self.tensors[name] = {**spread.difference(value, np.empty(0)), "shape": list(value.shape)}
+            return
+        self.tensors[name] = {**spread.difference(value, self.truth[name]), "shape": list(value.shape)}
+        theirs = self.truth.get(f"float32:{name}")
+        if dtype == "float32" and theirs is not None:
+            self.apart[name] = spread.difference(value, theirs)
+
+
+class StreamedCTRL:
+    """The worker's state between stages."""
+
+    def __init__(self, job: dict, folder: Path) -> None:
+        self.folder = folder
+        self.depth = job["config"]["n_layer"]
+        self.dtypes = job["dtypes"]
+        self.config = CTRLConfig(**{**job["config"], "n_layer": 1})
+        self.table = parameters(CTRLConfig(**job["config"]), "causal_lm")
+        self.batch = {k: paddle.to_tensor(v) for k, v in bundle.read_tensors(folder / "batch.safetensors").items()}
+        self.side = stages.Side(folder, "candidate")
+        self.rows = np.unique(self.batch["input_ids"].numpy())
+        self.length = self.batch["input_ids"].shape[1]
+        self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
+        self.places: dict[str, dict[str, str]] = {}
+
+    # -- parts of the port --------------------------------------------------------------------------------------------
+
+    def _layer(self, dtype: str):
+        """A layer of the port; the model around it is made with a vocabulary of one token."""
+        keys = {**self.config.to_hf(), "vocab_size": 1}
+        layer = CTRLModel(CTRLConfig(**keys)).h[0]
+        layer.to(dtype=dtype)
+        layer.train()
+        return layer
+
+    def _load(self, layer, prefix: str, weights: dict[str, np.ndarray], findings: Findings) -> None:
+        """Give a layer its weights, and see that it holds what it was given."""
+        for name, parameter in layer.named_parameters():
+            full = f"{prefix}.{name}"
+            role = self.table[full].role
+            value = np.ascontiguousarray(to_paddle(weights[full], role))
+            parameter.set_value(value.astype(str(parameter.dtype).rsplit(".", 1)[-1]))
+            findings.hold(full, parameter, value)
+
+    def _bias(self, dtype: str) -> paddle.Tensor:
+        return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
+
+    def _watched(self, layer, prefix: str, draws: RecordedDraws, findings: Findings | None, dtype: str):
+        """Draws are named and, given ``findings``, outputs measured, inside the ``with`` block."""
+
+        def left(name: str, called: str, layer, output) -> None:
+            tensor = first_tensor(output)
+            if findings is not None and tensor is not None:
+                findings.measure(called, tensor.numpy(), dtype)
+
+        return watch(layer, draws.stack, left, prefix)
+
+    def _draws(self, stage: str) -> RecordedDraws:
+        path = self.side.other / "draws" / f"{stage}.safetensors"
+        return RecordedDraws(bundle.read_tensors(path), bundle.read_json(path.with_suffix(".json")), ModuleStack())
+
+    # -- stages -------------------------------------------------------------------------------------------------------
+
+    def run_stage(self, stage: str, before: str | None) -> None:
+        """Run a stage on what the stage ``before`` left, unless it is done."""
+        if self.side.is_done(stage):
+            return
+        truth = bundle.read_tensors(self.side.truth_path(stage))
+        state = self.side.state(before) if before else {}
+        after: dict[str, np.ndarray] = {}
+        measured: dict[str, Any] = {}
+        for dtype in self.dtypes:
+            findings, draws = Findings(truth), self._draws(stage)
+            with use(draws):
+                after.update(self._compute(stage, dtype, state, draws, findings))
+            findings.draw_problems, findings.unused_draws = draws.problems, draws.unused()
+            measured[dtype] = {key: value for key, value in vars(findings).items() if key != "truth"}
+        self.side.finish(stage, after, {"dtypes": measured, "places": self.places})
+        self.side.release_truth([stage, "head-table"] if stage == stages.HEAD else [stage])
+
+    def _compute(
+        self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws, findings: Findings
+    ) -> dict[str, np.ndarray]:
+        weights = stages.read_weights(self.folder, stage)
+        if stage == stages.EMBEDDING:
+            with paddle.no_grad():
+                return {dtype: self._embed(dtype, weights, draws, findings)[0].numpy()}
+        if stage == stages.HEAD:
+            return self._head(dtype, weights, state[dtype], draws, findings)
+        if stage == stages.EMBEDDING + stages.BACKWARD:
+            return self._embedding_backward(dtype, weights, state[dtype], draws, findings)
+        index = int(stage.removesuffix(stages.BACKWARD).removeprefix("layer-"))
+        prefix, layer = f"transformer.h.{index}", self.layers[dtype]
+        self._load(layer, prefix, weights, findings)
+        self._place(layer, prefix)
+        if stage.endswith(stages.BACKWARD):
+            inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)[dtype]
+            return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws, findings)}
+        with paddle.no_grad(), self._watched(layer, prefix, draws, findings, dtype):
+            return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
+
+    def _place(self, layer, prefix: str) -> None:
+        whole = {"": {"class": type(layer).__name__, "where": ""}, **places(layer)}
+        self.places = {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
+
+    def _layer_backward(self, layer, prefix, dtype, inputs, gradient, draws, findings) -> np.ndarray:
+        hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
+        with self._watched(layer, prefix, draws, None, dtype):
+            output = layer(hidden_states, self._bias(dtype))[0]
+        paddle.autograd.backward([output], [paddle.to_tensor(gradient)])
+        for name, parameter in layer.named_parameters():
+            full = f"{prefix}.{name}"
+            findings.measure(f"gradient:{full}", to_paddle(parameter.grad.numpy(), self.table[full].role), dtype)
+        layer.clear_gradients()
+        return hidden_states.grad.numpy()
+
+    def _embed(self, dtype: str, weights, draws: RecordedDraws, findings: Findings | None):
+        """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward."""
+        body = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
+        body.pos_encoding = bundle.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
+        body.h = paddle.nn.LayerList()
+        body.w.weight = _parameter(weights[TABLE], dtype)
+        body.train()
+        if findings is not None:
+            findings.hold(TABLE, body.w.weight, weights[TABLE])
+
+        def left(name: str, called: str, layer, output) -> None:
+            if findings is not None and called in ("output:transformer.w", "output:transformer.dropout"):
+                findings.measure(called, output.numpy(), dtype)
+
+        with watch(body, draws.stack, left, "transformer"):
+            return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
+
+    def _head(self, dtype: str, weights, hidden, draws, findings: Findings) -> dict[str, np.ndarray]:
+        tied = self.config.tie_word_embeddings
+        name = TABLE if tied else "lm_head.weight"
+        if tied:
+            weights = {**weights, **stages.read_weights(self.folder, stages.EMBEDDING)}
+        norm = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1})).layernorm
+        norm.to(dtype=dtype)
+        self._load(norm, "transformer.layernorm", weights, findings)
+        head = LMHead(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
+        head.bias = _parameter(weights["lm_head.bias"], dtype)
+        findings.hold("lm_head.bias", head.bias, weights["lm_head.bias"])
+        table = _parameter(weights[name], dtype)
+        if not tied:
+            head.weight = table
+            findings.hold(name, table, weights[name])
+        del weights
+        hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
+        with self._watched(norm, "transformer.layernorm", draws, findings, dtype):
+            normed = norm(hidden_states)
+        logits = head(normed, table)
+        loss = losses.next_token_loss(logits, self.batch["labels"])
+        findings.measure("logits", logits.numpy(), dtype)
+        findings.measure("loss", loss.numpy(), dtype)
+        loss.backward()
+        for key, parameter in norm.named_parameters():
+            findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy(), dtype)
+        findings.measure("gradient:lm_head.bias", head.bias.grad.numpy(), dtype)
+        gradient = table.grad.numpy()
+        total = self._compare_rows(gradient, name)
+        findings.partial = total.as_json()
+        if not tied:
+            findings.tensors[f"gradient:{name}"] = total.record(gradient.shape)
+        return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": gradient[self.rows]}
+
+    def _compare_rows(self, gradient: np.ndarray, name: str) -> Spread:
+        """The distance from R64 of the output layer's gradient; where it is tied to the embedding, over the rows of
+        tokens that the batch does not have."""
+        total = Spread()
+        left_out = self.rows if self.config.tie_word_embeddings else np.array([], int)
+        with safe_open(self.side.truth_path("head-table"), framework="np") as file:
+            truth = file.get_slice(name)
+            for start in range(0, len(gradient), ROWS):
+                end = min(start + ROWS, len(gradient))
+                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
+                total.add(Spread.of(gradient[start:end][kept], truth[start:end][kept]))
+        return total
+
+    def _embedding_backward(self, dtype: str, weights, gradient, draws, findings: Findings) -> dict[str, np.ndarray]:
+        findings.measure("gradient:transformer.dropout", gradient, dtype)
+        hidden_states, table = self._embed(dtype, weights, draws, None)
+        paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])
+        own = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
+        total = Spread((self.config.vocab_size - len(self.rows)) * self.config.n_embd)
+        if self.config.tie_word_embeddings:
+            own = own + self.side.state(stages.HEAD)[f"rows:{dtype}"]
+            total = Spread.from_json(self.side.measured(stages.HEAD)["dtypes"][dtype]["partial"])
+        total.add(Spread.of(own, findings.truth[f"rows:{TABLE}"]))
+        findings.tensors[f"gradient:{TABLE}"] = total.record(tuple(table.shape))
+        return {}
+
+
+def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
+    """A parameter of these values; the port's own constructors would fill a large one with random numbers first."""
+    parameter = paddle.create_parameter(
+        list(value.shape), dtype, default_initializer=paddle.nn.initializer.Constant(0.0)
+    )
+    parameter.set_value(value.astype(dtype))
+    return parameter
+
+
+def run(job: dict, folder: Path) -> dict[str, Any]:
+    """Go through all stages; returns what ``result.json`` holds of them."""
+    bundle.wait_for(folder / "reference" / "constants.safetensors", folder / "reference" / "failed")
+    model = StreamedCTRL(job, folder)
+    todo = stages.plan(model.depth)
+    before = None
+    for stage in todo:
+        model.run_stage(stage, before)
+        before = stage
+    theirs = bundle.read_tensors(folder / "reference" / "constants.safetensors")[POSITIONS]
+    own = position_table(model.config.n_positions, model.config.n_embd)
+    results = {}
+    for dtype in model.dtypes:
+        parts = [{**(m := model.side.measured(stage))["dtypes"][dtype], "places": m["places"]} for stage in todo]
+        merged = {
+            key: {name: value for part in parts for name, value in part[key].items()}
+            for key in ("tensors", "apart", "parameter_errors", "draw_problems", "places")
+        }
+        merged["unused_draws"] = [name for part in parts for name in part["unused_draws"]]
+        results[dtype] = {
+            **merged,
+            "constant_errors": {POSITIONS: table_error(own, theirs)},
+            "facts": {},
+            "hooks_change_nothing": True,
+            "recomputed": {},
+            "replay": {},
+        }
+    return {
+        "dtypes": results,
+    }

@@ -1,0 +1,388 @@
+"""The reference's CTRL stage by stage (see :mod:`toolkit.parity.stages`), for models larger than memory.
+
+All parts are the reference's own: its embedding and masks as ``CTRLModel.forward`` makes them, its layers, its head and
+loss as ``CTRLLMHeadModel.forward`` computes them. Only the loop over the layers is here. Within a stage R64 comes
+first, then the runs that measure its noise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import CTRLConfig
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.ctrl import modeling_ctrl
+
+from toolkit.parity import bundle, spread, stages
+from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference.recorder import Draws, Recorder, to_numpy
+from toolkit.parity.reference.step import DTYPES, nudged
+from toolkit.parity.spread import Spread
+
+TABLE = "transformer.w.weight"
+#: Rows of the embedding's gradient that are read from disk at a time.
+ROWS = 4096
+
+
+class Variant(NamedTuple):
+    """A run of the reference: R64 is ``truth``, the others measure its noise."""
+
+    name: str
+    dtype: str
+    nudge: int
+
+
+def variants(noise_runs: dict[str, int]) -> list[Variant]:
+    """R64, and the runs of :func:`toolkit.parity.reference.noise.measure_noise`."""
+    runs = [Variant("truth", "float64", 0)]
+    runs += [Variant(f"float32-{run}", "float32", run) for run in range(noise_runs["float32"])]
+    return runs + [Variant(f"float64-{run}", "float64", run) for run in range(1, noise_runs["float64"] + 1)]
+
+
+class Ledger:
+    """What is measured in a stage: R64's tensors, and how far every other run lies from them."""
+
+    def __init__(self, runs: list[Variant]) -> None:
+        self.runs = runs
+        self.truth: dict[str, np.ndarray] = {}
+        self.records: dict[str, dict] = {}
+        self.first_float32: dict[str, np.ndarray] = {}
+
+    def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
+        """Take in one tensor of one run."""
+        if run.name == "truth":
+            self.truth[name] = value
+            self.records[name] = {**spread.describe(value), **self._no_noise()}
+            return
+        error = spread.difference(value, self.truth[name])
+        self.add_noise(run, name, error)
+        if run.name == "float32-0" and stages.SHOWN.fullmatch(name):
+            self.first_float32[f"float32:{name}"] = value
+
+    def add_noise(self, run: Variant, name: str, error: dict[str, Any]) -> None:
+        """Take in the distance of one tensor of one run from R64's."""
+        self.records[name]["noise"][run.dtype].append(error["rms"])
+        self.records[name]["noise_max"][run.dtype].append(error["max"])
+
+    def add_truth(self, name: str, record: dict[str, Any]) -> None:
+        """Take in the size of a tensor of R64 that is not kept."""
+        self.records[name] = {**record, **self._no_noise()}
+
+    def _no_noise(self) -> dict[str, Any]:
+        dtypes = {run.dtype: [] for run in self.runs}
+        return {"noise": dtypes, "noise_max": {dtype: [] for dtype in dtypes}}
+
+
+class Capture(nn.Module):
+    """In a layer's place: lets everything through and remembers what a layer is called with."""
+
+    def forward(self, hidden_states, *arguments, **options):
+        self.arguments, self.options = arguments, options
+        return (hidden_states,)
+
+
+class Blank(nn.Module):
+    """In the embedding's place, where only what is made of the masks is of interest."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, width))
+
+    def forward(self, input_ids):
+        return self.weight.expand(*input_ids.shape, -1).clone()
+
+
+class Given(nn.Module):
+    """In the body's place: the last norm of what the layers have given."""
+
+    def __init__(self, layernorm: nn.Module) -> None:
+        super().__init__()
+        self.layernorm = layernorm
+        self.hidden_states: torch.Tensor | None = None
+
+    def forward(self, *_, **__):
+        return BaseModelOutputWithPast(last_hidden_state=self.layernorm(self.hidden_states))
+
+
+class StreamedCTRL:
+    """The worker's state between stages.
+
+    Args:
+        job: the content of ``job.json``.
+        folder: the job folder.
+    """
+
+    def __init__(self, job: dict, folder: Path) -> None:
+        self.folder = folder
+        self.depth = job["config"]["n_layer"]
+        self.config = CTRLConfig(**{**job["config"], "n_layer": 1}, use_cache=False)
+        self.batch = {k: torch.from_numpy(v) for k, v in bundle.read_tensors(folder / "batch.safetensors").items()}
+        self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
+        self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
+        self.runs = variants(job["noise_runs"])
+        self.draws = Draws(job["seed"])
+        self.side = stages.Side(folder, "reference")
+        self.rows = torch.unique(self.batch["input_ids"])  # sorted
+        self.tied = self.config.tie_word_embeddings
+        self.arguments = {name: self._layer_arguments(dtype) for name, dtype in DTYPES.items()}
+        self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
+        self.leaks: list[str] = []
+
+    # -- parts of the reference ---------------------------------------------------------------------------------------
+
+    def _skeleton(self, kind: type) -> nn.Module:
+        """A model of one layer with no memory behind its parameters."""
+        with torch.device("meta"):
+            model = kind(self.config)
+        body = model if kind is modeling_ctrl.CTRLModel else model.transformer
+        body.pos_encoding = self.position_table().to(self.device)
+        return model.train()
+
+    def position_table(self) -> torch.Tensor:
+        """As the reference's constructor makes it."""
+        return modeling_ctrl.positional_encoding(self.config.n_positions, self.config.n_embd, torch.float)
+
+    def _layer(self, dtype: torch.dtype) -> nn.Module:
+        layer = self._skeleton(modeling_ctrl.CTRLModel).h[0]
+        return layer.to(dtype).to_empty(device=self.device).train()
+
+    def _layer_arguments(self, dtype: torch.dtype) -> Capture:
+        """What the reference's body calls its layers with."""
+        body = self._skeleton(modeling_ctrl.CTRLModel)
+        capture = Capture()
+        body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList([capture]), nn.Identity()
+        body.to(device=self.device, dtype=dtype)
+        with torch.no_grad():
+            body(self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
+        return capture
+
+    def _table(self, run: Variant, weights: dict[str, np.ndarray], name: str = TABLE) -> nn.Parameter:
+        value = torch.from_numpy(weights[name])
+        return nn.Parameter(nudged(value.to(DTYPES[run.dtype]), run.nudge).to(self.device))
+
+    # -- stages -------------------------------------------------------------------------------------------------------
+
+    def run_stage(self, stage: str, before: str | None) -> None:
+        """Run a stage on what the stage ``before`` left, unless it is done."""
+        if self.side.is_done(stage):
+            return
+        ledger = Ledger(self.runs)
+        state = self.side.state(before) if before else {}
+        extra: dict[str, Any] = {}
+        if stage == stages.EMBEDDING:
+            after = self._embedding(ledger)
+        elif stage == stages.HEAD:
+            after, extra = self._head(ledger, state)
+        elif stage == stages.EMBEDDING + stages.BACKWARD:
+            after = self._embedding_backward(ledger, state)
+        elif stage.endswith(stages.BACKWARD):
+            after = self._layer_backward(stage, ledger, state)
+        else:
+            after = self._layer_forward(stage, ledger, state)
+        self._write_draws(stage)
+        self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
+        self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
+
+    def _write_draws(self, stage: str) -> None:
+        bundle.write_tensors(self.side.path("draws", stage), self.draws.tensors)
+        bundle.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
+        self.draws.tensors, self.draws.rates = {}, {}  # drawn again by name in the backward
+
+    def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
+        weights = stages.read_weights(self.folder, stages.EMBEDDING)
+        return {run.name: to_numpy(self._embed(run, weights, ledger)[0]) for run in self.runs}
+
+    def _embed(
+        self, run: Variant, weights: dict[str, np.ndarray], ledger: Ledger | None
+    ) -> tuple[torch.Tensor, nn.Parameter]:
+        """What goes into the first layer, and the embedding's parameter; without a ledger, ready for a backward."""
+        body = self._skeleton(modeling_ctrl.CTRLModel)
+        body.w.weight = self._table(run, weights)
+        body.h, body.layernorm = nn.ModuleList([Capture()]), nn.Identity()
+
+        def keep(name: str, value: np.ndarray) -> None:
+            if name in ("output:transformer.w", "output:transformer.dropout"):
+                ledger.keep(run, name, value)
+
+        recorder = Recorder(body, self.draws, keep, prefix="transformer")
+        recorder.recording = ledger is not None
+        with recorder.watch(), torch.set_grad_enabled(ledger is None):
+            output = body(self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
+        return output.last_hidden_state, body.w.weight
+
+    def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
+        prefix = f"transformer.h.{int(stage.removesuffix(stages.BACKWARD).removeprefix('layer-'))}"
+        layer = self.layers[run.dtype]
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                value = torch.from_numpy(weights[f"{prefix}.{name}"])
+                parameter.copy_(nudged(value.to(parameter.dtype), run.nudge))
+        return layer, prefix
+
+    def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        weights = stages.read_weights(self.folder, stage)
+        after = {}
+        for run in self.runs:
+            layer, prefix = self._load_layer(run, stage, weights)
+            recorder = Recorder(layer, self.draws, lambda n, v, run=run: ledger.keep(run, n, v), prefix)
+            call = self.arguments[run.dtype]
+            with torch.no_grad(), recorder.watch():
+                hidden_states = torch.from_numpy(state[run.name]).to(self.device)
+                after[run.name] = to_numpy(layer(hidden_states, *call.arguments, **call.options)[0])
+        return after
+
+    def _layer_backward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        weights = stages.read_weights(self.folder, stage)
+        index = int(stage.removesuffix(stages.BACKWARD).removeprefix("layer-"))
+        inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)
+        after = {}
+        for run in self.runs:
+            layer, prefix = self._load_layer(run, stage, weights)
+            recorder = Recorder(layer, self.draws, None, prefix)
+            recorder.recording = False
+            call = self.arguments[run.dtype]
+            hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
+            with recorder.watch():
+                output = layer(hidden_states, *call.arguments, **call.options)[0]
+            output.backward(torch.from_numpy(state[run.name]).to(self.device))
+            for name, parameter in layer.named_parameters():
+                ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))
+            layer.zero_grad(set_to_none=True)
+            after[run.name] = to_numpy(hidden_states.grad)
+        return after
+
+    def _head(self, ledger: Ledger, state: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """The last norm, the scores, the loss and their backward. The output layer's gradient has a file of its own."""
+        weights = stages.read_weights(self.folder, stages.HEAD)
+        table = TABLE if self.tied else "lm_head.weight"
+        if self.tied:
+            weights.update(stages.read_weights(self.folder, stages.EMBEDDING))
+        after: dict[str, np.ndarray] = {}
+        partial: dict[str, Any] = {}
+        for run in self.runs:
+            model = self._head_model(run, weights, table)
+            hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
+            model.transformer.hidden_states = hidden_states
+
+            def keep(name: str, value: np.ndarray, run: Variant = run) -> None:
+                if name == "output:transformer.layernorm":
+                    ledger.keep(run, name, value)
+
+            recorder = Recorder(model, self.draws, keep)
+            with no_downcast() as leaks, recorder.watch():
+                output = model(**self.batch)
+            self.leaks = sorted({*self.leaks, *leaks})
+            ledger.keep(run, "logits", to_numpy(output.logits))
+            ledger.keep(run, "loss", to_numpy(output.loss))
+            output.loss.backward()
+            for name, parameter in model.named_parameters():
+                if name != "lm_head.weight":
+                    ledger.keep(run, f"gradient:{name}", to_numpy(parameter.grad))
+            gradient = model.lm_head.weight.grad.cpu()
+            if run.name == "truth":
+                self.side.write_truth("head-table", {table: gradient.numpy()})
+            partial[run.name] = self._compare_rows(gradient, run, table)
+            after[run.name] = to_numpy(hidden_states.grad)
+            after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
+            del model, output, gradient
+        if not self.tied:
+            self._record_table(ledger, table, {name: Spread.from_json(part) for name, part in partial.items()})
+        return after, {"partial": partial}
+
+    def _head_model(self, run: Variant, weights: dict[str, np.ndarray], table: str) -> nn.Module:
+        model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
+        norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
+        with torch.no_grad():
+            for name, parameter in norm.named_parameters():
+                value = torch.from_numpy(weights[f"transformer.layernorm.{name}"])
+                parameter.copy_(nudged(value.to(parameter.dtype), run.nudge))
+        model.transformer = Given(norm)
+        model.lm_head.weight = self._table(run, weights, table)
+        model.lm_head.bias = self._table(run, weights, "lm_head.bias")
+        return model
+
+    def _compare_rows(self, gradient: torch.Tensor, run: Variant, table: str) -> dict[str, Any]:
+        """The size of R64's gradient of the output layer, or of another run's distance from it.
+
+        Where the layer is tied to the embedding, only over the rows of tokens that the batch does not have: the others
+        are complete when the embedding's share has been added.
+        """
+        total = Spread()
+        left_out = self.rows.cpu().numpy() if self.tied else np.array([], int)
+        with safe_open(self.side.path("truth", "head-table"), framework="np") as file:
+            truth = None if run.name == "truth" else file.get_slice(table)
+            for start in range(0, len(gradient), ROWS):
+                end = min(start + ROWS, len(gradient))
+                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
+                rows = gradient[start:end].numpy()[kept]
+                total.add(Spread.of(rows, None if truth is None else truth[start:end][kept]))
+        return total.as_json()
+
+    def _record_table(self, ledger: Ledger, table: str, spreads: dict[str, Spread]) -> None:
+        shape = (self.config.vocab_size, self.config.n_embd)
+        for run in self.runs:
+            record = spreads[run.name].record(shape)
+            if run.name == "truth":
+                ledger.add_truth(f"gradient:{table}", record)
+            else:
+                ledger.add_noise(run, f"gradient:{table}", record)
+
+    def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        weights = stages.read_weights(self.folder, stages.EMBEDDING)
+        head, partial = self.side.state(stages.HEAD), self.side.measured(stages.HEAD)["partial"]
+        rows = self.rows.cpu()
+        unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
+        spreads = {}
+        for run in self.runs:
+            ledger.keep(run, "gradient:transformer.dropout", state[run.name])
+            hidden_states, table = self._embed(run, weights, None)
+            hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
+            gradient = to_numpy(table.grad[self.rows])
+            rest = Spread(unused)
+            if self.tied:
+                gradient += head[f"rows:{run.name}"]
+                rest = Spread.from_json(partial[run.name])
+            if run.name == "truth":
+                ledger.truth[f"rows:{TABLE}"] = gradient
+            rest.add(Spread.of(gradient, None if run.name == "truth" else ledger.truth[f"rows:{TABLE}"]))
+            spreads[run.name] = rest
+            del hidden_states, table
+        self._record_table(ledger, TABLE, spreads)
+        ledger.truth["rows"] = rows.numpy()
+        return {}
+
+
+def run(job: dict, folder: Path) -> dict[str, Any]:
+    """Go through all stages; returns what ``result.json`` holds of them."""
+    model = StreamedCTRL(job, folder)
+    bundle.write_tensors(
+        folder / "reference" / "constants.safetensors", {"transformer.pos_encoding": model.position_table().numpy()}
+    )
+    todo = stages.plan(model.depth)
+    before = None
+    for stage in todo:
+        model.run_stage(stage, before)
+        before = stage
+    measured = {stage: model.side.measured(stage) for stage in todo}
+    # Outputs in the order of execution, then gradients in the order of the parameters, as of a whole model.
+    tensors: dict[str, Any] = {}
+    for order, wanted in ((todo, False), (reversed(todo), True)):
+        for stage in order:
+            found = measured[stage]["tensors"].items()
+            tensors.update({name: record for name, record in found if name.startswith("gradient:") == wanted})
+    names = [name for name in tensors if name.startswith("gradient:")]
+    return {
+        "tensors": tensors,
+        "parameters": {name.partition(":")[2]: tensors[name]["shape"] for name in names if "dropout" not in name},
+        "buffers": [],
+        "facts": {},
+        "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
+        "saturated_rows": 0,
+        "unhooked": [],
+        "own_backward": {},
+    }
