@@ -1,48 +1,13 @@
-"""The faults that real ports have, each as a change to the running port: the gate is judged by what it does to them.
-
-A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
-the fault lies: a part of the name of the finding nearest to the cause.
-"""
+"""Faults of Reformer's port."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault.
-
-    Attributes:
-        name: short, unique.
-        fault: what is wrong, in a line.
-        expected: what the name of the culprit must contain; several alternatives are separated by ``|``.
-        apply: given the port's modules as a namespace, yields (owner, attribute, value) to be set.
-        harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
-    """
-
-    name: str
-    fault: str
-    expected: str
-    apply: Callable[[SimpleNamespace], list[tuple[Any, str, Any]]]
-    harmless: str = ""
-
-    @contextlib.contextmanager
-    def in_force(self) -> Iterator[None]:
-        """The port carries the fault inside the ``with`` block."""
-        with contextlib.ExitStack() as undo:
-            for owner, attribute, value in self.apply(_port()):
-                if attribute in vars(owner):
-                    undo.callback(setattr, owner, attribute, vars(owner)[attribute])
-                else:  # inherited
-                    undo.callback(delattr, owner, attribute)
-                setattr(owner, attribute, value)
-            yield
+from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 
 
 def _port() -> SimpleNamespace:
@@ -65,44 +30,6 @@ def _port() -> SimpleNamespace:
         local=attention.LocalSelfAttention,
         lsh=attention.LSHSelfAttention,
     )
-
-
-def by_name(name: str) -> Mutant:
-    """The mutant of that name. Raises KeyError."""
-    return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]
-
-
-# -- ways to make a fault ---------------------------------------------------------------------------------------------
-
-
-def _around(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Replace a method by ``change(original, self, *args)``."""
-    original = getattr(owner, attribute)
-
-    def changed(self, *args, **kwargs):
-        return change(original, self, *args, **kwargs)
-
-    return [(owner, attribute, changed)]
-
-
-def _result(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Change what a method returns."""
-    return _around(owner, attribute, lambda original, *args, **kwargs: change(original(*args, **kwargs)))
-
-
-def _built(owner, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Change a layer right after it was made."""
-
-    def changed(original, self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        change(self)
-
-    return _around(owner, "__init__", changed)
-
-
-def _settings(layer, **values) -> None:
-    for name, value in values.items():
-        setattr(layer, name, value)
 
 
 def _no_scale(port):
@@ -138,7 +65,7 @@ def _feed_forward_from(port, source: str):
 
 def _mask_by(port, kept: Callable):
     """Another causal or padding rule for local attention."""
-    return _result(port.local, "kept_positions", kept)
+    return result(port.local, "kept_positions", kept)
 
 
 def _accumulated_gradient(port):
@@ -146,7 +73,7 @@ def _accumulated_gradient(port):
         original(self, replay, block, x, grad)
         return original(self, replay, block, x, grad)
 
-    return _around(port.reversible._Run, "_again", again)
+    return around(port.reversible._Run, "_again", again)
 
 
 def _hash_round_average(port):
@@ -162,14 +89,14 @@ def _dropout_after_activation(port):
 
 
 def _activation(port, activation):
-    return _built(port.modeling.ReformerFeedForwardDense, lambda layer: setattr(layer, "act_fn", activation))
+    return built(port.modeling.ReformerFeedForwardDense, lambda layer: setattr(layer, "act_fn", activation))
 
 
 def _head_of(port, position: int):
     def forward(original, self, hidden_states):
         return original(self, port.paddle.roll(hidden_states, -position, 1))
 
-    return _around(port.modeling.ReformerClassificationHead, "forward", forward)
+    return around(port.modeling.ReformerClassificationHead, "forward", forward)
 
 
 def _unscaled_dropout(port):
@@ -203,7 +130,7 @@ def _dropped_bias(port):
     def forward(original, self, x):
         return port.paddle.matmul(x, self.weight)
 
-    return _around(port.ops.Linear, "forward", forward)
+    return around(port.ops.Linear, "forward", forward)
 
 
 def _untransposed_square(port):
@@ -218,7 +145,7 @@ def _embedding_scaled(port):
     def forward(original, self, input_ids):
         return original(self, input_ids) * math.sqrt(self.word_embeddings.weight.shape[1])
 
-    return _around(port.modeling.ReformerEmbeddings, "forward", forward)
+    return around(port.modeling.ReformerEmbeddings, "forward", forward)
 
 
 def _label_smoothing(port):
@@ -237,7 +164,7 @@ def _sum_over_mean(port):
 
 
 def _look(port, kind, **values):
-    return _built(kind, lambda layer: _settings(layer, **values))
+    return built(kind, lambda layer: settings(layer, **values))
 
 
 def _no_self_mask(port):
@@ -250,11 +177,11 @@ def _no_self_mask(port):
 
 
 def _key_from(port, change: Callable):
-    return _around(port.lsh, "as_key", change)
+    return around(port.lsh, "as_key", change)
 
 
 def _epsilon(port, factor: float):
-    return _built(port.ops.LayerNorm, lambda layer: _settings(layer, _epsilon=layer._epsilon * factor))
+    return built(port.ops.LayerNorm, lambda layer: settings(layer, _epsilon=layer._epsilon * factor))
 
 
 def _swapped_query_and_key(port):
@@ -265,14 +192,14 @@ def _swapped_query_and_key(port):
         finally:
             self._sub_layers["query"], self._sub_layers["key"] = self._sub_layers["key"], self._sub_layers["query"]
 
-    return _around(port.local, "forward", forward)
+    return around(port.local, "forward", forward)
 
 
 def _scaled_block_gradient(port):
     def again(original, self, replay, block, x, grad):
         return original(self, replay, block, x, 1.05 * grad)
 
-    return _around(port.reversible._Run, "_again", again)
+    return around(port.reversible._Run, "_again", again)
 
 
 def _fresh_draws(port):
@@ -287,188 +214,188 @@ def _lost_residual_gradient(port):
         update, inner = original(self, replay, block, x, grad)
         return update, inner - grad * 1e-3
 
-    return _around(port.reversible._Run, "_again", again)
+    return around(port.reversible._Run, "_again", again)
 
+
+_fault = partial(Mutant, port=_port)
 
 REFORMER: tuple[Mutant, ...] = (
     # -- normalisation, activation, linear maps
-    Mutant("norm-epsilon-x10", "LayerNorm epsilon ten times too large", "layer_norm", lambda p: _epsilon(p, 10)),
-    Mutant(
+    _fault("norm-epsilon-x10", "LayerNorm epsilon ten times too large", "layer_norm", lambda p: _epsilon(p, 10)),
+    _fault(
         "norm-epsilon-paddle",
         "LayerNorm with Paddle's default epsilon of 1e-5",
         "layer_norm",
         lambda p: _epsilon(p, 1e7),
     ),
-    Mutant("tanh-gelu", "GELU by its tanh approximation", "act_fn", lambda p: _activation(p, p.paddle.nn.GELU(True))),
-    Mutant("relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU())),
-    Mutant("bias-dropped", "linear layers without their bias", "feed_forward.dense.dense", _dropped_bias),
-    Mutant("square-untransposed", "square weights loaded untransposed", "self_attention", _untransposed_square),
-    Mutant("embedding-scaled", "embeddings multiplied by sqrt(hidden)", "embeddings", _embedding_scaled),
+    _fault("tanh-gelu", "GELU by its tanh approximation", "act_fn", lambda p: _activation(p, p.paddle.nn.GELU(True))),
+    _fault("relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU())),
+    _fault("bias-dropped", "linear layers without their bias", "feed_forward.dense.dense", _dropped_bias),
+    _fault("square-untransposed", "square weights loaded untransposed", "self_attention", _untransposed_square),
+    _fault("embedding-scaled", "embeddings multiplied by sqrt(hidden)", "embeddings", _embedding_scaled),
     # -- attention scores
-    Mutant("no-1/sqrt(d)", "scores not divided by the root of the head size", "self_attention", _no_scale),
-    Mutant("swapped-query-key", "query and key projections exchanged", "self_attention", _swapped_query_and_key),
-    Mutant(
+    _fault("no-1/sqrt(d)", "scores not divided by the root of the head size", "self_attention", _no_scale),
+    _fault("swapped-query-key", "query and key projections exchanged", "self_attention", _swapped_query_and_key),
+    _fault(
         "key-epsilon",
         "epsilon of the key normalisation ten times too small",
         "self_attention",
         lambda p: [(p.attention, "KEY_NORM_EPSILON", 1e-7)],
     ),
-    Mutant(
+    _fault(
         "key-unnormalised",
         "LSH keys not normalised",
         "self_attention",
         lambda p: _key_from(p, lambda original, self, qk: qk / math.sqrt(self.attention_head_size)),
     ),
-    Mutant(
+    _fault(
         "key-unit-length",
         "LSH keys of unit length, not unit mean square",
         "self_attention",
         lambda p: _key_from(p, lambda original, self, qk: original(self, qk) / math.sqrt(self.attention_head_size)),
     ),
-    Mutant(
+    _fault(
         "key-detached",
         "no gradient through LSH keys",
         "query_key",
         lambda p: _key_from(p, lambda original, self, qk: original(self, qk.detach())),
     ),
     # -- masks
-    Mutant(
+    _fault(
         "mask-value-1e8",
         "padding masked with -1e8 for -1e9",
         "",
         lambda p: [(p.attention, "MASKED", -1e8)],
         harmless="exp(-1e8) and exp(-1e9) are both 0, and a row that is masked everywhere is uniform under either",
     ),
-    Mutant(
+    _fault(
         "mask-value-1e4",
         "padding masked with -1e4, above the self mask of LSH attention",
         "self_attention",
         lambda p: [(p.attention, "MASKED", -1e4)],
     ),
-    Mutant("mask-value-30", "padding masked with -30", "self_attention", lambda p: [(p.attention, "MASKED", -30.0)]),
-    Mutant(
+    _fault("mask-value-30", "padding masked with -30", "self_attention", lambda p: [(p.attention, "MASKED", -30.0)]),
+    _fault(
         "self-mask-value",
         "a position masked from itself with -20",
         "self_attention",
         lambda p: [(p.attention, "SELF_MASKED", -20.0)],
     ),
-    Mutant("no-self-mask", "a position attends to itself in LSH attention", "self_attention", _no_self_mask),
-    Mutant(
+    _fault("no-self-mask", "a position attends to itself in LSH attention", "self_attention", _no_self_mask),
+    _fault(
         "padding-seen",
         "local attention ignores the padding mask",
         "self_attention",
         lambda p: _mask_by(p, lambda kept: None),
     ),
-    Mutant(
+    _fault(
         "padding-off-by-one",
         "the padding mask moved by one position",
         "self_attention",
         lambda p: _mask_by(p, lambda kept: None if kept is None else p.paddle.roll(kept, 1, -1)),
     ),
     # -- chunks
-    Mutant(
+    _fault(
         "local-looks-ahead",
         "local attention looks at the next chunk, not the last",
         "self_attention",
         lambda p: _look(p, p.local, num_chunks_before=0, num_chunks_after=1),
     ),
-    Mutant(
+    _fault(
         "lsh-looks-ahead",
         "LSH attention looks at the next chunk, not the last",
         "self_attention",
         lambda p: _look(p, p.lsh, num_chunks_before=0, num_chunks_after=1),
     ),
-    Mutant(
+    _fault(
         "no-look-back",
         "chunks do not see their neighbours",
         "self_attention",
         lambda p: _look(p, p.chunked, num_chunks_before=0, num_chunks_after=0),
     ),
-    Mutant(
+    _fault(
         "chunk-length",
         "local chunks half as long",
         "self_attention",
-        lambda p: _built(p.local, lambda layer: _settings(layer, chunk_length=layer.chunk_length // 2)),
+        lambda p: built(p.local, lambda layer: settings(layer, chunk_length=layer.chunk_length // 2)),
     ),
     # -- hashing
-    Mutant(
+    _fault(
         "bucket-axes",
         "buckets numbered from the negative axes",
         "buckets",
-        lambda p: _around(p.lsh, "hash_vectors", lambda original, self, v, r, b, m: original(self, -v, r, b, m)),
+        lambda p: around(p.lsh, "hash_vectors", lambda original, self, v, r, b, m: original(self, -v, r, b, m)),
     ),
-    Mutant(
+    _fault(
         "padding-bucket",
         "padding hashed like text, without a bucket of its own",
         "buckets",
-        lambda p: _around(p.lsh, "hash_vectors", lambda original, self, v, r, b, m: original(self, v, r, b, None)),
+        lambda p: around(p.lsh, "hash_vectors", lambda original, self, v, r, b, m: original(self, v, r, b, None)),
     ),
-    Mutant("unstable-sort", "equal buckets sorted by descending position", "self_attention", _unstable_sort),
-    Mutant(
+    _fault("unstable-sort", "equal buckets sorted by descending position", "self_attention", _unstable_sort),
+    _fault(
         "rounds-averaged",
         "hash rounds averaged, not weighed by their normalisers",
         "self_attention",
         _hash_round_average,
     ),
     # -- dropout
-    Mutant("dropout-unscaled", "dropout without 1/(1-p)", "embeddings", _unscaled_dropout),
-    Mutant(
+    _fault("dropout-unscaled", "dropout without 1/(1-p)", "embeddings", _unscaled_dropout),
+    _fault(
         "dropout-rate",
         "attention dropout at twice its rate",
         "self_attention",
-        lambda p: _built(p.chunked, lambda layer: _settings(layer, dropout=2 * layer.dropout)),
+        lambda p: built(p.chunked, lambda layer: settings(layer, dropout=2 * layer.dropout)),
     ),
-    Mutant(
+    _fault(
         "dropout-missing",
         "no dropout after the attention's output projection",
         "attention.output",
-        lambda p: _built(p.modeling.ReformerSelfOutput, lambda layer: _settings(layer, dropout=0.0)),
+        lambda p: built(p.modeling.ReformerSelfOutput, lambda layer: settings(layer, dropout=0.0)),
     ),
-    Mutant(
+    _fault(
         "dropout-after-activation",
         "feed-forward dropout after the activation",
         "feed_forward.dense",
         _dropout_after_activation,
     ),
-    Mutant("fresh-dropout-mask", "a recomputed block draws its dropout masks anew", "replay", _fresh_draws),
+    _fault("fresh-dropout-mask", "a recomputed block draws its dropout masks anew", "replay", _fresh_draws),
     # -- the residual
-    Mutant("streams-swapped", "the two residual streams concatenated in the wrong order", "encoder", _swapped_streams),
-    Mutant(
+    _fault("streams-swapped", "the two residual streams concatenated in the wrong order", "encoder", _swapped_streams),
+    _fault(
         "feed-forward-from-hidden",
         "feed-forward reads the stream it updates",
         "feed_forward",
         lambda p: _feed_forward_from(p, "hidden"),
     ),
-    Mutant(
+    _fault(
         "feed-forward-from-stale",
         "feed-forward reads the stream before attention",
         "feed_forward",
         lambda p: _feed_forward_from(p, "stale"),
     ),
-    Mutant(
+    _fault(
         "feed-forward-from-update",
         "feed-forward reads attention's output without the residual",
         "feed_forward",
         lambda p: _feed_forward_from(p, "update"),
     ),
-    Mutant(
+    _fault(
         "residual-gradient", "a thousandth of the identity path's gradient lost", "gradient:", _lost_residual_gradient
     ),
-    Mutant("gradient-accumulated", "the backward of each block runs twice", "#1", _accumulated_gradient),
-    Mutant("block-gradient", "a block's gradient 5% too large", "gradient:", _scaled_block_gradient),
-    Mutant(
+    _fault("gradient-accumulated", "the backward of each block runs twice", "#1", _accumulated_gradient),
+    _fault("block-gradient", "a block's gradient 5% too large", "gradient:", _scaled_block_gradient),
+    _fault(
         "gather-backward", "the gradient of sorting taken in the forward order", "gradient:", _gather_without_inverse
     ),
     # -- head and loss
-    Mutant(
+    _fault(
         "head-at-position-1",
         "the classification head reads the second position",
         "classifier",
         lambda p: _head_of(p, 1),
     ),
-    Mutant("head-at-last", "the classification head reads the last position", "classifier", lambda p: _head_of(p, -1)),
-    Mutant("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean),
-    Mutant("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing),
+    _fault("head-at-last", "the classification head reads the last position", "classifier", lambda p: _head_of(p, -1)),
+    _fault("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean),
+    _fault("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing),
 )
-
-CATALOGUES = {"reformer": REFORMER, "ctrl": ()}

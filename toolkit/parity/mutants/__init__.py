@@ -1,0 +1,21 @@
+"""The faults that real ports have, each as a change to the running port: the gate is judged by what it does to them.
+
+A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
+the fault lies: a part of the name of the finding nearest to the cause.
+"""
+
+from __future__ import annotations
+
+from toolkit.parity.mutants.ctrl import CTRL
+from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.reformer import REFORMER
+
+__all__ = ["CATALOGUES", "Mutant", "by_name"]
+
+#: By family.
+CATALOGUES = {"reformer": REFORMER, "ctrl": CTRL}
+
+
+def by_name(name: str) -> Mutant:
+    """The mutant of that name. Raises KeyError."""
+    return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]

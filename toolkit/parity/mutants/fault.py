@@ -1,0 +1,72 @@
+"""What a fault is, and ways to make one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault.
+
+    Attributes:
+        name: short, unique.
+        fault: what is wrong, in a line.
+        expected: what the name of the culprit must contain.
+        apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
+        port: makes that namespace.
+        harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
+    """
+
+    name: str
+    fault: str
+    expected: str
+    apply: Callable[[SimpleNamespace], list[tuple[Any, str, Any]]]
+    port: Callable[[], SimpleNamespace]
+    harmless: str = ""
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """The port carries the fault inside the ``with`` block."""
+        with contextlib.ExitStack() as undo:
+            for owner, attribute, value in self.apply(self.port()):
+                if attribute in vars(owner):
+                    undo.callback(setattr, owner, attribute, vars(owner)[attribute])
+                else:  # inherited
+                    undo.callback(delattr, owner, attribute)
+                setattr(owner, attribute, value)
+            yield
+
+
+def around(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
+    """Replace a method by ``change(original, self, *args)``."""
+    original = getattr(owner, attribute)
+
+    def changed(self, *args, **kwargs):
+        return change(original, self, *args, **kwargs)
+
+    return [(owner, attribute, changed)]
+
+
+def result(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]]:
+    """Change what a method returns."""
+    return around(owner, attribute, lambda original, *args, **kwargs: change(original(*args, **kwargs)))
+
+
+def built(owner, change: Callable) -> list[tuple[Any, str, Any]]:
+    """Change a layer right after it was made."""
+
+    def changed(original, self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        change(self)
+
+    return around(owner, "__init__", changed)
+
+
+def settings(layer, **values) -> None:
+    for name, value in values.items():
+        setattr(layer, name, value)
