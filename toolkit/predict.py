@@ -112,5 +112,6 @@ def predict(folder: Path, console: Console, **given: Any) -> Any:
         command = task.DESCRIPTION.next_command.format(run=folder)
         raise UserError(f"{folder}: is a run of {task.DESCRIPTION.name} and needs {', '.join(missing)}: {command}")
     if extra := [name for name, value in given.items() if value and name not in task.PREDICTS_FROM]:
-        raise UserError(f"{folder}: is a run of {task.DESCRIPTION.name}, which takes no {', '.join(extra)}")
+        command = task.DESCRIPTION.next_command.format(run=folder)
+        raise UserError(f"{folder}: is a run of {task.DESCRIPTION.name}, which takes no {', '.join(extra)}: {command}")
     return task.predict(load_run(folder), console, **{name: given[name] for name in task.PREDICTS_FROM})

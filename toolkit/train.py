@@ -347,6 +347,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
             "schedule": asdict(trainer.schedule),
         },
         "examples": prepared.sizes,
+        **({"baseline": prepared.baseline} if prepared.baseline else {}),
         "parameters": int(sum(value.size for value in job.weights.values())),
     }
 

@@ -43,6 +43,7 @@ class Prepared:
         label_names: a label's id is its place in this list; None for a task without labels.
         notes: what the user should know about the data, a line each.
         truncated: split -> how many of its texts were longer than the model and were cut.
+        baseline: split -> metric -> what knowing nothing but frequencies reaches, to compare with.
     """
 
     train: Any
@@ -52,6 +53,7 @@ class Prepared:
     label_names: list[str] | None = None
     notes: Sequence[str] = ()
     truncated: dict[str, int] = field(default_factory=dict)
+    baseline: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:

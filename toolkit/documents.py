@@ -1,0 +1,149 @@
+"""Text under control codes, as a language model is trained on it: cut into documents, divided into splits, packed into
+blocks. Nothing is lost and nothing is repeated on the way, except that white space is as the tokenizer leaves it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from toolkit.metrics import IGNORED_LABEL
+
+#: The least length of a document that is cut out of a longer text, in characters.
+DOCUMENT_LENGTH = 4000
+
+PARAGRAPH_END = re.compile(r"\n[ \t]*\n+")
+
+
+def cut(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
+    """Cut a text at blank lines into documents of at least so many characters; joined again, they are the text.
+
+    The last one may be shorter. A text without a blank line is one document.
+    """
+    documents, start = [], 0
+    for gap in PARAGRAPH_END.finditer(text):
+        if gap.end() - start >= length:
+            documents.append(text[start : gap.end()])
+            start = gap.end()
+    rest = text[start:]
+    return [*documents, rest] if rest.strip() or not documents else [*documents[:-1], documents[-1] + rest]
+
+
+def divide(texts: Sequence[str], codes: Sequence[str], shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+    """Divide documents into splits: of each control code's characters, so large a share, drawn by the seed.
+
+    Args:
+        texts: the documents. Equal ones come into the same split.
+        codes: the control code of each.
+        shares: split -> its share of the text; what is left is ``train``.
+
+    Returns:
+        Split -> the places of its documents in `texts`, in their order. Each document is in one split.
+
+    Raises:
+        ValueError: a control code has too few documents for each split to get one.
+    """
+    found: dict[str, list[int]] = {split: [] for split in ("train", *shares)}
+    for number, code in enumerate(dict.fromkeys(codes)):
+        alike: dict[str, list[int]] = {}
+        for place in (place for place, other in enumerate(codes) if other == code):
+            alike.setdefault(texts[place], []).append(place)
+        groups = list(alike.values())
+        if len(groups) < len(found):
+            raise ValueError(f"{code} has {len(groups)} documents, too few for {', '.join(found)}")
+        order = np.random.default_rng([seed, 3, number]).permutation(len(groups))
+        size = {split: share * sum(len(texts[place]) for group in groups for place in group)
+                for split, share in shares.items()}  # fmt: skip
+        queue = list(order)
+        for done, split in enumerate(shares):
+            while size[split] > 0 and len(queue) > len(shares) - done:  # one is left for each split to come
+                group = groups[queue.pop()]
+                found[split] += group
+                size[split] -= sum(len(texts[place]) for place in group)
+        found["train"] += [place for index in queue for place in groups[index]]
+    return {split: sorted(places) for split, places in found.items()}
+
+
+class Blocks:
+    """Streams of tokens as blocks of one length, each beginning with its stream's control code.
+
+    A block is ``input_ids`` [T], ``attention_mask`` [T] and ``labels`` [T], int64: the control code, then the next
+    T - 1 tokens of the stream. The last block of a stream may be shorter; it is padded on the right, under a mask of 0
+    and labels of -100. So every token of a stream is in one block and is predicted once, and the control code never is.
+
+    Args:
+        streams: control code -> its tokens, [N] each.
+        code_ids: control code -> its token.
+        length: T, 2 or more.
+        pad_token_id: fills the last block of a stream.
+
+    Attributes:
+        codes: the control codes, in order.
+        code_of: [blocks], the place in `codes` of each block's.
+    """
+
+    def __init__(
+        self, streams: Mapping[str, Sequence[int]], code_ids: Mapping[str, int], length: int, pad_token_id: int
+    ) -> None:
+        self.codes = list(streams)
+        self.length = length
+        rows, lengths, code_of = [], [], []
+        for index, (code, stream) in enumerate(streams.items()):
+            tokens = np.asarray(stream, dtype=np.int32)
+            count = -(-len(tokens) // (length - 1))
+            body = np.full((count, length - 1), pad_token_id, dtype=np.int32)
+            body.reshape(-1)[: len(tokens)] = tokens
+            rows.append(np.insert(body, 0, code_ids[code], axis=1))
+            lengths += [length] * max(0, count - 1)
+            lengths += [len(tokens) - (length - 1) * (count - 1) + 1] if count else []
+            code_of += [index] * count
+        self.input_ids = np.concatenate(rows)  # (blocks, T)
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.code_of = np.asarray(code_of, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        ids = self.input_ids[index].astype(np.int64)
+        kept = np.arange(self.length) < self.lengths[index]
+        return {
+            "input_ids": ids,
+            "attention_mask": kept.astype(np.int64),
+            "labels": np.where(kept, ids, IGNORED_LABEL),
+        }
+
+    def stream(self, code: str) -> np.ndarray:
+        """The tokens under a control code, as they went in."""
+        chosen = np.flatnonzero(self.code_of == self.codes.index(code))
+        return np.concatenate([self.input_ids[i, 1 : self.lengths[i]] for i in chosen] or [np.zeros(0, np.int32)])
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are predicted."""
+        return int((self.lengths - 1).sum())
+
+
+def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
+    """The perplexity on `other` of the frequencies of the tokens in `train`, each counted once more than it is there:
+    what a model that knows no context reaches."""
+    counts = np.ones(vocab_size)
+    np.add.at(counts, np.concatenate([train.stream(code) for code in train.codes]), 1)
+    surprise = -np.log(counts / counts.sum())
+    return float(np.exp(np.mean(surprise[np.concatenate([other.stream(code) for code in other.codes])])))
+
+
+def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[int]]:
+    """Control code -> the tokens of its documents, one after another.
+
+    Args:
+        rows: a split with the columns ``text`` and ``control``.
+    """
+    found: dict[str, list[int]] = {code: [] for code in codes}
+    for batch in rows.iter(256):
+        for code, ids in zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True):
+            found[code] += ids
+    return found

@@ -1,0 +1,267 @@
+"""Language modelling under control codes (Keskar et al. 2019): the next token, given the ones before and a code that
+says where the text is from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.errors import UserError
+from toolkit.tasks import Description, Prepared
+
+if TYPE_CHECKING:
+    import datasets
+    from rich.console import Console
+
+    from toolkit.recipe import Recipe
+    from toolkit.tasks import Run
+
+HEADS = {"ctrl": "causal_lm"}
+LOWER_IS_BETTER = {"perplexity": True, "loss": True}
+CORPORA = {"python_docs": "toolkit.python_docs"}
+PREDICTS_FROM = ()
+DESCRIPTION = Description(
+    name="text generation",
+    pipeline_tag="text-generation",
+    metrics=("perplexity",),
+    auto_class="AutoModelForCausalLM",
+    examples="blocks",
+    next_command='toolkit generate {run} --prompt "..."',
+)
+
+#: The metric of one control code is named so, with the code behind it.
+PERPLEXITY_OF = "perplexity_"
+
+
+def check(recipe: Recipe) -> None:
+    """The control codes must come from somewhere: from the data set, from `sources`, or from a column."""
+    data = recipe.data
+    if data.dataset == "text":
+        if data.files is not None:
+            raise recipe.error("data.files", "plain text is named under its control code: set sources, not files")
+        if not data.sources:
+            raise recipe.error("data.sources", "missing; name the text files of each control code: {Books: novel.txt}")
+    elif data.sources is not None:
+        raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; leave it away")
+    own = data.dataset == "text" or data.dataset in CORPORA
+    if own and data.control is not None:
+        raise recipe.error("data.control", f"dataset: {data.dataset} has control codes of its own; leave it away")
+    if not own and data.control is None:
+        raise recipe.error("data.control", "missing; name the column that holds the control code of each text")
+
+
+# -- data -----------------------------------------------------------------------------------------------------------
+
+
+def load_splits(recipe: Recipe) -> datasets.DatasetDict:
+    """Splits with the columns ``text`` (a document) and ``control`` (its control code, a word).
+
+    Raises:
+        UserError: at the recipe's line: a file or column that is not there, no text, no split to hold out.
+    """
+    import datasets
+
+    from toolkit.data import limited, load_stored
+
+    stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, CORPORA)
+    splits = stored if recipe.data.dataset in (*CORPORA, "text") else _columns(recipe, stored)
+    held_out = {"validation": recipe.data.validation_fraction, "test": recipe.data.test_fraction}
+    for split, fraction in held_out.items():
+        if split in splits and fraction is not None:
+            raise recipe.error(f"data.{split}_fraction", f"the data has a {split} split of its own; leave this away")
+    if "validation" not in splits and held_out["validation"] is None:
+        message = "missing: the data has no validation split; set the share of train to hold out"
+        raise recipe.error("data.validation_fraction", message)
+    shares = {split: fraction for split, fraction in held_out.items() if fraction is not None}
+    if sum(shares.values()) >= 1:
+        raise recipe.error("data.test_fraction", "leaves nothing to train on")
+    if shares:
+        from toolkit.documents import divide
+
+        rows = splits["train"]
+        try:
+            places = divide(rows["text"][:], rows["control"][:], shares, recipe.seed)
+        except ValueError as problem:
+            raise recipe.error("data.validation_fraction", str(problem)) from None
+        splits = datasets.DatasetDict({**splits, **{split: rows.select(chosen) for split, chosen in places.items()}})
+    ordered = {split: splits[split] for split in ("train", "validation", "test") if split in splits}
+    return limited(recipe, datasets.DatasetDict(ordered))
+
+
+def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
+    """The files under each control code, cut into documents."""
+    import datasets
+
+    from toolkit.documents import cut
+
+    texts: list[str] = []
+    codes: list[str] = []
+    for code, files in recipe.data.sources.items():
+        for index, written in enumerate([files] if isinstance(files, str) else files):
+            key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
+            path = recipe.resolve(written)
+            try:
+                text = path.read_text(encoding="utf-8-sig")
+            except OSError as problem:
+                raise recipe.error(key, f"cannot read {written}: {problem.strerror}") from None
+            except UnicodeDecodeError as problem:
+                raise recipe.error(key, f"{written} is not UTF-8 text (byte {problem.start})") from None
+            if not text.strip():
+                raise recipe.error(key, f"{written} is empty")
+            documents = cut(text)
+            texts += documents
+            codes += [code] * len(documents)
+    return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
+
+
+def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
+    """The two columns of a file or hub data set, under their names here."""
+    import datasets
+
+    wanted = {"text": recipe.data.text, "control": recipe.data.control}
+    found = {}
+    for split, rows in splits.items():
+        columns: dict[str, list[str]] = {}
+        for name, column in wanted.items():
+            if column not in rows.column_names:
+                known = ", ".join(rows.column_names)
+                raise recipe.error(f"data.{name}", f"no column {column} in the {split} split; it has {known}")
+            columns[name] = rows.select_columns([column])[:][column]
+            kind = rows.features[column]
+            if name == "control" and isinstance(kind, datasets.ClassLabel):
+                columns[name] = [kind.int2str(value) for value in columns[name]]
+            for number, value in enumerate(columns[name], start=1):
+                if not isinstance(value, str) or (name == "control" and not value):
+                    message = f"row {number} of the {split} split has {value!r} as its {column}; it should be text"
+                    raise recipe.error(f"data.{name}", message)
+        found[split] = datasets.Dataset.from_dict(columns)
+    return datasets.DatasetDict(found)
+
+
+def texts(rows: datasets.Dataset) -> Sequence[str]:
+    """The documents of a split."""
+    return rows["text"]
+
+
+def control_codes(rows: datasets.Dataset) -> Sequence[str]:
+    """The control code of each document."""
+    return rows["control"]
+
+
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
+    """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens (:class:`.documents.Blocks`).
+
+    Raises:
+        UserError: a control code that is not one token of the vocabulary, or that a split has no text under.
+    """
+    from toolkit.documents import Blocks, streams, unigram_perplexity
+
+    if recipe.data.max_length < 2:
+        raise recipe.error("data.max_length", "a block is a control code and at least one token; set 2 or more")
+    ids = _code_ids(recipe, tokenizer, splits)
+    blocks: dict[str, Blocks] = {}
+    for split, rows in splits.items():
+        found = streams(rows, ids, tokenizer)
+        if empty := [code for code, stream in found.items() if not stream]:
+            raise recipe.error("data.dataset", f"the {split} split has no text under {', '.join(empty)}")
+        blocks[split] = Blocks(found, ids, recipe.data.max_length, tokenizer.pad_token_id)
+    sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
+    others = {split: rows for split, rows in blocks.items() if split != "train"}
+    baseline = {split: unigram_perplexity(blocks["train"], rows, tokenizer.vocab_size)
+                for split, rows in others.items()}  # fmt: skip
+    unknown = np.mean([np.mean(blocks["train"].stream(code) == tokenizer.encode("<unk>")[0]) for code in ids])
+    notes = [f"tokens by frequency alone: perplexity {baseline['validation']:.1f} on validation"]
+    if unknown > 0.001:
+        notes.append(f"{unknown:.1%} of the training tokens are unknown to the tokenizer")
+    return Prepared(
+        train=blocks["train"],
+        validation=blocks["validation"],
+        test=blocks.get("test"),
+        summary=f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on), "
+        f"{len(ids)} control codes",
+        notes=notes,
+        baseline={split: {"perplexity": value} for split, value in baseline.items()},
+    )
+
+
+def _code_ids(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> dict[str, int]:
+    """Control code -> its token, in the order of the training data.
+
+    Raises:
+        UserError: it is not one token, or another split has a code that training does not.
+    """
+    ids: dict[str, int] = {}
+    for code in dict.fromkeys(splits["train"]["control"][:]):
+        try:
+            ids[code] = tokenizer.control_code(code)
+        except ValueError as problem:
+            key = ("data", "sources", code) if recipe.data.sources else "data.control"
+            raise recipe.error(key if recipe.data.dataset not in CORPORA else "tokenizer.path", str(problem)) from None
+    for split, rows in splits.items():
+        if strange := set(rows["control"][:]) - set(ids):
+            message = f"the {split} split has text under {sorted(strange)[0]!r}, which training has not"
+            raise recipe.error("data.control", message)
+    return ids
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """A batch of blocks: ``input_ids``, ``attention_mask``, ``labels`` [B, T], int64."""
+    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def counted(batch: dict[str, Any]) -> int:
+    """The number of tokens that are predicted: each label but the first of a block, unless it is ignored."""
+    from toolkit.metrics import IGNORED_LABEL
+
+    return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
+
+
+def outputs(output: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
+    """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
+    import paddle
+
+    from toolkit.metrics import IGNORED_LABEL
+
+    labels = batch["labels"][:, 1:]
+    losses = paddle.nn.functional.cross_entropy(
+        output.logits[:, :-1].astype("float32"), labels, ignore_index=IGNORED_LABEL, reduction="none"
+    )  # (B, T - 1, 1) or (B, T - 1)
+    sums = losses.astype("float64").reshape(labels.shape).sum(axis=1)
+    return sums, (labels != IGNORED_LABEL).astype("float64").sum(axis=1)
+
+
+def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
+    """``loss``, the mean over all tokens, and ``perplexity``, its exponential; the latter for each control code too."""
+    sums, counts = outputs
+    loss = float(sums.sum() / counts.sum())
+    found = {"loss": loss, "perplexity": _exponential(loss)}
+    for index, code in enumerate(dataset.codes):
+        chosen = dataset.code_of == index
+        found[f"{PERPLEXITY_OF}{code}"] = _exponential(float(sums[chosen].sum() / counts[chosen].sum()))
+    return found
+
+
+def _exponential(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Write `samples.md`: for each control code, what the model says after the first words of a validation block."""
+    from toolkit.generate import write_samples
+
+    write_samples(run, prepared.validation, console)
+
+
+def predict(run: Run, console: Console) -> None:
+    """A language model generates.
+
+    Raises:
+        UserError: always, with the command that does.
+    """
+    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.next_command.format(run=run.folder)}")
