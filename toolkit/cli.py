@@ -124,6 +124,30 @@ def predict(run: Path, texts: tuple[str, ...]) -> None:
     ask(_run_folder(run), Console(), texts=list(texts))
 
 
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--control", metavar="CODE", help="The control code; by default the first that RUN was trained with.")
+@click.option("--prompt", default="", help="The words to go on from.")
+@click.option("--length", type=click.IntRange(1), default=100, show_default=True, help="New tokens, at most.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), help="Sample; below 1 prefers the probable.")
+@click.option("--top-k", type=click.IntRange(1), help="Sample from the K most probable tokens.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Sample from the most probable share P.")
+@click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.2, show_default=True)
+@click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="Beam search with so many beams.")
+@click.option("--stop", metavar="WORD", help="End the text at this token.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the samples.")
+def generate(run: Path, **options: Any) -> None:
+    """Let the language model of RUN go on from a control code and a prompt.
+
+    Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
+    """
+    from rich.console import Console
+
+    from toolkit.generate import generate_text
+
+    generate_text(_run_folder(run), Console(), **options)
+
+
 @toolkit.group()
 def recipe() -> None:
     """Look at a recipe without running it."""

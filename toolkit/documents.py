@@ -59,10 +59,14 @@ def divide(texts: Sequence[str], codes: Sequence[str], shares: Mapping[str, floa
                 for split, share in shares.items()}  # fmt: skip
         queue = list(order)
         for done, split in enumerate(shares):
-            while size[split] > 0 and len(queue) > len(shares) - done:  # one is left for each split to come
-                group = groups[queue.pop()]
-                found[split] += group
-                size[split] -= sum(len(texts[place]) for place in group)
+            begun = False
+            while len(queue) > len(shares) - done:  # one is left for each split to come
+                length = sum(len(texts[place]) for place in groups[queue[-1]])
+                if begun and length / 2 > size[split]:
+                    break
+                found[split] += groups[queue.pop()]
+                size[split] -= length
+                begun = True
         found["train"] += [place for index in queue for place in groups[index]]
     return {split: sorted(places) for split, places in found.items()}
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
+from toolkit.predict import load_run
 from toolkit.tasks import Run
 from toolkit.tasks.language_modeling import PERPLEXITY_OF
 
@@ -230,6 +232,40 @@ def start(run: Run, control: str, prompt: str, length: int) -> list[int]:
     return tokens
 
 
+def generate_text(
+    folder: Path,
+    console: Console,
+    control: str | None,
+    prompt: str,
+    length: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    beams: int,
+    stop: str | None,
+    **options: Any,
+) -> str:
+    """What `toolkit generate` does; returns the new text.
+
+    Raises:
+        UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
+    """
+    run = load_run(folder)
+    if run.model.head != "causal_lm":
+        command = run.task.DESCRIPTION.next_command.format(run=folder)
+        raise UserError(f"{folder}: is a run of {run.task.DESCRIPTION.name}, not of a language model: {command}")
+    sample = not (temperature is None and top_k is None and top_p is None)
+    if sample and beams > 1:
+        raise UserError("--beams: beam search does not sample; leave --temperature, --top-k and --top-p away")
+    if stop is not None:
+        ids = run.tokenizer.encode(stop)
+        if len(ids) != 1:
+            raise UserError(f"--stop: {stop!r} is {len(ids)} tokens; it should be one")
+        stop = ids[0]
+    decoding = Decoding(length, beams, sample, temperature or 1.0, top_k, top_p, stop=stop, **options)
+    return say(run, control or control_codes(run)[0], prompt, decoding, console)
+
+
 def say(run: Run, control: str, prompt: str, decoding: Decoding, console: Console) -> str:
     """Print the prompt and, token by token, what the model makes of it; returns the new text."""
     tokens = start(run, control, prompt, decoding.length)
@@ -267,6 +303,8 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
     for index, code in enumerate(blocks.codes):
         block = int(np.flatnonzero(blocks.code_of == index)[0])
         prompt = blocks.input_ids[block, : min(1 + SAMPLE_PROMPT, int(blocks.lengths[block]))].tolist()
+        while len(prompt) > 2 and run.tokenizer.decode(prompt[-1:]).endswith("@@"):  # not within a word
+            prompt.pop()
         room = run.model.config.n_positions - len(prompt)
         sections.append(f"## {code}\n\nPrompt:\n\n{_quoted(readable(run.tokenizer, prompt[1:]))}\n")
         for name, decoding in ways.items():

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from models import families
 from toolkit import runtime
@@ -16,7 +15,7 @@ from toolkit.errors import UserError
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.tasks import Run
-from toolkit.train import make_trainer
+from toolkit.train import make_trainer, metrics_table
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -83,11 +82,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     metrics = make_trainer(run.recipe, folder, run.task, run.model, console).measure(dataset, split)
     unit = run.task.DESCRIPTION.examples
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
-    table = Table()
-    for name in metrics:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{value:.4f}" for value in metrics.values()))
-    console.print(table)
+    console.print(metrics_table({split: metrics}))
     path = folder / "evaluation.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     write_text(path, json.dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")

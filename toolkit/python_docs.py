@@ -1,8 +1,9 @@
 """The built-in corpus of language modelling: the Python Language Reference, which ships with Python.
 
 `pydoc_data.topics` holds it for `help()`, by topic. Its topics overlap (the text on "if" stands under "if", under
-"else" and within "compound"), so a document here is a *section*, from one underlined heading to the next, and a section
-or paragraph that was there before is left away: what is measured on validation and test was never seen in training.
+"else" and within "compound"), so a document here is a *section*, from one underlined heading to the next, or part of a
+long one, and a section or paragraph that was there before is left away: what is measured on validation and test was
+never seen in training.
 
 A section's control code is the chapter of the reference that its topic belongs to.
 """
@@ -14,6 +15,8 @@ from pydoc_data.topics import topics
 
 from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict
+
+from toolkit.documents import cut
 
 #: Chapter -> its topics. A topic that another release of Python adds belongs to ``Language``.
 CHAPTERS = {
@@ -44,6 +47,9 @@ OTHER = "Language"
 
 #: A line of text and a line under it that is all of one of these.
 HEADING = re.compile(r"^(?=\S[^\n]*\n([*=\-~])\1{3,}\n)", re.MULTILINE)
+
+#: A longer section is cut at blank lines into documents of about so many characters.
+SECTION_LENGTH = 1500
 
 #: A paragraph with fewer characters than this may stand in several sections.
 SHORT_PARAGRAPH = 60
@@ -88,9 +94,14 @@ def sections() -> list[tuple[str, str]]:
         topics, key=lambda name: (len(topics[name]), name)
     ):  # the special topics before the collections
         for section in HEADING.split(topics[topic])[0::2]:
-            paragraphs = [paragraph for paragraph in re.split(r"\n{2,}", section.strip("\n")) if paragraph.strip()]
-            fresh = [paragraph for paragraph in paragraphs if " ".join(paragraph.split()) not in seen]
-            seen.update(words for p in paragraphs if len(words := " ".join(p.split())) >= SHORT_PARAGRAPH)
+            fresh = []
+            for paragraph in re.split(r"\n{2,}", section.strip("\n")):
+                words = " ".join(paragraph.split())
+                if words and words not in seen:
+                    fresh.append(paragraph)
+                if len(words) >= SHORT_PARAGRAPH:
+                    seen.add(words)
             if len("".join(fresh)) >= SHORT_PARAGRAPH:
-                found.append(("\n\n".join(fresh) + "\n", chapter_of.get(topic, OTHER)))
+                parts = cut("\n\n".join(fresh) + "\n\n", SECTION_LENGTH)
+                found += [(part, chapter_of.get(topic, OTHER)) for part in parts]
     return found

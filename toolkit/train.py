@@ -28,6 +28,7 @@ from toolkit import checkpoint, runtime
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.errors import Inconclusive, ParityDrift
+from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
 from toolkit.tasks import Run
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from toolkit.parity.gate import GateRequest
     from toolkit.tasks import Prepared
     from toolkit.trainer import Finetuner
+
+#: A table of results has a column for each metric, up to so many.
+MOST_COLUMNS = 4
 
 #: Training texts on which the gate compares the tokenizers.
 GATE_TEXTS = 64
@@ -191,17 +195,18 @@ def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], l
 
 def _describe(job: Job, device: str, console: Console) -> None:
     """One line each on the data, the model, and what the user should know of either."""
-    console.print(f"data   {job.prepared.summary}", highlight=False)
+    console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
     parameters = sum(value.size for value in job.weights.values())
+    layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
     console.print(
-        f"model  {job.config.num_hidden_layers} layers, {parameters:,} parameters ({origin}), on {device}",
+        f"model  {len(layers)} layers, {parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
     for note in job.prepared.notes:
-        console.print(f"note   {note}", highlight=False)
+        console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------
@@ -365,17 +370,33 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     return results
 
 
+def metrics_table(results: dict[str, dict[str, float]]) -> Table:
+    """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
+    names = list(next(iter(results.values())))
+    if len(names) > MOST_COLUMNS:
+        table = Table("metric")
+        for split in results:
+            table.add_column(split, justify="right")
+        for name in names:
+            table.add_row(name, *(f"{numbers[name]:.4f}" for numbers in results.values()))
+        return table
+    table = Table("split")
+    for name in names:
+        table.add_column(name, justify="right")
+    for split, numbers in results.items():
+        table.add_row(split, *(f"{value:.4f}" for value in numbers.values()))
+    return table
+
+
 def _show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
     """A table of the best model's numbers, and what to do with it."""
     splits = [name for name in ("validation", "test") if name in results]
     best = results["best"]
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
-    table = Table("split")
-    for name in results[splits[0]]:
-        table.add_column(name, justify="right")
-    for split in splits:
-        table.add_row(split, *(f"{value:.4f}" for value in results[split].values()))
-    console.print(table)
+    console.print(metrics_table({split: results[split] for split in splits}))
+    for split, numbers in results.get("baseline", {}).items():
+        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items())
+        console.print(f"baseline on {split}: {listed}", highlight=False)
     console.print(
         f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
     )

@@ -36,6 +36,9 @@ from toolkit.runtime import seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.tracking import Tracker
 
+#: Metrics that the line of a validation has room for.
+SHOWN_METRICS = 4
+
 #: Seconds of training that a kill may cost where evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
 
@@ -212,8 +215,9 @@ class Finetuner(Trainer):
         )
 
     def show_evaluation(self, train_loss: float, metrics: dict[str, float], best: bool) -> None:
-        """Leave a line with the numbers of a validation."""
-        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())
+        """Leave a line with the first numbers of a validation; all are recorded."""
+        shown = list(metrics.items())[:SHOWN_METRICS]
+        numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown)
         self.progress.line(
             f"step {self.state.global_step}/{self.schedule.max_steps}  epoch {self.state.epoch:.2f}  "
             f"train loss {format_number(train_loss)}  validation {numbers}{'  best' if best else ''}"

@@ -1,0 +1,112 @@
+"""From texts under control codes to blocks: nothing lost, nothing repeated, nothing of one split in another."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from toolkit import python_docs
+from toolkit.documents import Blocks, cut, divide, unigram_perplexity
+from toolkit.tasks import language_modeling
+
+
+def prose(paragraphs: int, seed: int = 0) -> str:
+    draws = random.Random(seed)
+    return "".join(
+        " ".join(draws.choice(("one", "two", "three")) for _ in range(draws.randint(1, 90)))
+        + draws.choice(("\n\n", "\n \n", "\n\n\n\n"))
+        for _ in range(paragraphs)
+    )
+
+
+def test_the_documents_of_a_text_are_the_text():
+    text = prose(300)
+    documents = cut(text, 1000)
+    assert "".join(documents) == text and len(documents) > 20
+    assert all(len(document) >= 1000 for document in documents[:-1])
+    assert all(document.endswith("\n") for document in documents[:-1])
+
+
+@pytest.mark.parametrize("text", ["", "one line", "\n\n", "a\n\nb", "a\n\n\n\n", "x" * 9000])
+def test_short_and_odd_texts_are_cut_without_loss(text):
+    assert "".join(cut(text, 10)) == text
+
+
+def test_every_document_is_in_one_split_and_each_code_gives_its_share():
+    texts = [f"{code} {number} " * 20 for code, count in (("A", 200), ("B", 50)) for number in range(count)]
+    codes = ["A"] * 200 + ["B"] * 50
+    places = divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=1)
+    assert sorted(place for chosen in places.values() for place in chosen) == list(range(250))
+    for split, share in (("validation", 0.1), ("test", 0.2)):
+        for code, count in Counter(codes).items():
+            assert sum(codes[place] == code for place in places[split]) == pytest.approx(share * count, abs=2)
+    assert places == divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=1)
+    assert places != divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=2)
+
+
+def test_equal_documents_come_into_the_same_split():
+    texts = [f"text {number % 10} " * 9 for number in range(100)]
+    places = divide(texts, ["A"] * 100, {"validation": 0.3}, seed=0)
+    held_out = {texts[place] for place in places["validation"]}
+    assert held_out and not held_out & {texts[place] for place in places["train"]}
+
+
+def test_a_code_with_too_little_text_for_every_split_is_named():
+    with pytest.raises(ValueError, match="B has 2 documents, too few for train, validation, test"):
+        divide(["a", "b", "c", "d", "e"], ["A", "A", "A", "B", "B"], {"validation": 0.1, "test": 0.1}, seed=0)
+
+
+@pytest.mark.parametrize("lengths", [(7, 1), (6, 12), (13, 5), (1, 30), (0, 4)])
+def test_blocks_hold_every_token_once_and_begin_with_their_code(lengths):
+    draws = np.random.default_rng(0)
+    streams = {code: draws.integers(5, 50, length) for code, length in zip("AB", lengths, strict=True)}
+    blocks = Blocks(streams, {"A": 1, "B": 2}, 7, pad_token_id=0)
+    assert len(blocks) == sum(math.ceil(length / 6) for length in lengths) and blocks.tokens == sum(lengths)
+    batch = language_modeling.collate([blocks[index] for index in range(len(blocks))])
+    assert all(value.dtype == np.int64 and value.shape == (len(blocks), 7) for value in batch.values())
+    for index, (code, stream) in enumerate(streams.items()):
+        rows = blocks.code_of == index
+        assert (batch["input_ids"][rows, 0] == index + 1).all()
+        kept = batch["attention_mask"][rows, 1:] == 1
+        np.testing.assert_array_equal(batch["input_ids"][rows, 1:][kept], stream)  # block after block: the stream
+        np.testing.assert_array_equal(blocks.stream(code), stream)
+        np.testing.assert_array_equal(batch["labels"][rows, 1:][kept], stream)
+        assert (batch["labels"][rows, 1:][~kept] == -100).all() and (batch["input_ids"][rows, 1:][~kept] == 0).all()
+    assert language_modeling.counted(batch) == sum(lengths)  # each token is predicted once, the code never
+
+
+def test_the_perplexity_of_frequencies_is_known_for_a_fair_coin():
+    coin = Blocks({"A": [0, 1] * 4000}, {"A": 2}, 9, 0)
+    assert unigram_perplexity(coin, coin, 3) == pytest.approx(2, rel=1e-3)
+    assert unigram_perplexity(coin, Blocks({"A": [2, 2]}, {"A": 2}, 9, 0), 3) == pytest.approx(8003)
+
+
+def test_the_python_documentation_repeats_no_paragraph_and_loses_none():
+    sections = python_docs.sections()
+    paragraphs = Counter(
+        words
+        for text, _ in sections
+        for paragraph in text.split("\n\n")
+        if len(words := " ".join(paragraph.split())) >= python_docs.SHORT_PARAGRAPH
+    )
+    assert max(paragraphs.values()) == 1
+    original = {
+        words
+        for text in python_docs.topics.values()
+        for paragraph in python_docs.re.split(r"\n{2,}", text)
+        if len(words := " ".join(paragraph.split())) >= 200
+    }
+    missing = [words for words in original if words not in paragraphs]
+    assert len(original) > 500 and not missing
+    assert {chapter for _, chapter in sections} >= set(python_docs.CHAPTERS)
+    assert sum(len(text) for text, _ in sections) > 300_000
+
+
+def test_a_chapter_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match="Poems given; the chapters are Statements"):
+        python_docs.load(python_docs.Options(chapters=["Objects", "Poems"]))
+    assert set(python_docs.load(python_docs.Options(chapters=["Types"]))["train"]["control"]) == {"Types"}

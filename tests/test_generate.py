@@ -1,0 +1,161 @@
+"""Generated text: token for token the reference's where nothing is drawn, and drawn as it should be where it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from toolkit import runtime
+from toolkit.quiet import silence_startup
+
+silence_startup()
+runtime.configure("cpu")
+
+import paddle  # noqa: E402
+
+from models.ctrl import weights  # noqa: E402
+from models.ctrl.config import CTRLConfig  # noqa: E402
+from models.ctrl.modeling import CTRLLMHeadModel  # noqa: E402
+from toolkit.generate import Decoding, NextToken, beam_search, distribution, generate, penalise  # noqa: E402
+
+VOCABULARY = 50
+PROMPTS = ([3], [7, 1, 30, 7, 12], [49, 0, 5])
+
+#: Stop tokens that the model really says.
+STOPS = (4, 11, 0, 33)
+
+#: Beams, length, penalty, stop, length penalty.
+CASES = [
+    {"beams": beams, "length": length, "repetition_penalty": penalty, "stop": stop, "length_penalty": exponent}
+    for beams, length, penalty, stop, exponent in [
+        *itertools.product((1, 2, 4), (1, 24), (1.0, 1.2), (None, STOPS[0]), (1.0,)),
+        *itertools.product((3, 7), (30,), (1.0, 1.5), STOPS[1:], (0.0, 1.0, 2.0)),
+    ]
+]
+
+REFERENCE = """
+import json, sys, torch
+from transformers import CTRLLMHeadModel
+torch.set_num_threads(1)
+job = json.load(open(sys.argv[1]))
+model = CTRLLMHeadModel.from_pretrained(job["folder"]).double().eval()
+model.transformer.pos_encoding = model.transformer.pos_encoding.double()
+found = []
+for prompt in job["prompts"]:
+    for case in job["cases"]:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=case["beams"],
+            max_new_tokens=case["length"], repetition_penalty=case["repetition_penalty"],
+            length_penalty=case["length_penalty"], eos_token_id=case["stop"], pad_token_id=0, use_cache=True,
+        )
+        found.append(out[0, len(prompt):].tolist())
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small CTRL in float64, whose random weights are large enough for it to say something."""
+    before = paddle.get_default_dtype()
+    paddle.set_default_dtype("float64")
+    try:
+        config = CTRLConfig(vocab_size=VOCABULARY, n_embd=32, dff=48, n_layer=2, n_head=4, n_positions=64)
+        model = CTRLLMHeadModel(config)
+        values = weights.initial_weights({**config.to_dict(), "initializer_range": 0.1}, "causal_lm", 1)
+        # The layers speak louder than the token itself, or the tied embedding would say that again and again.
+        louder = {name: value if ".w." in name or "norm" in name else value * 8 for name, value in values.items()}
+        weights.load(model, louder)
+    finally:
+        paddle.set_default_dtype(before)
+    model.eval()
+    return model
+
+
+@pytest.fixture(scope="module")
+def theirs(model, tmp_path_factory) -> list[list[int]]:
+    """What transformers generates, in a process of its own."""
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    job = {"folder": str(folder), "prompts": PROMPTS, "cases": CASES}
+    (folder / "job.json").write_text(json.dumps(job))
+    files = [str(folder / name) for name in ("job.json", "result.json")]
+    done = subprocess.run([sys.executable, "-c", REFERENCE, *files], capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_greedy_and_beam_search_say_what_the_reference_says(model, theirs, use_cache):
+    scores = NextToken(model, use_cache)
+    for (prompt, case), reference in zip(itertools.product(PROMPTS, CASES), theirs, strict=True):
+        ours = list(generate(scores, prompt, Decoding(**case)))
+        assert ours == reference, (prompt, case)
+    # Or the comparison would say little:
+    assert len({tuple(tokens) for tokens in theirs}) > 60
+    assert sum(len(tokens) > 1 and len(set(tokens)) > 1 and tokens[-1] in STOPS for tokens in theirs) > 20
+
+
+def test_the_cache_changes_no_score(model):
+    sequences = np.random.default_rng(0).integers(0, VOCABULARY, (3, 12))
+    cached, plain = NextToken(model), NextToken(model, use_cache=False)
+    parents = None
+    for length in range(1, 12):
+        found = cached(sequences[:, :length], parents)
+        np.testing.assert_allclose(found, plain(sequences[:, :length]), rtol=1e-12, atol=1e-12)
+        parents = np.array([2, 0, 0])
+        sequences[:, :length] = sequences[parents, :length]
+
+
+# -- the algorithms, on a model that is a table ---------------------------------------------------------------------
+
+
+def chain(sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
+    """A Markov chain over four tokens: the most probable step is 0 -> 1, but then all is improbable; 0 -> 2 -> 3."""
+    table = np.log(np.array([[0.1, 0.5, 0.39, 0.01], [0.25] * 4, [0.01, 0.02, 0.01, 0.96], [0.97, 0.01, 0.01, 0.01]]))
+    return table[sequences[:, -1]]
+
+
+def test_beam_search_finds_what_greedy_search_misses():
+    assert list(generate(chain, [0], Decoding(2, repetition_penalty=1.0))) == [1, 0]
+    assert beam_search(chain, [0], Decoding(2, beams=2, repetition_penalty=1.0)) == [2, 3]
+
+
+def test_text_ends_at_the_stop_token_and_at_the_length():
+    assert list(generate(chain, [0], Decoding(9, repetition_penalty=1.0, stop=1))) == [1]
+    assert len(list(generate(chain, [2], Decoding(9, repetition_penalty=1.0)))) == 9
+    assert beam_search(chain, [0], Decoding(5, beams=2, repetition_penalty=1.0, stop=3)) == [2, 3]
+
+
+def test_the_repetition_penalty_makes_every_token_that_is_there_less_probable_once():
+    scores = np.array([[2.4, -1.0, 0.5, 3.0]], dtype=np.float32)
+    found = penalise(scores, np.array([[0, 1, 0, 0]]), 1.2)
+    np.testing.assert_allclose(found, [[2.0, -1.2, 0.5, 3.0]], rtol=1e-6)
+    assert list(generate(chain, [3, 0], Decoding(3, repetition_penalty=5.0)))[:2] == [1, 2]
+
+
+def test_temperature_top_k_and_top_p_leave_the_right_tokens():
+    scores = np.log(np.array([0.4, 0.3, 0.2, 0.1]))
+    np.testing.assert_allclose(distribution(scores, Decoding()), [0.4, 0.3, 0.2, 0.1])
+    np.testing.assert_allclose(distribution(scores, Decoding(temperature=0.5)), np.array([16, 9, 4, 1]) / 30)
+    np.testing.assert_allclose(distribution(scores, Decoding(top_k=2)), [4 / 7, 3 / 7, 0, 0])
+    np.testing.assert_allclose(distribution(scores, Decoding(top_p=0.65)), [4 / 7, 3 / 7, 0, 0])
+    np.testing.assert_allclose(distribution(scores, Decoding(top_p=1e-9)), [1, 0, 0, 0])
+    np.testing.assert_allclose(distribution(scores, Decoding(top_k=3, top_p=0.5)), [4 / 7, 3 / 7, 0, 0])
+    np.testing.assert_allclose(distribution(scores, Decoding(top_k=9, top_p=1.0)), [0.4, 0.3, 0.2, 0.1])
+
+
+def test_samples_follow_the_distribution_and_the_seed():
+    decoding = Decoding(4000, sample=True, repetition_penalty=1.0, top_k=3)
+    one = list(generate(lambda rows, parents: chain(np.zeros_like(rows)), [0], decoding))
+    frequencies = np.bincount(one, minlength=4) / 4000
+    np.testing.assert_allclose(frequencies, [0.1 / 0.99, 0.5 / 0.99, 0.39 / 0.99, 0], atol=0.03)
+    again = [list(generate(chain, [0], Decoding(20, sample=True, seed=seed))) for seed in (1, 1, 2)]
+    assert again[0] == again[1] != again[2]
