@@ -297,3 +297,45 @@ def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
         )
         assert not {paragraph for paragraph in held_out & trained if len(paragraph) >= 60}
         assert len(held_out) > 100
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.precision=bfloat16", "train.precision: bfloat16 needs a GPU; on this CPU set float32"),
+        ("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null"),
+    ],
+)
+def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tmp_path, override, expected):
+    recipe = load_recipe(recipe_file, [override, f"train.output_dir={tmp_path / 'run'}", "runtime.device=cpu"])
+    with pytest.raises(UserError, match=expected):
+        finetune(recipe, "a test", Console(file=io.StringIO()))
+    assert not (tmp_path / "run").exists()
+
+
+def test_sharding_asks_for_a_process_for_each_gpu(recipe_file, monkeypatch):
+    from toolkit.train import check_device
+
+    recipe = load_recipe(recipe_file, ["train.sharding=stage2"])
+    with pytest.raises(UserError, match=r"needs a process for each GPU: python -m paddle\.distributed\.launch"):
+        check_device(recipe, "gpu")
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    check_device(recipe, "gpu")
+
+
+def test_recomputing_activations_changes_no_weight(recipe_file, run, tmp_path):
+    """Dropout draws the same a second time."""
+    from safetensors.numpy import load_file
+
+    overrides = [f"train.output_dir={tmp_path / 'run'}", "train.recompute=true"]
+    finetune(load_recipe(recipe_file, overrides), "a test", Console(file=io.StringIO()))
+    ours, theirs = (load_file(folder / "model/model.safetensors") for folder in (tmp_path / "run", run))
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_the_settings_of_the_recipe_reach_the_trainer(recipe_file, tmp_path):
+    from toolkit.trainer import Schedule, _training_arguments
+
+    arguments = _training_arguments(load_recipe(recipe_file, ["train.recompute=true"]), tmp_path, Schedule(1, 1, 1))
+    assert arguments.recompute and not arguments.bf16

@@ -39,7 +39,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
 #: Likewise keys that only some models know.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
     "reformer": {"model.backward": "reversible", "model.residual": "wide", "tokenizer.kind": "bytes"},
-    "ctrl": {"tokenizer.kind": "bpe"},
+    "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
 }
 
 #: The tokenizers that each model can be given.
@@ -123,6 +123,9 @@ class Train(Section):
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     lr_scheduler: Literal["linear", "cosine", "constant"] = "linear"
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    recompute: bool | None = None
+    sharding: Literal["stage1", "stage2"] | None = None
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
     save_best: str | None = None

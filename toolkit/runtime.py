@@ -141,6 +141,16 @@ def keep_freed_memory() -> None:
         libc.mallopt(m_top_pad, 64 * 2**20)
 
 
+def processes() -> int:
+    """How many processes train together: as many as `python -m paddle.distributed.launch` started, else 1."""
+    return int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that runs the gate and writes the run folder."""
+    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
+
+
 def explain_paddle_installation() -> None:
     """Stop with one line when no Paddle wheel is installed, or both are: they own the same ``paddle/`` folder, and
     which of the two a file comes from is then anyone's guess.

@@ -89,12 +89,16 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     folder = recipe.output_dir
     check_trackers(recipe)
     check_folder(recipe, folder)
+    first = runtime.is_first_process()
+    if not first:  # what all processes write is the same: the others' goes where nobody looks
+        folder, console = Path(tempfile.mkdtemp(prefix="toolkit-")), Console(quiet=True)
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
+    check_device(recipe, device)
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _describe(job, device, console)
-    pass_gate(recipe, job, skip_parity, folder, device, console)
+    pass_gate(recipe, job, skip_parity if first else "the first process runs it", folder, device, console)
     resume_from = open_run(recipe, folder, console)
     trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
@@ -134,6 +138,28 @@ def check_folder(recipe: Recipe, folder: Path) -> None:
             "train.output_dir",
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
             f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
+        )
+
+
+def check_device(recipe: Recipe, device: str) -> None:
+    """See that the run's precision and sharding work where it runs.
+
+    Raises:
+        UserError: what would have to be otherwise.
+    """
+    if device == "cpu" and recipe.train.precision != "float32":
+        raise recipe.error("train.precision", f"{recipe.train.precision} needs a GPU; on this CPU set float32")
+    if runtime.processes() > 1 and (recipe.output_dir / "checkpoints").exists():
+        raise recipe.error("train.output_dir", "a run of several processes cannot be resumed; choose another folder")
+    if recipe.train.sharding is None:
+        return
+    if device == "cpu":
+        raise recipe.error("train.sharding", "needs several GPUs; on this CPU set null")
+    if runtime.processes() < 2:
+        raise recipe.error(
+            "train.sharding",
+            "needs a process for each GPU: python -m paddle.distributed.launch --gpus 0,1 .venv/bin/toolkit finetune "
+            "RECIPE; on one GPU set null",
         )
 
 

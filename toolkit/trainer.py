@@ -32,7 +32,7 @@ from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe
-from toolkit.runtime import seed_everything
+from toolkit.runtime import processes, seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.tracking import Tracker
 
@@ -321,6 +321,8 @@ class Finetuner(Trainer):
         """Nothing: :class:`Rhythm` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
+        if processes() > 1:  # the optimizer's state may be spread over them: such a run is not resumed
+            return
         self.checkpoints.save(
             self.state.global_step,
             self.model,
@@ -483,6 +485,9 @@ def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> Tra
         adam_epsilon=train.adam_epsilon,
         max_grad_norm=train.max_grad_norm or 0.0,
         warmup_ratio=train.warmup_ratio,
+        bf16=train.precision == "bfloat16",
+        recompute=bool(train.recompute),
+        sharding=train.sharding or "",
         lr_scheduler_type=constant if train.lr_scheduler == "constant" else train.lr_scheduler,
         logging_strategy="no",
         evaluation_strategy="no",
