@@ -53,14 +53,17 @@ def test_every_recipe_that_ships_is_valid_and_says_what_each_key_is_for(run):
 def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_path):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert run("recipe", "check", "recipes/ctrl_lm.yaml") == (0, "recipes/ctrl_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_cls.yaml") == (0, "recipes/reformer_cls.yaml: ok\n", "")
     status, out, _ = run("recipe", "check", "recipes/reformer_cls_enwik8.yaml")
     assert status == 0 and out.endswith("recipes/reformer_cls_enwik8.yaml: ok\n")
 
 
 @pytest.mark.shared_data
-def test_the_movie_reviews_recipe_checks_out(run, shared_data):
-    assert run("recipe", "check", "recipes/reformer_cls_movie_reviews.yaml")[0] == 0
+def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("reformer_cls_movie_reviews", "ctrl_lm_domains", "ctrl_lm_salesforce"):
+        assert run("recipe", "check", f"recipes/{name}.yaml")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,9 @@ def test_the_movie_reviews_recipe_checks_out(run, shared_data):
         ),
         (["evaluate", "runs/nowhere"], "runs/nowhere: is not a run folder"),
         (["predict", "runs/nowhere", "--text", "a"], "runs/nowhere: is not a run folder"),
+        (["generate", "runs/nowhere"], "runs/nowhere: is not a run folder"),
+        (["recipe", "check", "recipes/ctrl_lm.yaml", "data.options.chapters=[Poems]"], "Poems given; the chapters are"),
+        (["recipe", "check", "recipes/ctrl_lm.yaml", "data.max_length=512"], "n_positions: 256 is less than 512"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(run, arguments, expected):

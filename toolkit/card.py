@@ -121,8 +121,15 @@ def _results(results: dict[str, Any]) -> str:
     lines = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
     lines += [f"| {split} | {' | '.join(f'{results[split][name]:.4f}' for name in names)} |" for split in splits]
     best = results["best"]
+    known = [
+        f"{name} {value:.1f} on {split}"
+        for split, numbers in results.get("baseline", {}).items()
+        for name, value in numbers.items()
+    ]
+    baseline = f" Knowing nothing but frequencies gives {', '.join(known)}." if known else ""
     return (
-        "\n".join(lines) + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.\n"
+        "\n".join(lines)
+        + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.{baseline}\n"
     )
 
 

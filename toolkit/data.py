@@ -1,7 +1,7 @@
 """Texts and labels, from wherever `datasets` can load them, and their tokens, computed once.
 
-What comes out does not depend on where it came from: every split has the columns ``text`` and ``label`` (a ClassLabel).
-What a user can get wrong is reported at the line of the recipe that caused it.
+What comes out does not depend on where it came from. A task with labels has the columns ``text`` and ``label`` (a
+ClassLabel) in every split. What a user can get wrong is reported at the line of the recipe that caused it.
 """
 
 from __future__ import annotations

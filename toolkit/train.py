@@ -6,6 +6,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report, or why it was skipped          checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
+    samples.md        of a language model: what it says
     metrics.json      the final numbers; written last: a folder that has it is a finished run
 """
 
