@@ -35,8 +35,40 @@ def resolve_folder(folder_or_id: str | os.PathLike) -> Path:
         ) from None
 
 
+class StoredTensor:
+    """A tensor in a file: its shape at once, its values each time ``np.asarray`` asks for them."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        self.file = file
+        self.name = name
+        with safe_open(file, framework="np") as tensors:
+            self.shape = tuple(tensors.get_slice(name).get_shape())
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        with safe_open(self.file, framework="np") as tensors:
+            value = tensors.get_tensor(self.name)
+        return value if dtype is None else value.astype(dtype)
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[str, StoredTensor]]:
+    """As :func:`read_tensors`, with the values left on disk: for checkpoints larger than memory."""
+    for file, name in _names(folder):
+        yield name, StoredTensor(file, name)
+
+
 def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Name and value of every tensor of the checkpoint in ``folder``, one at a time, single file or shards.
+
+    Raises:
+        FileNotFoundError: no safetensors file. A pickle beside it is named, and left unopened: unpickling runs code.
+    """
+    for file, name in _names(folder):
+        with safe_open(file, framework="np") as tensors:
+            yield name, tensors.get_tensor(name)
+
+
+def _names(folder: Path) -> Iterator[tuple[Path, str]]:
+    """File and name of every tensor of a checkpoint.
 
     Raises:
         FileNotFoundError: no safetensors file. A pickle beside it is named, and left unopened: unpickling runs code.
@@ -58,5 +90,4 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
         )
     for name in files:
         with safe_open(folder / name, framework="np") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 - safe_open is no mapping
-                yield key, tensors.get_tensor(key)
+            yield from ((folder / name, key) for key in tensors.keys())  # noqa: SIM118 - safe_open is no mapping

@@ -5,6 +5,8 @@ from __future__ import annotations
 import paddle
 import paddle.nn.functional as F
 
+from models.ops import cross_entropy as cross_entropies
+
 IGNORED_LABEL = -100
 
 
@@ -17,8 +19,9 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
         logits: (N, classes).
         labels: int64 (N,); ``ignored`` is left out.
     """
-    losses = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="none")
-    return losses.sum() / (labels != ignored).sum().astype(losses.dtype)
+    counted = labels != ignored
+    losses = cross_entropies(logits, paddle.where(counted, labels, paddle.zeros_like(labels)))
+    return (losses * counted.astype(losses.dtype)).sum() / counted.sum().astype(losses.dtype)
 
 
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:

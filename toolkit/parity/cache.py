@@ -34,7 +34,9 @@ def key_of_request(job: Mapping[str, Any], batch: Mapping[str, np.ndarray], weig
     if isinstance(weights, StressWeights):
         tensors = [("weights", weights.kind, weights.seed)]
     else:
-        tensors = [(name, hashlib.sha256(np.ascontiguousarray(weights[name])).hexdigest()) for name in weights]
+        tensors = [
+            (name, hashlib.sha256(np.ascontiguousarray(np.asarray(weights[name]))).hexdigest()) for name in weights
+        ]
     tensors += [(name, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()) for name, value in batch.items()]
     return _key(job, [json.dumps(tensors)])
 

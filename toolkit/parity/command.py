@@ -11,9 +11,9 @@ import yaml
 from rich.console import Console
 
 from models.families import part
-from models.hub import read_tensors, resolve_folder
+from models.hub import resolve_folder, stored_tensors
 from models.schema import ConfigError
-from models.weights import WeightsError
+from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.parity.gate import GateRequest, run_gate
@@ -165,17 +165,19 @@ def _example(model: str) -> str:
 
 def chosen_weights(
     model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
-) -> dict[str, np.ndarray]:
+) -> Mapping[str, np.ndarray]:
     """Weights of one of the kinds of :mod:`.stress`, or a checkpoint's (a head that it lacks gets new ones)."""
     resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
         return StressWeights(resolved, head, seed, weights_from, model)
     weights = part(model, "weights")
     try:
-        found = weights.select(read_tensors(resolve_folder(weights_from)), resolved, head)
+        found = weights.select(stored_tensors(resolve_folder(weights_from)), resolved, head)
     except (FileNotFoundError, WeightsError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
-    return {**weights.initial_weights(resolved, head, seed), **found}
+    table = weights.parameters(resolved, head)
+    missing = {name: parameter for name, parameter in table.items() if name not in found}
+    return {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}
 
 
 def devices(wanted: str) -> list[str]:

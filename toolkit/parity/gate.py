@@ -100,9 +100,14 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     depth = content["config"]["n_layer"]
     writer = stream.WeightsWriter(job, request.weights, depth, request.seed)
     bars = stream.Bars(job, depth, console)
-    with bars.progress, stream.writing(writer):
-        run_workers(job, console, bars.update)
-        bars.update()
+    try:
+        with bars.progress, stream.writing(writer):
+            run_workers(job, console, bars.update)
+            bars.update()
+    except KeyboardInterrupt:
+        text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
+        console.print(f"parity gate: {text}", highlight=False, soft_wrap=True)
+        raise
     measured = {**_results(job), "stirred": writer.stirred(), "key": key}
     stream.close_job(job)
     return measured, False

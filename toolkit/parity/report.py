@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit.parity import bundle
+from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
 from toolkit.parity.verdict import Finding, Verdict
 
@@ -76,6 +77,8 @@ def print_report(report: Report, console: Console) -> None:
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
         _print_findings(report, console)
     console.print(_table(report))
+    if rows := depth_rows(report.reference, report.candidate):
+        console.print(depth_table(rows))
     for line in _recomputed_lines(report):
         _say(console, line)
     for note in summarise_notes(verdict.notes):
@@ -173,6 +176,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "stirred_parameters": report.stirred,
         "findings": [vars(finding) for finding in verdict.findings],
         "notes": verdict.notes,
+        "depth": depth_rows(report.reference, report.candidate),
         "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
         "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},
         "reference_own_backward": report.reference["own_backward"],

@@ -17,7 +17,7 @@ class GateRequest:
         model: one of ``models.families.FAMILIES``.
         head: one of ``HEADS`` in the family's ``weights``.
         config: Hugging Face's configuration keys.
-        weights: float32, under Hugging Face's names.
+        weights: float32, under Hugging Face's names; anything that ``np.asarray`` takes.
         batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` or, for question
             answering, ``start_positions`` and ``end_positions`` (B,).
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.

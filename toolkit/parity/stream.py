@@ -18,6 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from toolkit.errors import UserError
 from toolkit.parity import bundle, stages
 from toolkit.parity.stress import stir
 
@@ -43,12 +44,31 @@ def open_job(folder: Path, job: Mapping[str, Any], key: str, batch: Mapping[str,
             (path / side / "failed").unlink(missing_ok=True)
         return path
     shutil.rmtree(path, ignore_errors=True)
+    check_space(folder, job)
     for name in (*SIDES, "weights"):
         (path / name).mkdir(parents=True)
     bundle.write_json(path / "job.json", job)
     bundle.write_tensors(path / "batch.safetensors", batch)
     (path / "key").write_text(key)
     return path
+
+
+def check_space(folder: Path, job: Mapping[str, Any]) -> None:
+    """See that the disk has room for the weights in float32, and for the embedding's and some layers' gradients in
+    float64.
+
+    Raises:
+        UserError: it has not.
+    """
+    config = job["config"]
+    table = config["vocab_size"] * config["n_embd"]
+    layer = 4 * config["n_embd"] ** 2 + 2 * config["n_embd"] * config["dff"]
+    needed = 4 * (table + config["n_layer"] * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise UserError(
+            f"{folder}: the gate stage by stage needs about {needed / 1e9:.0f} GB there while it runs, "
+            f"{free / 1e9:.0f} GB are free; choose another place, or fewer --layers"
+        )
 
 
 class WeightsWriter(threading.Thread):

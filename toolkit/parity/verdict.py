@@ -29,6 +29,8 @@ UNINFORMATIVE = 0.1
 RECOMPUTED_LIMIT = 1e-5
 
 
+#: An input of ReLU may change its sign where R64 has it within so many times what R32 moves any of them by.
+SIGN_FACTOR = 8.0
 #: How far a constant may be off, in units of rounding of what it is computed from: a power, a division, a product and
 #: a sine in float32, each within a unit or two on either side. Torch's own differs by 1 from one processor to another.
 CONSTANT_UNITS = 8.0
@@ -70,7 +72,7 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, semantics, rounding, recomputed, replay or tokenizer.
+        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay or tokenizer.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -106,6 +108,7 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
     for dtype, ours in candidate["dtypes"].items():
         _judge_structure(reference, ours, dtype, verdict)
         _judge_buckets(reference, ours, dtype, verdict)
+        _judge_signs(reference, ours, dtype, verdict)
         for name, theirs in reference["tensors"].items():
             if name in ours["tensors"]:
                 _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
@@ -177,6 +180,23 @@ def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) ->
                 verdict.findings.append(Finding("buckets", name, message, dtype))
             else:
                 verdict.notes.append(f"{dtype}: {name}: {text}, all within rounding of a tie ({slack:.1e})")
+
+
+def _judge_signs(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """Verdict 4 for ReLU: its input may have another sign than in R64 only where it is 0 to within rounding, which is
+    what the reference's own float32 moves the inputs by. All else is compared with R64's signs on both sides."""
+    moved = reference["facts"].get("relu_moved", {})
+    excused = 0
+    for module, flips in ours["facts"].get("relu_flips", {}).items():
+        slack = SIGN_FACTOR * moved.get(module, 0.0) * (UNIT[dtype] / UNIT["float32"])
+        if flips["largest_margin"] > slack:
+            text = f"{flips['count']} of {flips['of']} inputs have another sign, one of them where"
+            message = f"{text} it is {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
+            verdict.findings.append(Finding("signs", f"relu:{module}", message, dtype))
+        else:
+            excused += flips["count"]
+    if excused:
+        verdict.notes.append(f"{dtype}: {excused} inputs of ReLU lie on the other side of 0, all within rounding of it")
 
 
 def _judge_constants(errors: dict[str, float], dtype: str, verdict: Verdict) -> None:
@@ -310,8 +330,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         kind, _, module = finding.name.partition(":")
         if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
             return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
-        if kind == "buckets":
-            return (1, late, _first_use(module, order))
+        if kind in ("buckets", "relu"):
+            return (1, late, _first_use(module.split("#")[0], order))
         if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
             return (1, late, place.get(finding.name, len(order)))
         if kind == "gradient":

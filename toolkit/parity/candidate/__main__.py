@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
 from pathlib import Path
@@ -18,13 +19,12 @@ def main(folder: Path) -> None:
     job = bundle.read_json(folder / "job.json")
     runtime.configure(job["device"], job["threads"])
     part(job["model"], "modeling")  # loaded while the reference still computes
-    from toolkit.parity.candidate import streamed
     from toolkit.parity.candidate.tokens import tokens
 
     tokenized = tokens(job["tokenizer"]) if job["tokenizer"] else None
     result = {
         "schema": bundle.SCHEMA,
-        **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
+        **(run_streamed(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokenized,
         "versions": runtime.versions(),
         "flags": runtime.flags(),
@@ -44,6 +44,17 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
         "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
     }
+
+
+def run_streamed(job: dict, folder: Path) -> dict[str, Any]:
+    """The port stage by stage; mutants are all in force at once, as each stage is computed once."""
+    from toolkit.parity.candidate import streamed
+    from toolkit.parity.mutants import by_name
+
+    with contextlib.ExitStack() as faults:
+        for name in job["mutants"]:
+            faults.enter_context(by_name(name).in_force())
+        return streamed.run(job, folder)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: 
         "constant_errors": step.constant_errors,
         "draw_problems": draws.problems,
         "unused_draws": draws.unused(),
-        "facts": step.facts(),
+        "facts": {**step.facts(), "relu_flips": draws.relu_flips},
         "hooks_change_nothing": all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values),
         "recomputed": other_backward(step, job, folder, dtype, values),
         "replay": replay_differences(step, job, folder, dtype),

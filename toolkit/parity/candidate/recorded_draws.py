@@ -22,6 +22,7 @@ class RecordedDraws:
         self.stack = stack
         self.used: set[str] = set()
         self.problems: dict[str, str] = {}
+        self.relu_flips: dict[str, dict] = {}
 
     def dropout(self, x, p, mask_shape):
         import paddle
@@ -45,6 +46,25 @@ class RecordedDraws:
 
     def restore(self, state) -> None:
         """Nothing to do: names repeat by themselves when a block is computed again."""
+
+    def relu(self, x, own):
+        """What a ReLU makes of ``x`` where R64 decides which inputs are positive; ``own`` is what it makes by itself.
+
+        Where the two differ in that, the number of places and R64's largest input there are written down.
+        """
+        import paddle
+
+        name = self.stack.draw("relu").partition(":")[2]
+        truth = self.tensors.get(f"relu:{name}")
+        if truth is None or list(truth.shape) != own.shape:
+            return own  # whatever is wrong shows in the output
+        flipped = (own.numpy() > 0) != (truth > 0)
+        if not flipped.any():
+            return own
+        largest = float(np.abs(self.tensors[f"input:{name}"][flipped]).max())
+        self.relu_flips[name] = {"count": int(flipped.sum()), "of": int(flipped.size), "largest_margin": largest}
+        chosen = paddle.where(paddle.to_tensor(truth > 0), x, paddle.zeros_like(x))
+        return paddle.where(paddle.to_tensor(flipped), chosen, own)
 
     def _take(self, name: str, shape, what: str) -> np.ndarray | None:
         value = self.tensors.get(name)

@@ -85,7 +85,7 @@ class Step:
         draws = RecordedDraws(self.draws_by_name, self.rates, stack)
         self.embedded_output = None
         left = self._left(measure if watched else None)
-        with use(draws), self.given_choices(), watch(self.model, stack, left):
+        with use(draws), given_signs(self.model, draws), self.given_choices(), watch(self.model, stack, left):
             self.recording = watched
             output = self.model(**self.batch)
             self.recording = False
@@ -138,6 +138,21 @@ class Step:
 
         held = dict(dump(self.model))
         return {name: float(np.abs(held[name].astype("float64") - value).max()) for name, value in self.given.items()}
+
+
+@contextlib.contextmanager
+def given_signs(model, draws: RecordedDraws) -> Iterator[None]:
+    """Which inputs of a ReLU are positive is decided by R64, inside the ``with`` block."""
+    from paddle import nn
+
+    layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.ReLU)]
+    for layer in layers:
+        layer.forward = lambda x, plain=layer.forward: draws.relu(x, plain(x))
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 @contextlib.contextmanager

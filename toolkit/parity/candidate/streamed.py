@@ -5,11 +5,14 @@ The parts are the port's own classes and functions; only the loop over the layer
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+from paddle.base.framework import EagerParamBase
 from safetensors import safe_open
 
 from models import losses
@@ -23,12 +26,12 @@ from toolkit.parity.candidate.ctrl import TABLE as POSITIONS
 from toolkit.parity.candidate.ctrl import table_error
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import first_tensor, watch
+from toolkit.parity.candidate.step import first_tensor, given_signs, watch
 from toolkit.parity.draws import ModuleStack
 from toolkit.parity.spread import Spread
 
 TABLE = "transformer.w.weight"
-#: Rows of the embedding's gradient that are read from disk at a time.
+#: Rows of the embedding, or its gradient, that are looked at at a time.
 ROWS = 4096
 
 
@@ -43,10 +46,13 @@ class Findings:
         self.draw_problems: dict[str, str] = {}
         self.unused_draws: list[str] = []
         self.partial: dict[str, Any] = {}
+        self.relu_flips: dict[str, dict] = {}
 
     def hold(self, name: str, parameter: paddle.Tensor, value: np.ndarray) -> None:
         """See that a parameter holds what it was given."""
-        self.parameter_errors[name] = Spread.of(parameter.numpy(), value).largest
+        rows = range(0, len(value), ROWS)
+        errors = [Spread.of(parameter[i : i + ROWS].numpy(), value[i : i + ROWS]).largest for i in rows]
+        self.parameter_errors[name] = max(errors)
 
     def measure(self, name: str, value: np.ndarray, dtype: str) -> None:
         """Compare one tensor with R64's, and its hidden state, scores or loss in float32 with the reference's."""
@@ -97,7 +103,10 @@ class StreamedCTRL:
     def _bias(self, dtype: str) -> paddle.Tensor:
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
-    def _watched(self, layer, prefix: str, draws: RecordedDraws, findings: Findings | None, dtype: str):
+    @contextlib.contextmanager
+    def _watched(
+        self, layer, prefix: str, draws: RecordedDraws, findings: Findings | None, dtype: str
+    ) -> Iterator[None]:
         """Draws are named and, given ``findings``, outputs measured, inside the ``with`` block."""
 
         def left(name: str, called: str, layer, output) -> None:
@@ -105,7 +114,8 @@ class StreamedCTRL:
             if findings is not None and tensor is not None:
                 findings.measure(called, tensor.numpy(), dtype)
 
-        return watch(layer, draws.stack, left, prefix)
+        with given_signs(layer, draws), watch(layer, draws.stack, left, prefix):
+            yield
 
     def _draws(self, stage: str) -> RecordedDraws:
         path = self.side.other / "draws" / f"{stage}.safetensors"
@@ -126,6 +136,7 @@ class StreamedCTRL:
             with use(draws):
                 after.update(self._compute(stage, dtype, state, draws, findings))
             findings.draw_problems, findings.unused_draws = draws.problems, draws.unused()
+            findings.relu_flips = draws.relu_flips
             measured[dtype] = {key: value for key, value in vars(findings).items() if key != "truth"}
         self.side.finish(stage, after, {"dtypes": measured, "places": self.places})
         self.side.release_truth([stage, "head-table"] if stage == stages.HEAD else [stage])
@@ -210,14 +221,14 @@ class StreamedCTRL:
         for key, parameter in norm.named_parameters():
             findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy(), dtype)
         findings.measure("gradient:lm_head.bias", head.bias.grad.numpy(), dtype)
-        gradient = table.grad.numpy()
-        total = self._compare_rows(gradient, name)
+        total = self._compare_rows(table.grad, name)
         findings.partial = total.as_json()
         if not tied:
-            findings.tensors[f"gradient:{name}"] = total.record(gradient.shape)
-        return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": gradient[self.rows]}
+            findings.tensors[f"gradient:{name}"] = total.record(tuple(table.shape))
+        rows = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
+        return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
-    def _compare_rows(self, gradient: np.ndarray, name: str) -> Spread:
+    def _compare_rows(self, gradient: paddle.Tensor, name: str) -> Spread:
         """The distance from R64 of the output layer's gradient; where it is tied to the embedding, over the rows of
         tokens that the batch does not have."""
         total = Spread()
@@ -227,7 +238,7 @@ class StreamedCTRL:
             for start in range(0, len(gradient), ROWS):
                 end = min(start + ROWS, len(gradient))
                 kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-                total.add(Spread.of(gradient[start:end][kept], truth[start:end][kept]))
+                total.add(Spread.of(gradient[start:end].numpy()[kept], truth[start:end][kept]))
         return total
 
     def _embedding_backward(self, dtype: str, weights, gradient, draws, findings: Findings) -> dict[str, np.ndarray]:
@@ -246,11 +257,7 @@ class StreamedCTRL:
 
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
     """A parameter of these values; the port's own constructors would fill a large one with random numbers first."""
-    parameter = paddle.create_parameter(
-        list(value.shape), dtype, default_initializer=paddle.nn.initializer.Constant(0.0)
-    )
-    parameter.set_value(value.astype(dtype))
-    return parameter
+    return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
 def run(job: dict, folder: Path) -> dict[str, Any]:
@@ -269,13 +276,13 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
         parts = [{**(m := model.side.measured(stage))["dtypes"][dtype], "places": m["places"]} for stage in todo]
         merged = {
             key: {name: value for part in parts for name, value in part[key].items()}
-            for key in ("tensors", "apart", "parameter_errors", "draw_problems", "places")
+            for key in ("tensors", "apart", "parameter_errors", "draw_problems", "relu_flips", "places")
         }
         merged["unused_draws"] = [name for part in parts for name in part["unused_draws"]]
         results[dtype] = {
             **merged,
             "constant_errors": {POSITIONS: table_error(own, theirs)},
-            "facts": {},
+            "facts": {"relu_flips": merged.pop("relu_flips")},
             "hooks_change_nothing": True,
             "recomputed": {},
             "replay": {},

@@ -60,7 +60,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "tensors": records,
         "parameters": {name: list(value.shape) for name, value in step.model.named_parameters()},
         "buffers": [name for name, _ in step.model.named_buffers()],
-        "facts": step.facts(records),
+        "facts": {**step.facts(records), "relu_moved": step.draws.moved},
         "leaks": step.leaks,
         "saturated_rows": step.saturated,
         "unhooked": unhooked_differences(step, truth),

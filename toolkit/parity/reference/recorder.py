@@ -16,12 +16,20 @@ Keep = Callable[[str, np.ndarray], None]
 
 
 class Draws:
-    """Every random draw of R64 by name, made once from NumPy and then repeated: masks, rotations, bucket choices."""
+    """Every random draw and discrete choice of R64 by name: made once, then repeated.
+
+    Attributes:
+        tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; which inputs of a ReLU were
+            positive (``relu:``), with the inputs (``input:``).
+        rates: of the dropout masks.
+        moved: by how much the inputs of a ReLU differed from R64's, at most, in all float32 runs so far.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.tensors: dict[str, np.ndarray] = {}
         self.rates: dict[str, float] = {}
+        self.moved: dict[str, float] = {}
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
         """Which cells are kept (1) and dropped (0), as uint8."""
@@ -35,6 +43,18 @@ class Draws:
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
         return self.tensors[name]
+
+    def positive(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may come out on either side, and
+        with it a whole row of a gradient."""
+        key = f"relu:{name}"
+        if key not in self.tensors:
+            self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
+            self.tensors[f"input:{name}"] = x.float().numpy(force=True)
+        elif x.dtype == torch.float32:
+            difference = x.detach() - torch.from_numpy(self.tensors[f"input:{name}"]).to(x)
+            self.moved[name] = max(self.moved.get(name, 0.0), float(difference.abs().max()))
+        return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def _generator(self, name: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}:{name}".encode()).digest()
@@ -71,6 +91,8 @@ class Recorder:
         for name, module in self.model.named_modules(prefix=self.prefix):
             undo.append(module.register_forward_pre_hook(self._entered(name)).remove)
             undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
+            if isinstance(module, torch.nn.ReLU):
+                undo.append(replace(module, "forward", self._relu))
         functional = torch.nn.functional
         undo.append(replace(functional, "dropout", self._dropout))
         undo.append(replace(functional, "dropout2d", self._dropout2d))
@@ -119,6 +141,9 @@ class Recorder:
             return x
         mask = self.draws.mask(self.stack.draw("dropout"), mask_shape, p)
         return x * (torch.from_numpy(mask).to(x) / (1.0 - p))
+
+    def _relu(self, x):
+        return torch.where(self.draws.positive(self.stack.draw("relu").partition(":")[2], x), x, torch.zeros_like(x))
 
     def _randn(self, shape, **options):
         drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))

@@ -16,8 +16,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: What heads score with, besides the loss.
 SCORES = ("logits", "start_logits", "end_logits")
 
-#: Elements that are moved at a time when weights are nudged: the largest matrix alone has 3 * 10^8.
-PIECE = 2**22
+#: Elements that are moved at a time when weights are nudged, each piece by the same draws: the largest matrix has
+#: 3 * 10^8 of them.
+PIECE = 2**20
 
 
 class Step:
@@ -103,13 +104,15 @@ class Step:
 
 
 def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:
-    """Every element moved by one unit in the last place, up or down by a draw that differs with ``nudge``; 0: none."""
+    """Every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none."""
     if not nudge:
         return value
     generator = torch.Generator().manual_seed(nudge)
+    whole = {torch.float64: torch.int64, torch.float32: torch.int32}[value.dtype]
+    steps = 2 * torch.randint(0, 2, (min(PIECE, value.numel()),), generator=generator, dtype=whole) - 1
     moved = torch.empty_like(value)
     for source, target in zip(value.flatten().split(PIECE), moved.view(-1).split(PIECE), strict=True):
-        up = torch.randint(0, 2, source.shape, generator=generator, dtype=torch.bool)
-        infinity = torch.tensor(torch.inf, dtype=value.dtype)
-        torch.nextafter(source, torch.where(up, infinity, -infinity), out=target)
+        # The next number away from zero, or towards it, is the next bit pattern, up or down. From zero it is up.
+        bits, step = source.view(whole), steps[: len(source)]
+        torch.add(bits, torch.where(source == 0, 1, step), out=target.view(whole))
     return moved

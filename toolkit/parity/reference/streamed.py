@@ -184,6 +184,7 @@ class StreamedCTRL:
             after = self._layer_backward(stage, ledger, state)
         else:
             after = self._layer_forward(stage, ledger, state)
+        extra["relu_moved"] = self.draws.moved
         self._write_draws(stage)
         self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
         self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
@@ -191,7 +192,7 @@ class StreamedCTRL:
     def _write_draws(self, stage: str) -> None:
         bundle.write_tensors(self.side.path("draws", stage), self.draws.tensors)
         bundle.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
-        self.draws.tensors, self.draws.rates = {}, {}  # drawn again by name in the backward
+        self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
 
     def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
         weights = stages.read_weights(self.folder, stages.EMBEDDING)
@@ -380,7 +381,7 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
         "tensors": tensors,
         "parameters": {name.partition(":")[2]: tensors[name]["shape"] for name in names if "dropout" not in name},
         "buffers": [],
-        "facts": {},
+        "facts": {"relu_moved": {name: by for stage in todo for name, by in measured[stage]["relu_moved"].items()}},
         "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
         "saturated_rows": 0,
         "unhooked": [],

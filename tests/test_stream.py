@@ -1,0 +1,131 @@
+"""CTRL stage by stage: the same numbers as of the whole model, resumable, and as sharp."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from models.ctrl import schema
+from toolkit.errors import UserError
+from toolkit.parity import bundle, cache, stages, stream
+from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, run_workers
+from toolkit.parity.request import GateRequest
+from toolkit.parity.stress import StressWeights, random_batch
+from toolkit.parity.verdict import first_at_fault, judge
+
+CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
+
+
+def request_for(streamed: bool = True, **keys) -> GateRequest:
+    config = {**CONFIG, **keys}
+    weights = StressWeights(schema.resolve(config), "causal_lm", 0, "heavy-tailed", "ctrl")
+    batch = random_batch(config, "causal_lm", 2, 24, 0, "ctrl")
+    return GateRequest("ctrl", "causal_lm", config, weights, batch, seed=1, streamed=streamed)
+
+
+def gate(request: GateRequest, folder):
+    out = io.StringIO()
+    return run_gate(request, folder, Console(file=out, width=200)), out.getvalue()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_stage_by_stage_both_sides_compute_what_they_compute_whole(tmp_path, tied):
+    whole, _ = gate(request_for(False, tie_word_embeddings=tied), tmp_path / "whole")
+    parts, _ = gate(request_for(True, tie_word_embeddings=tied), tmp_path / "parts")
+    assert whole.passed and parts.passed
+    theirs = {"whole": whole.reference["tensors"], "parts": parts.reference["tensors"]}
+    # These two stand there under other names: the norm's output, and the logits.
+    assert theirs["whole"].keys() - theirs["parts"].keys() == {"output:transformer", "output:lm_head"}
+    assert [name for name in theirs["whole"] if name in theirs["parts"]] == list(theirs["parts"])
+    for name, record in theirs["parts"].items():
+        assert record["rms"] == pytest.approx(theirs["whole"][name]["rms"], rel=1e-14), name
+        assert record["noise"]["float32"] == pytest.approx(theirs["whole"][name]["noise"]["float32"][:3], rel=1e-9), (
+            name
+        )
+    for dtype in ("float64", "float32"):
+        ours = whole.candidate["dtypes"][dtype]["tensors"], parts.candidate["dtypes"][dtype]["tensors"]
+        for name in theirs["parts"]:
+            assert ours[1][name]["rms"] == pytest.approx(ours[0][name]["rms"], rel=1e-9, abs=1e-300), name
+
+
+def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(tmp_path, monkeypatch):
+    straight, _ = gate(request_for(), tmp_path / "straight")
+    monkeypatch.setattr(cache, "load", lambda key: None)
+    folder = tmp_path / "interrupted"
+    done = folder / "streamed" / "candidate" / "stages"
+
+    def interrupt(bars) -> None:
+        if len(list(done.glob("*.json"))) >= 4:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(stream.Bars, "update", interrupt)
+        gate(request_for(), folder)
+    assert not (folder / "parity.json").exists()
+    resumed, said = gate(request_for(), folder)
+    assert "going on where it was interrupted" in said and resumed.passed
+    assert not (folder / "streamed").exists()
+    assert resumed.reference["tensors"] == straight.reference["tensors"]
+    for dtype, ours in straight.candidate["dtypes"].items():
+        assert resumed.candidate["dtypes"][dtype]["tensors"] == ours["tensors"]
+
+
+def test_an_interrupted_gate_of_something_else_is_not_gone_on_with(tmp_path):
+    console = Console(file=io.StringIO())
+    job = job_of(request_for())
+    first = stream.open_job(tmp_path, job, "one", {}, console)
+    (first / "reference" / "stages").mkdir()
+    (first / "reference" / "stages" / "embedding.json").write_text("{}")
+    assert (stream.open_job(tmp_path, job, "one", {}, console) / "reference" / "stages" / "embedding.json").exists()
+    assert not (stream.open_job(tmp_path, job, "two", {}, console) / "reference" / "stages").exists()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "name"),
+    [
+        ("ctrl-norm-epsilon-x10", "output:transformer.h.0.layernorm1"),
+        ("ctrl-head-untied", "gradient:transformer.w.weight"),
+    ],
+)
+def test_a_fault_is_named_stage_by_stage_too(tmp_path, mutant, name):
+    request = request_for()
+    content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True, "mutants": [mutant]}
+    job = stream.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
+    with stream.writing(stream.WeightsWriter(job, request.weights, 3, 1)):
+        run_workers(job, Console(file=io.StringIO()))
+    reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
+    culprit = first_at_fault(judge(reference, candidate), list(reference["tensors"]))
+    assert (culprit.name, culprit.dtype) == (name, "float64")
+
+
+def test_weights_that_cannot_be_made_end_the_gate_with_their_reason(tmp_path):
+    class Broken(StressWeights):
+        def __getitem__(self, name):
+            raise ValueError("a shard is missing")
+
+    request = request_for()
+    weights = Broken(schema.resolve(CONFIG), "causal_lm", 0, "random", "ctrl")
+    job = stream.open_job(tmp_path, job_of(request), "key", request.batch, Console(file=io.StringIO()))
+    writer = stream.WeightsWriter(job, weights, 3, 1)
+    threading.Thread(target=writer.run).start()
+    with pytest.raises(RuntimeError, match="a shard is missing"):
+        stages.read_weights(job, stages.EMBEDDING)
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
+    request = GateRequest("ctrl", "causal_lm", {}, {}, {})
+    with pytest.raises(UserError, match=r"needs about 10 GB there while it runs, 1 GB are free"):
+        stream.open_job(tmp_path, job_of(request), "key", {}, Console(file=io.StringIO()))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_full_model_is_streamed_and_a_small_one_is_not():
+    full = GateRequest("ctrl", "causal_lm", {}, {}, {})
+    small = GateRequest("ctrl", "causal_lm", CONFIG, {}, {})
+    assert is_streamed(full) and not is_streamed(small)
