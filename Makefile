@@ -39,7 +39,9 @@ lint: install  ## ruff: errors, imports, formatting
 	$(BIN)/ruff format $(RUFF) --check .
 
 parity: install  ## the parity gates, on every device the machine has
-	$(BIN)/toolkit parity --model reformer --dtype both --device all
+	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
+	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl --layers 4 \
+	  n_embd=320 dff=1024 vocab_size=5000
 
 ci: lint test parity  ## all of it
 

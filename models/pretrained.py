@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import paddle
 from huggingface_hub.serialization import split_state_dict_into_shards_factory
 from paddle import nn
 from paddlenlp.transformers import PretrainedConfig, PretrainedModel
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from models.families import part
 from models.hub import read_tensors, resolve_folder
 from models.weights import Parameter, dump, load
 
+#: Constants that a model was given, in its folder.
+CONSTANTS = "constants.safetensors"
 #: A checkpoint larger than this is saved in several files, as transformers does.
 SHARD_BYTES = 5 * 10**9
 
@@ -66,6 +72,27 @@ class Port(PretrainedModel):
     #: The name of the reference's class, for ``config.json``.
     architecture: str = ""
 
+    #: What :meth:`hold_constants` was given.
+    given_constants: Mapping[str, np.ndarray] = MappingProxyType({})
+
+    def hold_constants(self, constants: Mapping[str, np.ndarray]) -> None:
+        """Use constants that were computed elsewhere in place of the model's own. They are saved with the model.
+
+        Args:
+            constants: path of an attribute that is a NumPy array -> its value.
+
+        Raises:
+            ValueError: a value of another shape or dtype than the model's own.
+        """
+        for name, value in constants.items():
+            *path, attribute = name.split(".")
+            owner = functools.reduce(getattr, path, self)
+            own = getattr(owner, attribute)
+            if (own.shape, own.dtype) != (value.shape, value.dtype):
+                raise ValueError(f"{name}: {value.dtype} {value.shape}, but the model has {own.dtype} {own.shape}")
+            setattr(owner, attribute, value)
+        self.given_constants = dict(constants)
+
     @property
     def table(self) -> dict[str, Parameter]:
         """The parameters that the model is to have, by name."""
@@ -97,10 +124,13 @@ class Port(PretrainedModel):
         new = weights.initial_weights(config, cls.head, seed) if len(found) < len(model.table) else {}
         model.new_weights = [name for name in new if name not in found]
         load(model, {**new, **found})
+        if (stored := resolve_folder(folder_or_id) / CONSTANTS).is_file():
+            model.hold_constants(load_file(stored))
         return model
 
     def save_pretrained(self, save_dir: str | os.PathLike, *_, shard_bytes: int = SHARD_BYTES, **__) -> None:
-        """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them.
+        """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them. Constants that were
+        given (:meth:`hold_constants`) have a file of their own, which ``transformers`` passes over.
 
         Args:
             shard_bytes: weights of more bytes are split into several files with an index.
@@ -120,6 +150,8 @@ class Port(PretrainedModel):
             partial = folder / f"{file}.partial"
             save_file({name: weights[name] for name in names}, partial, metadata={"format": "pt"})
             os.replace(partial, folder / file)
+        if self.given_constants:
+            save_file(dict(self.given_constants), folder / CONSTANTS)
         if plan.is_sharded:
             index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
             (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")

@@ -129,7 +129,7 @@ def test_every_parameter_of_the_port_has_a_role_and_every_role_a_parameter():
 def test_transformers_loads_a_sharded_folder_and_gives_the_same_logits(tmp_path, head, tied):
     """The port's float64 logits against the reference's, in a process of its own."""
     model = make(head, tie_word_embeddings=tied)
-    make(head, "float32", tie_word_embeddings=tied).save_pretrained(tmp_path, shard_bytes=20_000)
+    model.save_pretrained(tmp_path, shard_bytes=20_000)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     script = (
         "import sys, numpy, torch, transformers\n"
@@ -137,17 +137,31 @@ def test_transformers_loads_a_sharded_folder_and_gives_the_same_logits(tmp_path,
         "model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)\n"
         "assert not any(found.values()), found\n"
         "ids = torch.from_numpy(numpy.load(folder + '/ids.npy'))\n"
+        "numpy.save(folder + '/table.npy', model.transformer.pos_encoding.numpy())\n"
         "numpy.save(folder + '/logits.npy', model.double().eval()(ids).logits.detach().numpy())\n"
     )
     np.save(tmp_path / "ids.npy", ids().numpy())
     done = subprocess.run([sys.executable, "-c", script, CLASSES[head].__name__, str(tmp_path)], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
-    # The position tables may differ by a unit in the last place of float32 (see models.ctrl.modeling.position_table).
-    np.testing.assert_allclose(model(ids()).logits.numpy(), np.load(tmp_path / "logits.npy"), rtol=2e-5, atol=2e-6)
-    again = CLASSES[head].from_pretrained(tmp_path)
+    # The reference's own position table may differ from ours by a unit in the last place of float32.
+    table = np.load(tmp_path / "table.npy")
+    np.testing.assert_allclose(model.transformer.pos_encoding, table, atol=64 * 2.0**-22)
+    model.hold_constants({"transformer.pos_encoding": table})
+    np.testing.assert_allclose(model(ids()).logits.numpy(), np.load(tmp_path / "logits.npy"), rtol=1e-12, atol=1e-13)
+
+
+def test_a_saved_model_comes_back_with_its_weights_and_the_table_that_it_was_given(tmp_path):
+    model = make(dtype="float32")
+    table = np.nextafter(model.transformer.pos_encoding, np.float32(2))
+    model.hold_constants({"transformer.pos_encoding": table})
+    model.save_pretrained(tmp_path, shard_bytes=20_000)
+    again = CTRLLMHeadModel.from_pretrained(tmp_path)
     assert again.new_weights == []
     for (name, ours), (_, theirs) in zip(again.named_parameters(), model.named_parameters(), strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs.numpy().astype("float32"), err_msg=name)
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=name)
+    np.testing.assert_array_equal(again.transformer.pos_encoding, table)
+    with pytest.raises(ValueError, match=r"pos_encoding: float64 \(64, 32\), but the model has float32"):
+        model.hold_constants({"transformer.pos_encoding": table.astype("float64")})
 
 
 def test_a_tied_output_layer_may_stand_in_a_checkpoint_and_must_be_the_embedding():

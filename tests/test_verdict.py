@@ -161,6 +161,22 @@ def test_a_bucket_may_flip_in_float32_where_it_was_a_tie_and_nowhere_else(refere
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
 
 
+def test_an_input_of_relu_may_change_its_sign_within_rounding_of_zero_and_nowhere_else(reference, candidate):
+    reference["facts"]["relu_moved"] = {"b": 1e-6}
+    flips = {"count": 2, "of": 64, "largest_margin": 4e-6}
+    candidate["dtypes"]["float32"]["facts"]["relu_flips"] = {"b": flips}
+    verdict = judge(reference, candidate)
+    assert verdict.passed and verdict.notes == [
+        "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it"
+    ]
+    candidate["dtypes"]["float64"]["facts"]["relu_flips"] = {"b": flips}
+    assert [(f.verdict, f.name, f.dtype) for f in judge(reference, candidate).findings] == [
+        ("signs", "relu:b", "float64")
+    ]
+    candidate["dtypes"]["float64"]["facts"]["relu_flips"] = {"a": {**flips, "largest_margin": 1e-300}}
+    assert [f.name for f in judge(reference, candidate).findings] == ["relu:a"]  # the reference moves nothing there
+
+
 @pytest.mark.parametrize("kind", ["recomputed", "replay"])
 @pytest.mark.parametrize("error", [2e-5, float("nan")])
 def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradients(reference, candidate, kind, error):

@@ -324,11 +324,16 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
 
 
 def load_model(recipe: Recipe, job: Job) -> Any:
-    """The port with the job's first weights."""
+    """The port with the job's first weights, and the constants that the gate compared it with."""
+    from safetensors.numpy import load_file
+
     from toolkit.model_config import model_class
+    from toolkit.parity.gate import CONSTANTS
 
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)
+    if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
+        model.hold_constants(load_file(constants))
     return model
 
 

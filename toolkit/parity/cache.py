@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from toolkit import runtime
 from toolkit.parity import bundle
@@ -61,7 +62,8 @@ def load(key: str) -> dict[str, Any] | None:
     """What :func:`store` kept under ``key``; None where there is nothing, or nothing readable."""
     try:
         kept = bundle.read_json(_place(key))
-    except (OSError, ValueError):
+        kept["constants"] = bundle.read_tensors(_place(key).with_suffix(".safetensors"))
+    except (OSError, ValueError, SafetensorError):
         return None
     return kept if kept.get("key") == key else None
 
@@ -70,7 +72,8 @@ def store(key: str, measured: dict[str, Any]) -> None:
     """Keep ``measured`` under ``key``. A cache that cannot be written to is none; the gate does not need it."""
     try:
         _place(key).parent.mkdir(parents=True, exist_ok=True)
-        bundle.write_json(_place(key), measured)
+        bundle.write_tensors(_place(key).with_suffix(".safetensors"), measured["constants"])
+        bundle.write_json(_place(key), {name: value for name, value in measured.items() if name != "constants"})
     except OSError:
         return
 

@@ -30,12 +30,17 @@ from toolkit.parity.verdict import first_at_fault, judge
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise stage by stage, where each tensor has so many elements that few runs tell.
 STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
+#: The file of the reference's constants beside the report.
+CONSTANTS = "constants.safetensors"
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 
 
 def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
+
+    What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
+    port was compared with these in place of its own, and is to be trained with them.
 
     Raises:
         Inconclusive: a worker could not run, with its last words.
@@ -60,6 +65,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
         cached=cached,
     )
     folder.mkdir(parents=True, exist_ok=True)
+    if measured["constants"]:
+        bundle.write_tensors(folder / CONSTANTS, measured["constants"])
     bundle.write_json(folder / "parity.json", as_json(report))
     print_report(report, console)
     return report
@@ -117,7 +124,11 @@ def _results(job: Path) -> dict[str, Any]:
     """Both workers' results, and the hashes of the tensors that both were given."""
     results = {side: bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")}
     given = [path for path in sorted(job.rglob("*.safetensors")) if path.parent.name not in ("state", "truth")]
-    return {**results, "hashes": {str(path.relative_to(job)): bundle.sha256(path) for path in given}}
+    return {
+        **results,
+        "constants": bundle.read_tensors(job / "reference" / "constants.safetensors"),
+        "hashes": {str(path.relative_to(job)): bundle.sha256(path) for path in given},
+    }
 
 
 def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path, mutants: Sequence[str] = ()) -> None:

@@ -23,9 +23,9 @@ class CTRLStep(Step):
         return model
 
     def take_constants(self, constants: dict[str, np.ndarray]) -> dict[str, float]:
-        own, theirs = self.model.transformer.pos_encoding, constants[TABLE]
-        self.model.transformer.pos_encoding = theirs
-        return {TABLE: table_error(own, theirs)}
+        own = self.model.transformer.pos_encoding
+        self.model.hold_constants(constants)
+        return {TABLE: table_error(own, constants[TABLE])}
 
 
 def table_error(own: np.ndarray, theirs: np.ndarray) -> float:
