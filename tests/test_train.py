@@ -230,7 +230,7 @@ def gate(monkeypatch):
     """A gate that says what the test wants, and keeps what it was asked."""
     fake = types.ModuleType("toolkit.parity.gate")
     fake.report, fake.requests = Report(True, 0), []
-    fake.GateRequest = types.SimpleNamespace
+    fake.GateRequest, fake.CONSTANTS = types.SimpleNamespace, "constants.safetensors"
 
     def run_gate(request, folder, console):
         fake.requests.append(request)
