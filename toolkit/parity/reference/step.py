@@ -110,9 +110,8 @@ def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(nudge)
     whole = {torch.float64: torch.int64, torch.float32: torch.int32}[value.dtype]
     steps = 2 * torch.randint(0, 2, (min(PIECE, value.numel()),), generator=generator, dtype=whole) - 1
-    moved = torch.empty_like(value)
-    for source, target in zip(value.flatten().split(PIECE), moved.view(-1).split(PIECE), strict=True):
-        # The next number away from zero, or towards it, is the next bit pattern, up or down. From zero it is up.
-        bits, step = source.view(whole), steps[: len(source)]
-        torch.add(bits, torch.where(source == 0, 1, step), out=target.view(whole))
+    moved = value.clone()
+    for bits in moved.view(-1).view(whole).split(PIECE):
+        bits.add_(steps[: len(bits)])  # the next number away from zero, or towards it, is the next bit pattern
+    moved[value == 0] = torch.finfo(value.dtype).tiny
     return moved
