@@ -86,6 +86,7 @@ def test_a_trained_tokenizer_is_the_reference_s_id_for_id(trained, sentences, tm
     assert_equal_to_the_reference(trained, texts, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_the_published_tokenizer_is_the_reference_s_id_for_id(shared_data, tmp_path):
     """On WikiText and both novels, each as one text, and line by line where lines begin."""
