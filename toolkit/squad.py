@@ -11,7 +11,7 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from typing import Any
 from toolkit.errors import UserError
 
 PUNCTUATION = set(string.punctuation)
+
+#: The keys of a question, by SQuAD's names.
+SQUAD_COLUMNS = {name: name for name in ("id", "context", "question", "answers")}
 
 
 @dataclass(frozen=True)
@@ -41,21 +44,46 @@ class Example:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_examples(path: str | Path) -> list[Example]:
+def read_examples(path: str | Path, columns: Mapping[str, str] = SQUAD_COLUMNS) -> list[Example]:
     """The questions of a SQuAD file, nested or flat, in the file's order.
+
+    Args:
+        columns: SQuAD's key -> the file's, where its rows have other names.
 
     Raises:
         UserError: no such file, not JSON, a question that lacks something or whose answer does not stand in its context
             where it says, or an id that is there twice; with the place in the file.
     """
     path = Path(path)
-    examples = [example(row, f"{path}: {where}") for where, row in _rows(read_json(path), path)]
+    examples = [example(_renamed(row, columns), f"{path}: {where}") for where, row in _rows(read_json(path), path)]
     if not examples:
         raise UserError(f"{path}: holds no questions")
+    return _unique(examples, str(path))
+
+
+def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
+    """Flat rows as questions, each checked.
+
+    Args:
+        where: what the rows are, for the error.
+
+    Raises:
+        UserError: as :func:`read_examples`.
+    """
+    return _unique([example(row, f"{where}: row {number}") for number, row in enumerate(rows, 1)], where)
+
+
+def _unique(examples: list[Example], where: str) -> list[Example]:
     twice = [name for name, count in Counter(item.id for item in examples).items() if count > 1]
     if twice:
-        raise UserError(f"{path}: {len(twice)} ids stand there twice, the first is {twice[0]}; ids must be unique")
+        raise UserError(f"{where}: {len(twice)} ids stand there twice, the first is {twice[0]}; ids must be unique")
     return examples
+
+
+def _renamed(row: Any, columns: Mapping[str, str]) -> Any:
+    if not isinstance(row, Mapping):
+        return row
+    return {name: row[column] for name, column in columns.items() if column in row}
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ A task module has these names. Its top imports nothing heavy: a recipe is checke
     prepare(recipe, tokenizer, splits)  a :class:`Prepared`
     collate(rows)            examples -> a batch of int64 arrays, all of them inputs of the model
     counted(batch)           how many terms the mean loss of a batch is a mean of
-    outputs(output, batch)   of a model's output, what evaluation keeps: tensors [B, ...], small
+    outputs(output, batch, dataset)     of a model's output, what evaluation keeps: tensors [B, ...], small
     compute_metrics(outputs, dataset)   those, over all examples in order, as arrays -> name -> number
     leave(run, trainer, prepared, console)  write what else belongs into a finished run's folder (``run.folder``)
     predict(run, console, **given)      what ``toolkit predict`` prints
