@@ -1,4 +1,4 @@
-"""Question answering: the span of a context that answers a question, in SQuAD's form, with or without unanswerable ones.
+"""Question answering: the span of a context that answers a question, in SQuAD's form, with v2's no answer.
 
 What a window is stands in :mod:`toolkit.windows`, how spans become answers in :mod:`toolkit.spans`, how answers are
 scored in :mod:`toolkit.squad`.
@@ -123,9 +123,17 @@ def _features() -> datasets.Features:
 def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
     from datasets import Dataset
 
-    columns = {name: [getattr(item, name) for item in examples] for name in COLUMNS[:3]}
-    answers = [{"text": list(item.answers), "answer_start": list(item.answer_starts)} for item in examples]
+    columns = {name: [_storable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
+    answers = [
+        {"text": [_storable(text) for text in item.answers], "answer_start": list(item.answer_starts)}
+        for item in examples
+    ]
     return Dataset.from_dict({**columns, "answers": answers}, features=_features())
+
+
+def _storable(text: str) -> str:
+    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _examples(rows: datasets.Dataset) -> list[Example]:
@@ -252,7 +260,7 @@ def counted(batch: dict[str, Any]) -> int:
 
 
 def outputs(output: Any, batch: dict[str, Any], dataset: Windows) -> tuple[Any, ...]:
-    """The best spans of each window (first positions, last positions, scores: [B, N]), and the score of no answer [B]."""
+    """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
     import paddle
 
     from toolkit.spans import best_spans
