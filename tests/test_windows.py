@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_the_question_is_never_cut_and_every_token_of_the_context_is_in_a_window
         assert ids[: len(question) + 1] == [*question, SEPARATOR]
         pieces.append(tokenizer.decode(ids[len(question) + 1 :]))
     assert pieces[0] + "".join(piece[7:] for piece in pieces[1:]) == context
-    assert all(before[-7:] == after[:7] for before, after in zip(pieces, pieces[1:], strict=False))
+    assert all(before[-7:] == after[:7] for before, after in itertools.pairwise(pieces))
 
 
 def test_a_window_without_the_whole_answer_says_that_there_is_none():
