@@ -42,6 +42,7 @@ class Prepared:
         summary: what they are, in a few words.
         label_names: a label's id is its place in this list; None for a task without labels.
         notes: what the user should know about the data, a line each.
+        offsets: whether the task uses the characters that a token stands for, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
         baseline: split -> metric -> what knowing nothing but frequencies reaches, to compare with.
     """
@@ -52,6 +53,7 @@ class Prepared:
     summary: str
     label_names: list[str] | None = None
     notes: Sequence[str] = ()
+    offsets: bool = False
     truncated: dict[str, int] = field(default_factory=dict)
     baseline: dict[str, dict[str, float]] = field(default_factory=dict)
 

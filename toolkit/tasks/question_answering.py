@@ -203,6 +203,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
         validation=windows["validation"],
         test=windows.get("test"),
         summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
+        offsets=True,
         notes=[note for name, rows in windows.items() for note in _notes(name, rows)],
     )
 
