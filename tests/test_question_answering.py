@@ -245,6 +245,11 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
     [
         ({"data__stride": 63}, r"data\.stride: windows of 64 tokens cannot overlap by 63"),
         ({"data__dataset": "csv"}, r"data\.dataset: csv holds no answers"),
+        (
+            {"data__dataset": "cldr_facts", "data__files": None, "data__document": "x"},
+            r"data\.document: cldr_facts has",
+        ),
+        ({"data__document": "nope"}, r"data\.files\.train: .*question 1: document is None, not a text"),
         ({"data__label": "x"}, r"data\.label: is for task classification, not for question_answering"),
         ({"model__name": "ctrl"}, r"model\.name: ctrl cannot do question_answering; reformer can"),
         ({"train__save_best": "accuracy"}, r"train\.save_best: 'accuracy' is not one of f1, exact_match, loss"),

@@ -18,6 +18,9 @@ ROW = {
 }
 
 
+RED = {"text": "red", "answer_start": 6}
+
+
 def example(*answers: str, name: str = "q1") -> squad.Example:
     return squad.Example(name, " ".join(answers), "?", answers, (0,) * len(answers))
 
@@ -117,6 +120,25 @@ def test_a_line_separator_inside_a_text_ends_no_line(tmp_path):
     assert squad.read_examples(tmp_path / "x")[0].question == row["question"]
 
 
+def test_the_paragraphs_of_an_article_are_joined_to_one_document(tmp_path):
+    article = {
+        "title": "x",
+        "paragraphs": [
+            {"context": "It is red.", "qas": [{"id": name, "question": "?", "answers": [RED]} for name in "ab"]},
+            {
+                "context": "Not red, blue.",
+                "qas": [{"id": "c", "question": "?", "answers": [{**RED, "answer_start": 4}]}],
+            },
+        ],
+    }
+    other = {"title": "y", "paragraphs": [{"context": "Red.", "qas": [{"id": "d", "question": "?", "answers": []}]}]}
+    (tmp_path / "x.json").write_text(json.dumps({"data": [article, other]}))
+    joined = squad.join_documents(squad.read_examples(tmp_path / "x.json", document="title"))
+    assert [item.context for item in joined] == ["It is red.\n\nNot red, blue."] * 3 + ["Red."]
+    assert [item.answer_starts for item in joined] == [(6,), (6,), (16,), ()]
+    assert all(item.context[at : at + 3] == "red" for item in joined for at in item.answer_starts)
+
+
 def test_a_question_that_is_impossible_has_no_answer(tmp_path):
     path = tmp_path / "v2.json"
     path.write_text(json.dumps(nested("v2.0", is_impossible=True, answers=[], plausible_answers=[{"text": "euro"}])))
@@ -165,3 +187,22 @@ def test_predictions_that_belong_to_other_questions_are_refused(tmp_path):
         {"exact_match": 50.0, "f1": 50.0},
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is the capital of Finland?", "Helsinki"),
+        ("Which is its currency?", "Euro"),
+        ("How many lakes has it?", "1,187,888"),
+    ],
+)
+def test_the_baseline_takes_the_longest_name_of_the_likeliest_sentence(question, answer):
+    context = "Finland has 1,187,888 lakes. The capital of Finland is Helsinki. Its currency is the Euro!"
+    assert squad.guess(question, context) == answer
+
+
+def test_the_baseline_says_something_whatever_it_is_asked():
+    assert squad.guess("", "only small words") == "only small words"
+    assert squad.guess("Who?", "Who?") == "Who?"
+    assert squad.guess("?", "") == ""

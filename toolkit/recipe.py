@@ -32,6 +32,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.question": "question",
         "data.context": "context",
         "data.answers": "answers",
+        "data.document": None,
         "data.stride": 128,
         "data.max_answer_length": 64,
         "data.no_answer_threshold": None,
@@ -112,6 +113,7 @@ class Data(Section):
     question: str | None = None
     context: str | None = None
     answers: str | None = None
+    document: str | None = None
     stride: Annotated[int, Field(ge=0)] | None = None
     max_answer_length: Positive | None = None
     no_answer_threshold: float | None = None

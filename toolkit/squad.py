@@ -12,13 +12,19 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import UserError
 
 PUNCTUATION = set(string.punctuation)
+
+#: Between the paragraphs of a document.
+BETWEEN = "\n\n"
+
+#: Between two sentences.
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 #: The keys of a question, by SQuAD's names.
 SQUAD_COLUMNS = {name: name for name in ("id", "context", "question", "answers")}
@@ -32,6 +38,7 @@ class Example:
         id: names it in a predictions file.
         answers: the references; more than one where several people were asked, none where there is no answer.
         answer_starts: where in the context each begins, in characters: ``context[start:start + len(answer)]``.
+        document: what the context is a part of, such as an article's title; "" where that is not known.
     """
 
     id: str
@@ -39,23 +46,28 @@ class Example:
     question: str
     answers: tuple[str, ...]
     answer_starts: tuple[int, ...]
+    document: str = ""
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_examples(path: str | Path, columns: Mapping[str, str] = SQUAD_COLUMNS) -> list[Example]:
+def read_examples(
+    path: str | Path, columns: Mapping[str, str] = SQUAD_COLUMNS, document: str | None = None
+) -> list[Example]:
     """The questions of a SQuAD file, nested or flat, in the file's order.
 
     Args:
         columns: SQuAD's key -> the file's, where its rows have other names.
+        document: the key that says which document a context is a part of; ``title`` in SQuAD's own files.
 
     Raises:
         UserError: no such file, not JSON, a question that lacks something or whose answer does not stand in its context
             where it says, or an id that is there twice; with the place in the file.
     """
     path = Path(path)
-    examples = [example(_renamed(row, columns), f"{path}: {where}") for where, row in _rows(read_json(path), path)]
+    rows = _rows(read_json(path), path)
+    examples = [example(_renamed(row, columns, document), f"{path}: {where}") for where, row in rows]
     if not examples:
         raise UserError(f"{path}: holds no questions")
     return _unique(examples, str(path))
@@ -80,10 +92,11 @@ def _unique(examples: list[Example], where: str) -> list[Example]:
     return examples
 
 
-def _renamed(row: Any, columns: Mapping[str, str]) -> Any:
+def _renamed(row: Any, columns: Mapping[str, str], document: str | None) -> Any:
     if not isinstance(row, Mapping):
         return row
-    return {name: row[column] for name, column in columns.items() if column in row}
+    renamed = {name: row[column] for name, column in columns.items() if column in row}
+    return renamed if document is None else {**renamed, "document": row.get(document)}
 
 
 def read_predictions(path: str | Path) -> dict[str, str]:
@@ -140,7 +153,7 @@ def example(row: Mapping[str, Any], where: str) -> Example:
     """
     if not isinstance(row, Mapping):
         raise UserError(f"{where}: expected an object with id, context, question and answers")
-    for key in ("id", "context", "question"):
+    for key in ("id", "context", "question", *(["document"] if "document" in row else [])):
         if not isinstance(row.get(key), str):
             raise UserError(f"{where}: {key} is {row[key]!r}, not a text" if key in row else f"{where}: has no {key}")
     texts, starts = _answers(row.get("answers"), where)
@@ -148,7 +161,27 @@ def example(row: Mapping[str, Any], where: str) -> Example:
         there = row["context"][start : start + len(text)] if start >= 0 else ""
         if there != text:
             raise UserError(f"{where} ({row['id']}): the context has {there!r} at {start}, the answer is {text!r}")
-    return Example(row["id"], row["context"], row["question"], texts, starts)
+    return Example(row["id"], row["context"], row["question"], texts, starts, row.get("document", ""))
+
+
+def join_documents(examples: Sequence[Example]) -> list[Example]:
+    """The questions, each about its whole document: its contexts in their order, each once, an empty line between."""
+    contexts: dict[str, dict[str, int]] = {}
+    ends: dict[str, int] = {}
+    for item in examples:
+        known = contexts.setdefault(item.document, {})
+        if item.context not in known:
+            known[item.context] = ends.get(item.document, 0)
+            ends[item.document] = known[item.context] + len(item.context) + len(BETWEEN)
+    documents = {name: BETWEEN.join(known) for name, known in contexts.items()}
+    return [
+        replace(
+            item,
+            context=documents[item.document],
+            answer_starts=tuple(start + contexts[item.document][item.context] for start in item.answer_starts),
+        )
+        for item in examples
+    ]
 
 
 def _answers(answers: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -173,21 +206,24 @@ def _rows(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
         raise UserError(f"{path}: expected SQuAD's data, or a list of rows with id, context, question and answers")
     for number, item in enumerate(content, 1):
         if isinstance(item, Mapping) and "paragraphs" in item:
-            yield from _nested(item["paragraphs"], f"article {number}", path)
+            yield from _nested(item, f"article {number}", path)
         else:
             yield f"row {number}", item
 
 
-def _nested(paragraphs: Any, article: str, path: Path) -> Iterator[tuple[str, Any]]:
-    for number, paragraph in enumerate(paragraphs, 1):
-        where = f"{article}, paragraph {number}"
+def _nested(article: Mapping[str, Any], place: str, path: Path) -> Iterator[tuple[str, Any]]:
+    for number, paragraph in enumerate(article["paragraphs"], 1):
+        where = f"{place}, paragraph {number}"
         if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("qas"), list):
             raise UserError(f"{path}: {where}: expected an object with context and qas")
         for index, question in enumerate(paragraph["qas"], 1):
             row = dict(question) if isinstance(question, Mapping) else {}
             if row.get("is_impossible"):  # v2; what stands in plausible_answers is no answer
                 row["answers"] = []
-            yield f"{where}, question {index}", {**row, "context": paragraph.get("context")}
+            yield (
+                f"{where}, question {index}",
+                {"title": article.get("title"), **row, "context": paragraph.get("context")},
+            )
 
 
 # -- scoring --------------------------------------------------------------------------------------------------------
@@ -248,6 +284,21 @@ def normalize(text: str) -> str:
 def _references(answers: Sequence[str]) -> Sequence[str]:
     """v2: the answers of which something is left after normalisation; where there is none, that there is no answer."""
     return [answer for answer in answers if normalize(answer)] or [""]
+
+
+def guess(question: str, context: str) -> str:
+    """An answer without a model, to compare one with: in the sentence that shares most words with the question, the
+    longest run of capitalised words and numbers that the question does not hold; where there is none, the sentence."""
+    asked = set(normalize(question).split())
+    best = max(SENTENCE_END.split(context), key=lambda text: len(asked & set(normalize(text).split())))
+    runs: list[list[str]] = [[]]
+    for word in best.split():
+        if (word[:1].isupper() or word[:1].isdigit()) and normalize(word) not in asked:
+            runs[-1].append(word)
+        else:
+            runs.append([])
+    longest = max((" ".join(run) for run in runs), key=len)
+    return longest.rstrip(".,;:!?") or best
 
 
 def score_files(dataset: str | Path, predictions: str | Path) -> tuple[dict[str, float], int]:

@@ -51,6 +51,8 @@ def check(recipe: Recipe) -> None:
     data = recipe.data
     if data.dataset in ("csv", "text"):
         raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
+    if data.document is not None and data.dataset in CORPORA:
+        raise recipe.error("data.document", f"{data.dataset} has no documents; leave it away")
     if data.stride >= data.max_length - 1:
         message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
         raise recipe.error("data.stride", message)
@@ -85,16 +87,18 @@ def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     from toolkit import squad
 
     try:
-        return _dataset(squad.read_examples(path, _columns(recipe)))
+        examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
     except UserError as problem:
         raise recipe.error(f"data.files.{split}", str(problem)) from None
+    return _dataset(squad.join_documents(examples) if recipe.data.document else examples)
 
 
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
     """The rows in SQuAD's columns, each row checked."""
     from toolkit import squad
 
-    columns = _columns(recipe)
+    document = recipe.data.document
+    columns = {**_columns(recipe), **({"document": document} if document else {})}
     if rows.features == _features():  # read from a file or made here
         return rows
     for name, column in columns.items():
@@ -103,9 +107,10 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
             raise recipe.error(f"data.{name}", f"no column {column} in the {split} split; it has {known}")
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     try:
-        return _dataset(squad.check_rows(renamed, f"the {split} split"))
+        examples = squad.check_rows(renamed, f"the {split} split")
     except UserError as problem:
         raise recipe.error("data.answers", str(problem)) from None
+    return _dataset(squad.join_documents(examples) if document else examples)
 
 
 def _columns(recipe: Recipe) -> dict[str, str]:
@@ -204,7 +209,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
         test=windows.get("test"),
         summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
         offsets=True,
-        notes=[note for name, rows in windows.items() for note in _notes(name, rows)],
+        notes=[*(note for name, rows in windows.items() for note in _notes(name, rows)), _baseline(windows)],
     )
 
 
@@ -247,6 +252,17 @@ def _notes(name: str, windows: Windows) -> list[str]:
             f"the longest has {lengths.max()} tokens"
         )
     return notes
+
+
+def _baseline(windows: dict[str, Windows]) -> str:
+    """What anyone gets without a model, for the numbers that follow to be compared with."""
+    from toolkit import squad
+
+    split = "test" if "test" in windows else "validation"
+    examples = windows[split].examples
+    scores = squad.score(examples, {item.id: squad.guess(item.question, item.context) for item in examples})
+    numbers = ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
+    return f"without a model, the longest name in the likeliest sentence scores on {split}: {numbers}"
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
