@@ -7,6 +7,7 @@ Rajpurkar et al. 2016 (v1.1), 2018 (v2, with questions that have no answer). A f
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import string
@@ -290,7 +291,7 @@ def guess(question: str, context: str) -> str:
     """An answer without a model, to compare one with: in the sentence that shares most words with the question, the
     longest run of capitalised words and numbers that the question does not hold; where there is none, the sentence."""
     asked = set(normalize(question).split())
-    best = max(SENTENCE_END.split(context), key=lambda text: len(asked & set(normalize(text).split())))
+    best, _ = max(_sentences(context), key=lambda sentence: len(asked & sentence[1]))
     runs: list[list[str]] = [[]]
     for word in best.split():
         if (word[:1].isupper() or word[:1].isdigit()) and normalize(word) not in asked:
@@ -299,6 +300,12 @@ def guess(question: str, context: str) -> str:
             runs.append([])
     longest = max((" ".join(run) for run in runs), key=len)
     return longest.rstrip(".,;:!?") or best
+
+
+@functools.lru_cache(maxsize=4)  # questions about one context follow each other
+def _sentences(context: str) -> list[tuple[str, set[str]]]:
+    """The sentences of a text, each with its words."""
+    return [(text, set(normalize(text).split())) for text in SENTENCE_END.split(context)]
 
 
 def score_files(dataset: str | Path, predictions: str | Path) -> tuple[dict[str, float], int]:
