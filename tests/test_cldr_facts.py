@@ -39,10 +39,11 @@ def test_each_context_is_drawn_from_the_facts_of_its_split(corpus):
             assert any(name in row["question"] and name in row["context"] for name in names)
 
 
-def test_most_questions_have_a_rival_of_the_same_kind(corpus):
+def test_most_questions_have_a_rival_of_the_same_kind():
     """So that the kind of fact alone does not find the answer; here for those questions whose answers are dates."""
-    asked = [row for row in corpus["train"] if "currency" in row["question"] and "ince" in row["question"]]
-    statements = [row["context"].count("Its money came to") + row["context"].count("Since ") for row in asked]
+    many = load(Options(train=200, validation=1, test=1, territories=6))["train"]
+    asked = [row for row in many if "introduced" in row["question"]]
+    statements = [row["context"].count("introduced") for row in asked]
     assert len(asked) > 5 and np.mean([count > 1 for count in statements]) > 0.6
 
 
@@ -60,8 +61,8 @@ def test_unanswerable_questions_have_no_answer_in_their_context():
     assert 60 < len(empty) < 140
     for row in empty:
         subject = row["question"].removeprefix("What is the code of ").removesuffix("?")
-        assert f"For short, {subject} is" not in row["context"]
-        assert f"stand for {subject}." not in row["context"]
+        assert f"The code of {subject} is" not in row["context"]
+        assert f"is the code of {subject}." not in row["context"]
 
 
 def test_facts_are_those_that_unicode_records():

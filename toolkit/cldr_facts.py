@@ -37,36 +37,36 @@ LANGUAGES = (
 #: Kind of fact -> how a context states it, and how a question asks for it.
 PHRASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "currency": (
-        ("In {subject} one pays with the {answer}.", "The {answer} is the money of {subject}."),
+        ("The currency of {subject} is {answer}.", "{answer} is the currency of {subject}."),
         ("What is the currency of {subject}?", "Which currency does {subject} have?"),
     ),
     "since": (
-        ("Its money came to {subject} on {answer}.", "Since {answer} the money of {subject} is the same."),
-        ("When was the currency of {subject} introduced?", "Since when does {subject} have its currency?"),
+        ("The money of {subject} was introduced on {answer}.", "On {answer} the money of {subject} was introduced."),
+        ("When was the money of {subject} introduced?", "On which day was the money of {subject} introduced?"),
     ),
     "former": (
-        ("In the past {subject} used the {answer}.", "The {answer} is no longer used in {subject}."),
-        ("What was the former currency of {subject}?", "Which currency did {subject} have before?"),
+        ("The former money of {subject} is {answer}.", "{answer} is the former money of {subject}."),
+        ("What is the former money of {subject}?", "Which former money did {subject} have?"),
     ),
     "language": (
-        ("Most people of {subject} speak {answer}.", "In {subject}, {answer} is heard most."),
-        ("What is the main language of {subject}?", "Which language is the first in {subject}?"),
+        ("The main language of {subject} is {answer}.", "{answer} is the main language of {subject}."),
+        ("What is the main language of {subject}?", "Which main language does {subject} have?"),
     ),
     "second_language": (
-        ("Some people of {subject} speak {answer}.", "Many in {subject} know {answer} too."),
-        ("What is the second language of {subject}?", "Which language comes second in {subject}?"),
+        ("The second language of {subject} is {answer}.", "{answer} is the second language of {subject}."),
+        ("What is the second language of {subject}?", "Which second language does {subject} have?"),
     ),
     "zone": (
-        ("Clocks in {subject} go as in {answer}.", "{subject} sets its clocks by {answer}."),
-        ("What is the time zone of {subject}?", "Which city gives {subject} its time?"),
+        ("The time zone of {subject} is {answer}.", "{answer} is the time zone of {subject}."),
+        ("What is the time zone of {subject}?", "Which time zone does {subject} have?"),
     ),
     "code": (
-        ("For short, {subject} is {answer}.", "The letters {answer} stand for {subject}."),
+        ("The code of {subject} is {answer}.", "{answer} is the code of {subject}."),
         ("What is the code of {subject}?", "Which code does {subject} have?"),
     ),
     "english": (
-        ("In English, {subject} is {answer}.", "{answer} is the English name of {subject}."),
-        ("What is {subject} called in English?", "What is the English name of {subject}?"),
+        ("The English name of {subject} is {answer}.", "{answer} is the English name of {subject}."),
+        ("What is the English name of {subject}?", "Which English name does {subject} have?"),
     ),
 }
 
@@ -86,7 +86,7 @@ class Options(BaseModel):
     Attributes:
         train, validation, test: how many questions a split holds.
         min_facts, max_facts: a context has so many sentences, drawn evenly between the two.
-        territories: a context is about so many of them.
+        territories: a context is about at most so many of them, drawn evenly from 1 on.
         unanswerable: the share of questions whose answer is left out of the context; they have no answer.
         seed: draws the contexts and questions; which territories a split may use does not depend on it.
     """
@@ -145,7 +145,8 @@ def example(
     random = generator(options.seed, "facts", split, index)
     there = known[str(random.choice(sorted(known)))]
     subjects = sorted(there)
-    about = [subjects[place] for place in random.choice(len(subjects), options.territories, replace=False)]
+    several = int(random.integers(1, options.territories + 1))
+    about = [subjects[place] for place in random.choice(len(subjects), several, replace=False)]
     facts = [(subject, kind) for subject in about for kind in there[subject]]
     count = int(random.integers(min(options.min_facts, options.max_facts), options.max_facts + 1))
     asked = facts[random.integers(len(there[about[0]]))]
