@@ -115,7 +115,7 @@ def qa_run(tmp_path_factory) -> Path:
 
 def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(qa_run):
     results = json.loads((qa_run / "metrics.json").read_text())
-    assert results["validation"]["f1"] > 50
+    assert results["validation"]["f1"] > 50 > results["baseline"]["validation"]["f1"]
     scores, missing = squad.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
     assert missing == 0
     assert scores == {key: results["validation"][key] for key in ("exact_match", "f1")}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from toolkit import squad
+from toolkit import cli, squad
 from toolkit.errors import UserError
 
 CONTEXT = "Helsinki is the capital of Finland. Its currency is the euro."
@@ -206,3 +206,14 @@ def test_the_baseline_says_something_whatever_it_is_asked():
     assert squad.guess("", "only small words") == "only small words"
     assert squad.guess("Who?", "Who?") == "Who?"
     assert squad.guess("?", "") == ""
+
+
+def test_the_command_line_prints_the_two_numbers_and_nothing_else(tmp_path, capsys):
+    (tmp_path / "data.json").write_text(json.dumps([ROW, {**ROW, "id": "q2"}]))
+    (tmp_path / "found.json").write_text('{"q1": "helsinki"}')
+    with pytest.raises(SystemExit) as left:
+        cli.main(["evaluate", "--squad", str(tmp_path / "data.json"), str(tmp_path / "found.json")])
+    output = capsys.readouterr()
+    assert left.value.code == 0
+    assert output.out == '{"exact_match": 50.0, "f1": 50.0}\n'
+    assert output.err == "note: 1 questions have no prediction and count as wrong\n"

@@ -44,7 +44,7 @@ class Prepared:
         notes: what the user should know about the data, a line each.
         offsets: whether the task uses the characters that a token stands for, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
-        baseline: split -> metric -> what knowing nothing but frequencies reaches, to compare with.
+        baseline: split -> metric -> what is reached without a model (from frequencies, say), to compare with.
     """
 
     train: Any

@@ -203,13 +203,15 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
     windows = {name: _windows(recipe, tokenizer, _examples(rows), name) for name, rows in splits.items()}
     sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
     count = sum(len(rows) for rows in windows.values())
+    baseline = {name: _baseline(rows) for name, rows in windows.items() if name != "train"}
     return Prepared(
         train=windows["train"],
         validation=windows["validation"],
         test=windows.get("test"),
         summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
         offsets=True,
-        notes=[*(note for name, rows in windows.items() for note in _notes(name, rows)), _baseline(windows)],
+        notes=[note for name, rows in windows.items() for note in _notes(name, rows)],
+        baseline=baseline,
     )
 
 
@@ -254,15 +256,12 @@ def _notes(name: str, windows: Windows) -> list[str]:
     return notes
 
 
-def _baseline(windows: dict[str, Windows]) -> str:
-    """What anyone gets without a model, for the numbers that follow to be compared with."""
+def _baseline(windows: Windows) -> dict[str, float]:
+    """What the longest name in the sentence that is most like the question scores (:func:`toolkit.squad.guess`)."""
     from toolkit import squad
 
-    split = "test" if "test" in windows else "validation"
-    examples = windows[split].examples
-    scores = squad.score(examples, {item.id: squad.guess(item.question, item.context) for item in examples})
-    numbers = ", ".join(f"{name} {value:.1f}" for name, value in scores.items())
-    return f"without a model, the longest name in the likeliest sentence scores on {split}: {numbers}"
+    found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
+    return squad.score(windows.examples, found) if windows.examples else {}
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
