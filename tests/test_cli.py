@@ -55,6 +55,7 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert run("recipe", "check", "recipes/ctrl_lm.yaml") == (0, "recipes/ctrl_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_cls.yaml") == (0, "recipes/reformer_cls.yaml: ok\n", "")
+    assert run("recipe", "check", "recipes/reformer_qa.yaml") == (0, "recipes/reformer_qa.yaml: ok\n", "")
     status, out, _ = run("recipe", "check", "recipes/reformer_cls_enwik8.yaml")
     assert status == 0 and out.endswith("recipes/reformer_cls_enwik8.yaml: ok\n")
 
@@ -62,7 +63,7 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
 @pytest.mark.shared_data
 def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    for name in ("reformer_cls_movie_reviews", "ctrl_lm_domains", "ctrl_lm_salesforce"):
+    for name in ("reformer_cls_movie_reviews", "ctrl_lm_domains", "ctrl_lm_salesforce", "reformer_qa_squad"):
         assert run("recipe", "check", f"recipes/{name}.yaml")[0] == 0
 
 
@@ -84,6 +85,9 @@ def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_
             "data.options.trian: unknown option",
         ),
         (["evaluate", "runs/nowhere"], "runs/nowhere: is not a run folder"),
+        (["evaluate"], "evaluate what? Name a run folder, or --squad DATASET.json PREDICTIONS.json"),
+        (["evaluate", "--squad", "recipes/nothing.json", "x.json"], "recipes/nothing.json: no such file"),
+        (["evaluate", "--squad", "setup.cfg", "x.json"], "setup.cfg: is not JSON"),
         (["predict", "runs/nowhere", "--text", "a"], "runs/nowhere: is not a run folder"),
         (["generate", "runs/nowhere"], "runs/nowhere: is not a run folder"),
         (["recipe", "check", "recipes/ctrl_lm.yaml", "data.options.chapters=[Poems]"], "Poems given; the chapters are"),

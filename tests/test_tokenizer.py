@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, load_tokenizer, train_sentencepiece
 
@@ -167,6 +168,66 @@ def test_offsets_name_the_characters_a_token_stands_for(trained):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert [text[start:end] for start, end in spans].count("</s>") == 1
     assert "".join(text[start:end] for start, end in spans) == "Hellowörld</s>日本"
+
+
+def test_offsets_stay_exact_where_normalisation_changes_the_length(trained):
+    """NFKC makes two letters of a ligature, one of a letter and its accent, one space of many: what stands behind them
+    must not shift. A sentence's words are found again by their tokens, whatever stands before them."""
+    text = "The ﬁrst  ½ e\u0301t\u0301 \u200b\u3000ｆｕｌｌ １２ \u212b…  ㎏ x\u0323\u0301 parser, it said: argument."
+    for tokenizer in (ByteTokenizer(), load_tokenizer(trained)):
+        _, spans = tokenizer.encode_with_offsets(text)
+        for word in ("The", "ﬁrst", "e\u0301t\u0301", "ｆｕｌｌ", "parser", "said", "argument"):
+            start, end = text.index(word), text.index(word) + len(word)
+            tokens = [span for span in spans if span[0] < end and span[1] > start]
+            assert text[tokens[0][0] : tokens[-1][1]] == word
+        assert [start for start, _ in spans] == sorted(start for start, _ in spans)
+
+
+def test_offsets_are_those_that_sentencepiece_gives_itself(trained, sentences):
+    """In bytes, with the space in front; special tokens are cut out before SentencePiece sees the text."""
+    model = load_tokenizer(trained)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model.model)
+    for text in [*(text for text in ADVERSARIAL if "</s>" not in text and "<unk>" not in text), *sentences[:300]]:
+        theirs = pieces.encode(text, out_type="proto").pieces
+        ids, spans = model.encode_with_offsets(text)
+        assert ids == pieces.piece_to_id([piece.piece for piece in theirs])
+        for piece, (start, end) in zip(theirs, spans, strict=True):
+            surface = text.encode()[piece.begin : piece.end].decode()
+            assert surface.endswith(text[start:end]) and len(text[:end].encode()) == piece.end
+            assert not pieces.normalize(surface.removesuffix(text[start:end])).strip(" \u2581")
+
+
+OFFSETS = """
+import json, sys
+from transformers import ReformerTokenizer
+from transformers.convert_slow_tokenizer import convert_slow_tokenizer
+job = json.load(open(sys.argv[1]))
+theirs = convert_slow_tokenizer(ReformerTokenizer(job["model"]))
+found = [theirs.encode(text) for text in job["texts"]]
+print(json.dumps([[row.ids, row.offsets] for row in found]))
+"""
+
+
+@pytest.mark.shared_data
+def test_offsets_are_those_of_the_reference_s_fast_tokenizer_on_real_text(shared_data, tmp_path):
+    """The slow one, which is the port's model, has none. The fast one counts the space in front of a word as part of
+    it, and gives the space that it puts in front of a text the first character's place; apart from that they agree."""
+    model = shared_data / "reformer-tokenizer" / "spiece.model"
+    articles = json.loads((shared_data / "squad" / "dev-v1.1.json").read_text())["data"][::4]
+    texts = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+    (tmp_path / "job.json").write_text(json.dumps({"model": str(model), "texts": texts}))
+    command = [sys.executable, "-c", OFFSETS, str(tmp_path / "job.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    ours = ReformerTokenizer.from_file(model)
+    for text, (ids, offsets) in zip(texts, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        mine, spans = ours.encode_with_offsets(text)
+        assert mine == ids
+        for index, ((start, end), theirs) in enumerate(zip(spans, offsets, strict=True)):
+            if index or ours.decode([mine[0]]):
+                assert text[slice(*theirs)].lstrip() == text[start:end] and theirs[1] == end
 
 
 def test_truncation_and_padding_do_what_they_say(trained):

@@ -126,7 +126,7 @@ def _results(results: dict[str, Any]) -> str:
         for split, numbers in results.get("baseline", {}).items()
         for name, value in numbers.items()
     ]
-    baseline = f" Knowing nothing but frequencies gives {', '.join(known)}." if known else ""
+    baseline = f" Without a model, the baseline reaches {', '.join(known)}." if known else ""
     return (
         "\n".join(lines)
         + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.{baseline}\n"

@@ -101,10 +101,21 @@ def parity(**options: Any) -> int:
 
 
 @toolkit.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
-def evaluate(run: Path, split: str) -> None:
-    """Measure the best model of the run folder RUN."""
+@click.option(
+    "--squad",
+    type=(click.Path(path_type=Path), click.Path(path_type=Path)),
+    metavar="DATASET PREDICTIONS",
+    help="In place of RUN: score a predictions file against a data set, both in SQuAD's format.",
+)
+def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> None:
+    """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
+    if (run is None) == (squad is None):
+        raise UserError("evaluate what? Name a run folder, or --squad DATASET.json PREDICTIONS.json")
+    if squad is not None:
+        _evaluate_squad(*squad)
+        return
     from rich.console import Console
 
     from toolkit.predict import evaluate as measure
@@ -115,13 +126,16 @@ def evaluate(run: Path, split: str) -> None:
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--text", "texts", multiple=True, help="A text to classify; may be given several times.")
-def predict(run: Path, texts: tuple[str, ...]) -> None:
+@click.option("--question", help="A question, with --context.")
+@click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
+def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None) -> None:
     """Ask the best model of RUN."""
     from rich.console import Console
 
     from toolkit.predict import predict as ask
 
-    ask(_run_folder(run), Console(), texts=list(texts))
+    text = None if context is None else _read_text(context)
+    ask(_run_folder(run), Console(), texts=list(texts), question=question, context=text)
 
 
 @toolkit.command()
@@ -179,6 +193,27 @@ def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     from toolkit.recipe import load_recipe
 
     click.echo(load_recipe(path, overrides).to_yaml(), nl=False)
+
+
+def _evaluate_squad(dataset: Path, predictions: Path) -> None:
+    """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
+    import json
+
+    from toolkit.squad import score_files
+
+    scores, missing = score_files(dataset, predictions)
+    if missing:
+        click.echo(f"note: {missing} questions have no prediction and count as wrong", err=True)
+    click.echo(json.dumps(scores))
+
+
+def _read_text(path: str) -> str:
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "is not UTF-8 text"
+        raise UserError(f"--context {path}: {reason}") from None
 
 
 def _run_folder(run: Path) -> Path:

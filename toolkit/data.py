@@ -158,11 +158,14 @@ def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             datasets.enable_progress_bars()
 
 
-def load_stored(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
+def load_stored(
+    recipe: Recipe, corpora: Mapping[str, str], read_file: Callable[[Recipe, str, Path], Dataset] | None = None
+) -> DatasetDict:
     """The splits as they are stored, empty ones refused.
 
     Args:
         corpora: name of a built-in data set -> the module that has its ``Options`` and ``load``.
+        read_file: (recipe, split, path) -> rows, for a task whose files have a layout of their own.
 
     Raises:
         UserError: at the line of the key that is to be changed.
@@ -173,7 +176,7 @@ def load_stored(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
     if name in corpora:
         splits = _built_in(recipe, importlib.import_module(corpora[name]))
     elif name in FILE_KINDS:
-        splits = _from_files(recipe)
+        splits = _from_files(recipe, read_file or _read_file)
     else:
         splits = _from_hub(recipe)
     for split, rows in splits.items():
@@ -201,7 +204,7 @@ def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
         raise recipe.error(f"data.options.{corpus.CHECKED_OPTION}", str(problem)) from None
 
 
-def _from_files(recipe: Recipe) -> DatasetDict:
+def _from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
     """A file per split; each is read on its own, so that an error is at its line."""
     splits = DatasetDict()
     for split in SPLITS:
@@ -211,7 +214,7 @@ def _from_files(recipe: Recipe) -> DatasetDict:
         path = recipe.resolve(written)
         if not path.is_file():
             raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
-        splits[split] = _read_file(recipe, split, path)
+        splits[split] = read_file(recipe, split, path)
     return splits
 
 

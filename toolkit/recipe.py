@@ -27,7 +27,17 @@ FILE_KINDS = ("json", "csv", "text")
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be left away.
 TASK_KEYS: dict[str, dict[str, Any]] = {
     "classification": {"data.label": "label", "train.save_best": "accuracy"},
-    "question_answering": {"train.save_best": "f1"},
+    "question_answering": {
+        "data.id": "id",
+        "data.question": "question",
+        "data.context": "context",
+        "data.answers": "answers",
+        "data.document": None,
+        "data.stride": 128,
+        "data.max_answer_length": 64,
+        "data.no_answer_threshold": None,
+        "train.save_best": "f1",
+    },
     "language_modeling": {
         "data.sources": None,
         "data.control": None,
@@ -99,6 +109,14 @@ class Data(Section):
     text: str = "text"
     label: str | None = None
     control: str | None = None
+    id: str | None = None
+    question: str | None = None
+    context: str | None = None
+    answers: str | None = None
+    document: str | None = None
+    stride: Annotated[int, Field(ge=0)] | None = None
+    max_answer_length: Positive | None = None
+    no_answer_threshold: float | None = None
     max_length: Positive
     validation_fraction: Fraction | None = None
     test_fraction: Fraction | None = None

@@ -289,7 +289,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
 
 
 def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any]:
-    texts = {"texts": job.texts, "max_length": recipe.data.max_length}
+    texts = {"texts": job.texts, "max_length": recipe.data.max_length, "offsets": job.prepared.offsets}
     job.tokenizer.save(scratch)
     if (scratch / "spiece.model").exists():
         return {"kind": "sentencepiece", "path": str(scratch / "spiece.model"), **texts}

@@ -310,7 +310,7 @@ class Finetuner(Trainer):
         with paddle.no_grad():
             with self.autocast_smart_context_manager():
                 output = model(**inputs)
-            kept = self.task.outputs(output, inputs)
+            kept = self.task.outputs(output, inputs, self.evaluated)
         return output.loss.mean().detach(), kept, kept[-1]  # it computes metrics only where there are "labels"
 
     def _metrics(self, output: Any) -> dict[str, float]:

@@ -86,6 +86,7 @@ class ReformerTokenizer(Tokenizer):
             if self._pieces.id_to_piece(index) != token:
                 raise ValueError(f"the special token {token!r} is not one of the model's {self.vocab_size} pieces")
         longest_first = sorted(self._special, key=len, reverse=True)
+        self._blanks: dict[str, bool] = {}
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -112,9 +113,31 @@ class ReformerTokenizer(Tokenizer):
             elif part:
                 found = self._pieces.encode(part, out_type="proto").pieces
                 ids += self._pieces.piece_to_id([piece.piece for piece in found])
-                spans += _character_spans(part, [(piece.begin, piece.end) for piece in found], start)
+                spans += self._character_spans(part, [(piece.begin, piece.end) for piece in found], start)
             start += len(part)
         return ids, spans
+
+    def _character_spans(self, part: str, byte_spans: Sequence[Span], start: int) -> list[Span]:
+        """Spans in bytes of one part as spans in characters of the text it starts at, without the space in front."""
+        position = np.zeros(len(part.encode()) + 1, dtype=np.int64)
+        width = [len(character.encode()) for character in part]
+        position[np.cumsum(width)] = 1
+        position = np.cumsum(position).tolist()  # the number of characters that end at or before this byte
+        spans = []
+        for begin, end in byte_spans:
+            first, last = position[begin], position[end]
+            while first < last and self._blank(part[first]):
+                first += 1
+            spans.append((start + first, start + last))
+        return spans
+
+    def _blank(self, character: str) -> bool:
+        """Whether normalisation makes a space of a character, or nothing: zero-width ones, for example."""
+        if character.isascii():
+            return character.isspace()
+        if character not in self._blanks:
+            self._blanks[character] = not self._pieces.normalize(character).strip(" \u2581")
+        return self._blanks[character]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids, stripped; the special tokens written out, or left away.
@@ -209,21 +232,6 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
 def _representable(text: str) -> str:
     """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-def _character_spans(part: str, byte_spans: Sequence[Span], start: int) -> list[Span]:
-    """Spans in bytes of one part as spans in characters of the text it starts at, without white space in front."""
-    position = np.zeros(len(part.encode()) + 1, dtype=np.int64)
-    width = [len(character.encode()) for character in part]
-    position[np.cumsum(width)] = 1
-    position = np.cumsum(position)  # the number of characters that end at or before this byte
-    spans = []
-    for begin, end in byte_spans:
-        first, last = int(position[begin]), int(position[end])
-        while first < last and part[first].isspace():
-            first += 1
-        spans.append((start + first, start + last))
-    return spans
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

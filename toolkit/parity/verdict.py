@@ -289,18 +289,28 @@ def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict)
 
 
 def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: Verdict) -> None:
-    """Verdict 5: ids, padding on either side, attention mask and decoded text are equal, text for text."""
+    """Verdict 5: ids, padding on either side, attention mask, decoded text and, where the task uses them, offsets are
+    equal, text for text."""
     refused = 0
     for index, (reference, port) in enumerate(zip(theirs or [], ours or [], strict=True)):
         if "error" in reference:
             refused += 1
             continue
         for key in reference:
-            if reference[key] != port[key]:
-                message = f"{key} differ: {_shorten(port[key])}, the reference gives {_shorten(reference[key])}"
+            if reference[key] != port.get(key):
+                place, got, wanted = _first_difference(port.get(key), reference[key])
+                message = f"{key} differ{place}: {_shorten(got)}, the reference gives {_shorten(wanted)}"
                 verdict.findings.append(Finding("tokenizer", f"text {index}", message))
     if refused:
         verdict.notes.append(f"tokenizer: the reference cannot encode {refused} of the texts; they were not compared")
+
+
+def _first_difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:
+    """Of two equally long lists of lists, such as offsets, where they first differ, and the two entries there."""
+    if isinstance(ours, list) and ours and isinstance(ours[0], list) and len(ours) == len(theirs):
+        place = next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        return f" at {place}", ours[place], theirs[place]
+    return "", ours, theirs
 
 
 def _shorten(value: Any) -> str:

@@ -15,7 +15,7 @@ A task module has these names. Its top imports nothing heavy: a recipe is checke
     prepare(recipe, tokenizer, splits)  a :class:`Prepared`
     collate(rows)            examples -> a batch of int64 arrays, all of them inputs of the model
     counted(batch)           how many terms the mean loss of a batch is a mean of
-    outputs(output, batch)   of a model's output, what evaluation keeps: tensors [B, ...], small
+    outputs(output, batch, dataset)     of a model's output, what evaluation keeps: tensors [B, ...], small
     compute_metrics(outputs, dataset)   those, over all examples in order, as arrays -> name -> number
     leave(run, trainer, prepared, console)  write what else belongs into a finished run's folder (``run.folder``)
     predict(run, console, **given)      what ``toolkit predict`` prints
@@ -42,8 +42,9 @@ class Prepared:
         summary: what they are, in a few words.
         label_names: a label's id is its place in this list; None for a task without labels.
         notes: what the user should know about the data, a line each.
+        offsets: whether the task uses the characters that a token stands for, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
-        baseline: split -> metric -> what knowing nothing but frequencies reaches, to compare with.
+        baseline: split -> metric -> what is reached without a model (from frequencies, say), to compare with.
     """
 
     train: Any
@@ -52,6 +53,7 @@ class Prepared:
     summary: str
     label_names: list[str] | None = None
     notes: Sequence[str] = ()
+    offsets: bool = False
     truncated: dict[str, int] = field(default_factory=dict)
     baseline: dict[str, dict[str, float]] = field(default_factory=dict)
 

@@ -98,7 +98,7 @@ def counted(batch: dict[str, Any]) -> int:
     return int((batch["labels"] != metrics.IGNORED_LABEL).sum())
 
 
-def outputs(output: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
+def outputs(output: Any, batch: dict[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Logits [B, L] and labels [B]."""
     return output.logits, batch["labels"]
 

@@ -222,7 +222,7 @@ def counted(batch: dict[str, Any]) -> int:
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
 
 
-def outputs(output: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
+def outputs(output: Any, batch: dict[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
     import paddle
 

@@ -15,6 +15,9 @@ def tokens(spec: dict) -> list[dict]:
         for side in ("right", "left"):
             padded = tokenizer([text], max_length=spec["max_length"], padding="max_length", padding_side=side)
             result[side] = [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
+        if spec.get("offsets"):
+            spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
+            result["offsets"] = [[index, *span] for index, span in spans]
         results.append(result)
     return results
 

@@ -6,12 +6,13 @@ import transformers
 
 
 def tokens(spec: dict) -> list[dict]:
-    """What the reference's tokenizer makes of every text of the job: ids, mask (padded on either side), decoded text.
+    """What the reference's tokenizer makes of every text of the job: ids, mask (padded on either side), decoded text;
+    and offsets where the job asks for them.
 
     A text with a lone surrogate, which the reference cannot encode, gives ``{"error": ...}``; any other must not fail.
     """
     tokenizer = _TOKENIZERS[spec["kind"]](spec["path"])
-    return [_tokens_of(tokenizer, text, spec["max_length"]) for text in spec["texts"]]
+    return [_tokens_of(tokenizer, text, spec["max_length"], spec.get("offsets", False)) for text in spec["texts"]]
 
 
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
@@ -19,7 +20,7 @@ def _ctrl(folder: str) -> transformers.CTRLTokenizer:
     return transformers.CTRLTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt", pad_token="<unk>")
 
 
-def _tokens_of(tokenizer, text: str, max_length: int) -> dict:
+def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> dict:
     try:
         ids = list(tokenizer([text])["input_ids"][0])
         result = {"ids": ids, "decoded": tokenizer.decode(ids)}
@@ -28,11 +29,33 @@ def _tokens_of(tokenizer, text: str, max_length: int) -> dict:
             # As a batch of one: the reference leaves a lone empty text unpadded.
             padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
             result[side] = [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
-        return result
+        return {**result, "offsets": _offsets(tokenizer, text)} if offsets else result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
         if not any("\ud800" <= character <= "\udfff" for character in text):
             raise
         return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _offsets(tokenizer, text: str) -> list[list[int]]:
+    """Each token's id and its characters, first and past the last.
+
+    The reference's slow tokenizers give none. Those of SentencePiece are its own: in bytes of the part of the text
+    between two special tokens, with the blanks in front of a word, which here belong to no token.
+    """
+    if isinstance(tokenizer, ByteReference):
+        return [[byte + 2, place, place + 1] for place, character in enumerate(text) for byte in character.encode()]
+    found, start = [], 0
+    for part in tokenizer.tokens_trie.split(text):
+        if part in tokenizer.added_tokens_encoder:
+            found.append([tokenizer.convert_tokens_to_ids(part), start, start + len(part)])
+        else:
+            for piece in tokenizer.sp_model.encode(part, out_type="proto").pieces:
+                first, past = (len(part.encode()[:place].decode()) for place in (piece.begin, piece.end))
+                while first < past and not tokenizer.sp_model.normalize(part[first]).strip(" \u2581"):
+                    first += 1
+                found.append([tokenizer.convert_tokens_to_ids(piece.piece), start + first, start + past])
+        start += len(part)
+    return found
 
 
 class ByteReference:

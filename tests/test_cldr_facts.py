@@ -1,0 +1,80 @@
+"""The built-in question answering corpus: exact spans, repeatable, and nothing is spoken of in two splits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit import cldr_facts
+from toolkit.cldr_facts import SPLITS, Options, facts_by_split, load
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return load(Options(train=200, validation=40, test=40))
+
+
+def test_every_answer_stands_where_it_says_and_only_one_sentence_answers(corpus):
+    for split in SPLITS:
+        for row in corpus[split]:
+            (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
+            assert row["context"][start : start + len(text)] == text
+    assert len({row["id"] for split in SPLITS for row in corpus[split]}) == 280
+
+
+def test_no_territory_is_spoken_of_in_two_splits_in_any_language():
+    """By its code, which is a fact about it in every language."""
+    codes = {
+        split: {facts["code"] for subjects in languages.values() for facts in subjects.values()}
+        for split, languages in facts_by_split().items()
+    }
+    assert all(len(codes[split]) > 30 for split in SPLITS)
+    assert not any(codes[split] & codes[other] for split in SPLITS for other in SPLITS if other != split)
+
+
+def test_each_context_is_drawn_from_the_facts_of_its_split(corpus):
+    for split, languages in facts_by_split().items():
+        names = {name for subjects in languages.values() for name in subjects}
+        for row in corpus[split]:
+            assert any(name in row["question"] and name in row["context"] for name in names)
+
+
+def test_most_questions_have_a_rival_of_the_same_kind():
+    """So that the kind of fact alone does not find the answer; here for those questions whose answers are dates."""
+    many = load(Options(train=200, validation=1, test=1, territories=6))["train"]
+    asked = [row for row in many if "introduced" in row["question"]]
+    statements = [row["context"].count("introduced") for row in asked]
+    assert len(asked) > 5 and np.mean([count > 1 for count in statements]) > 0.6
+
+
+def test_the_same_options_give_the_same_questions_and_another_seed_others(corpus):
+    again = load(Options(train=200, validation=40, test=40))
+    other = load(Options(train=200, validation=40, test=40, seed=1))
+    assert again["train"][:] == corpus["train"][:]
+    assert other["train"]["question"][:] != corpus["train"]["question"][:]
+    assert load(Options(train=10, validation=2, test=2))["train"][:] == corpus["train"][:10]
+
+
+def test_unanswerable_questions_have_no_answer_in_their_context():
+    rows = load(Options(train=200, validation=2, test=2, unanswerable=0.5))["train"]
+    empty = [row for row in rows if not row["answers"]["text"]]
+    assert 60 < len(empty) < 140
+    for row in empty:
+        subject = row["question"].removeprefix("What is the code of ").removesuffix("?")
+        assert f"The code of {subject} is" not in row["context"]
+        assert f"is the code of {subject}." not in row["context"]
+
+
+def test_facts_are_those_that_unicode_records():
+    known = {language: subjects for split in facts_by_split().values() for language, subjects in split.items()}
+    by_code = {
+        (language, facts["code"]): (name, facts)
+        for languages in facts_by_split().values()
+        for language, subjects in languages.items()
+        for name, facts in subjects.items()
+    }
+    assert len(known) == len(cldr_facts.LANGUAGES)
+    name, facts = by_code["de", "FI"]
+    assert name == "Finnland" and facts["english"] == "Finland"
+    assert (facts["currency"], facts["former"], facts["since"]) == ("Euro", "Finnische Mark", "1. Januar 1999")
+    assert facts["language"] == "Finnisch"

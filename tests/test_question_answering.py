@@ -1,0 +1,295 @@
+"""`toolkit finetune`, `evaluate` and `predict` for question answering, on the real port with a run of a few seconds."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from toolkit import cli, runtime, squad
+from toolkit.errors import UserError
+from toolkit.quiet import silence_startup
+from toolkit.recipe import load_recipe
+
+silence_startup()
+runtime.configure("cpu")
+
+from toolkit.data import check_data  # noqa: E402
+from toolkit.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.tasks import question_answering  # noqa: E402
+from toolkit.train import assemble, finetune, gate_request  # noqa: E402
+
+RECIPE = {
+    "task": "question_answering",
+    "model": {
+        "config": {
+            "attn_layers": ["local", "lsh"],
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "attention_head_size": 16,
+            "feed_forward_size": 32,
+            "local_attn_chunk_length": 16,
+            "local_num_chunks_after": 1,
+            "lsh_attn_chunk_length": 16,
+            "num_buckets": 4,
+            "axial_pos_shape": [8, 8],
+            "axial_pos_embds_dim": [8, 24],
+            "axial_norm_std": 0.02,
+            "initializer_range": 0.1,
+            "hidden_dropout_prob": 0.0,
+            "local_attention_probs_dropout_prob": 0.0,
+        }
+    },
+    "data": {
+        "dataset": "json",
+        "files": {"train": "train.json", "validation": "validation.jsonl"},
+        "max_length": 64,
+        "stride": 16,
+        "max_answer_length": 12,
+    },
+    "train": {
+        "max_steps": 100,
+        "batch_size": 8,
+        "learning_rate": 1e-2,
+        "warmup_ratio": 0.1,
+        "eval_steps": 50,
+        "eval_batch_size": 16,
+    },
+}
+
+
+def rows(split: str, count: int) -> list[dict]:
+    """The answer is the number in a sea of letters: what a model learns in a minute. Longer than a window."""
+    draw = np.random.default_rng(len(split))
+    found = []
+    for index in range(count):
+        words = ["".join(draw.choice(list("abcde"), 4)) + str(draw.choice(list("abc."))) for _ in range(14)]
+        place = int(draw.integers(14))
+        words[place] = str(draw.integers(10))
+        start = len(" ".join(words[:place])) + (place > 0)
+        answers = {"text": [words[place]], "answer_start": [start]}
+        found.append(
+            {"id": f"{split}{index}", "context": " ".join(words), "question": "Which number?", "answers": answers}
+        )
+    return found
+
+
+def nested(flat: list[dict]) -> dict:
+    """The rows as SQuAD publishes them."""
+    paragraphs = []
+    for row in flat:
+        answers = [{"text": text, "answer_start": start} for text, start in zip(*row["answers"].values(), strict=True)]
+        asked = {"id": row["id"], "question": row["question"], "answers": answers}
+        paragraphs.append({"context": row["context"], "qas": [asked]})
+    return {"version": "1.1", "data": [{"title": "numbers", "paragraphs": paragraphs}]}
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def write_recipe(folder: Path, **changes) -> Path:
+    """A recipe beside its data: SQuAD's own layout to train on, flat rows to validate on."""
+    values = json.loads(json.dumps(RECIPE))
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        values[section] = {**values[section], name: value}
+    values["train"].setdefault("output_dir", str(folder / "run"))
+    (folder / "train.json").write_text(json.dumps(nested(rows("train", 160))))
+    (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows("validation", 24)))
+    (folder / "x.yaml").write_text(yaml.safe_dump(values))
+    return folder / "x.yaml"
+
+
+@pytest.fixture(scope="session")
+def qa_run(tmp_path_factory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("qa")
+    return finetune(load_recipe(write_recipe(folder)), "the gate has tests of its own", console())
+
+
+def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(qa_run):
+    results = json.loads((qa_run / "metrics.json").read_text())
+    assert results["validation"]["f1"] > 50 > results["baseline"]["validation"]["f1"]
+    scores, missing = squad.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
+    assert missing == 0
+    assert scores == {key: results["validation"][key] for key in ("exact_match", "f1")}
+    ranked = json.loads((qa_run / "nbest.json").read_text())
+    answers = json.loads((qa_run / "predictions.json").read_text())
+    for name, best in ranked.items():
+        assert best[0]["text"] == answers[name]
+        assert sum(item["probability"] for item in best) == pytest.approx(1, abs=1e-4)
+    assert "AutoModelForQuestionAnswering" in (qa_run / "README.md").read_text()
+
+
+def test_evaluating_a_run_gives_the_numbers_of_its_training(qa_run):
+    found = evaluate(qa_run, console(), "validation")
+    assert found == json.loads((qa_run / "metrics.json").read_text())["validation"]
+
+
+def test_the_command_line_prints_the_answer_its_score_and_its_sentence(qa_run, tmp_path, capsys):
+    sentence = "abcde bcdea 4 abcd."
+    (tmp_path / "text.txt").write_text(f"abcde bcde. {sentence} deabc cdea. " + "edcba abce. " * 20)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["predict", str(qa_run), "--question", "Which number?", "--context", str(tmp_path / "text.txt")])
+    out = capsys.readouterr().out.splitlines()
+    assert left.value.code == 0
+    assert out[0] == "4"
+    assert out[1].startswith("score ") and "probability" in out[1]
+    assert out[2] == sentence
+
+
+def test_predictions_need_a_question_and_a_context(qa_run):
+    with pytest.raises(UserError, match=r"needs context: toolkit predict .* --question .* --context FILE"):
+        predict(qa_run, console(), question="who?")
+    with pytest.raises(UserError, match="takes no texts"):
+        predict(qa_run, console(), texts=["a"], question="who?", context="a b")
+    with pytest.raises(UserError, match="the question or the context is empty"):
+        predict(qa_run, console(), question="who?", context=" \n")
+
+
+def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
+    run = load_run(qa_run)
+    filler = " ".join(row["context"].translate(str.maketrans("0123456789", "abcdeabcde")) for row in rows("x", 4))
+    found = [question_answering.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
+    assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
+
+
+def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
+    recipe = load_recipe(write_recipe(tmp_path))
+    request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)
+    assert request.head == "question_answering"
+    assert set(request.batch) == {"input_ids", "attention_mask", "start_positions", "end_positions"}
+    assert request.tokenizer["offsets"] is True and "Which number?" in request.tokenizer["texts"]
+
+
+def test_both_layouts_and_other_column_names_give_the_same_windows(tmp_path):
+    recipe = load_recipe(write_recipe(tmp_path))
+    first = assemble(recipe).prepared.train
+    renamed = [
+        {"key": row["id"], "text": row["context"], "ask": row["question"], "found": row["answers"]}
+        for row in rows("train", 160)
+    ]
+    (tmp_path / "train.json").write_text(json.dumps(renamed))
+    names = {"data__id": "key", "data__context": "text", "data__question": "ask", "data__answers": "found"}
+    (tmp_path / "validation.jsonl").write_text(json.dumps(renamed[0]))
+    values = yaml.safe_load((tmp_path / "x.yaml").read_text())
+    values["data"] |= {key.removeprefix("data__"): value for key, value in names.items()}
+    (tmp_path / "y.yaml").write_text(yaml.safe_dump(values))
+    second = assemble(load_recipe(tmp_path / "y.yaml")).prepared.train
+    assert len(first) == len(second) > 160
+    for left, right in zip(first, second, strict=True):
+        assert all(np.array_equal(left[key], right[key]) for key in left)
+
+
+def test_a_folder_of_rows_as_the_hub_has_them_loads(tmp_path):
+    """`load_dataset("rajpurkar/squad")` has a train and a validation split in these columns."""
+    path = write_recipe(tmp_path, data__dataset=str(tmp_path / "hub"), data__files=None)
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        lines = "".join(json.dumps({**row, "title": "x"}) + "\n" for row in rows(split, 12))
+        (tmp_path / "hub" / f"{split}.jsonl").write_text(lines)
+    prepared = assemble(load_recipe(path)).prepared
+    assert "12 train, 12 validation questions" in prepared.summary
+    values = yaml.safe_load(path.read_text())
+    values["data"]["question"] = "ask"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(UserError, match=r"data\.question: no column ask in the train split; it has .*question"):
+        assemble(load_recipe(path))
+
+
+def test_held_out_questions_are_about_contexts_that_training_has_not(tmp_path):
+    flat = rows("train", 40)
+    twice = [{**row, "id": row["id"] + "b", "question": "And?"} for row in flat]
+    path = write_recipe(tmp_path, data__files={"train": "both.json"}, data__validation_fraction=0.25)
+    (tmp_path / "both.json").write_text(json.dumps(flat + twice))
+    splits = question_answering.load_splits(load_recipe(path))
+    assert (len(splits["train"]), len(splits["validation"])) == (60, 20)
+    assert not set(splits["train"]["context"]) & set(splits["validation"]["context"])
+
+
+def test_questions_without_an_answer_are_scored_as_squad_v2_does(tmp_path):
+    flat = [{**row, "answers": {"text": [], "answer_start": []}} for row in rows("train", 16)]
+    path = write_recipe(tmp_path, data__no_answer_threshold=0.0, train__max_steps=25)
+    (tmp_path / "train.json").write_text(json.dumps(flat))
+    (tmp_path / "validation.jsonl").write_text(json.dumps(flat[:8]))
+    run = finetune(load_recipe(path), "the gate has tests of its own", console())
+    assert json.loads((run / "metrics.json").read_text())["validation"]["exact_match"] == 100
+    assert set(json.loads((run / "predictions.json").read_text()).values()) == {""}
+    out = console()
+    assert predict(run, out, question="Which?", context="abc").text == ""
+    assert "no answer" in out.file.getvalue()
+
+
+def test_what_the_data_cannot_give_is_noted(tmp_path):
+    recipe = load_recipe(write_recipe(tmp_path))
+    row = rows("train", 1)[0]
+    long = {**row, "answers": {"text": [row["context"][:20]], "answer_start": [0]}}
+    (tmp_path / "train.json").write_text(json.dumps([long]))
+    notes = " ".join(assemble(recipe).prepared.notes)
+    assert "1 train answers are longer than data.max_answer_length and cannot be found; the longest has 20 to" in notes
+    none = {**row, "answers": {"text": [], "answer_start": []}}
+    (tmp_path / "validation.jsonl").write_text(json.dumps(none))
+    assert "1 validation questions have no answer; set data.no_answer_threshold" in " ".join(
+        assemble(recipe).prepared.notes
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data__stride": 63}, r"data\.stride: windows of 64 tokens cannot overlap by 63"),
+        ({"data__dataset": "csv"}, r"data\.dataset: csv holds no answers"),
+        (
+            {"data__dataset": "cldr_facts", "data__files": None, "data__document": "x"},
+            r"data\.document: cldr_facts has",
+        ),
+        ({"data__document": "nope"}, r"data\.files\.train: .*question 1: document is None, not a text"),
+        ({"data__label": "x"}, r"data\.label: is for task classification, not for question_answering"),
+        ({"model__name": "ctrl"}, r"model\.name: ctrl cannot do question_answering; reformer can"),
+        ({"train__save_best": "accuracy"}, r"train\.save_best: 'accuracy' is not one of f1, exact_match, loss"),
+        ({"data__files": {"train": "nope.json"}}, r"data\.files\.train: nope\.json: no such file"),
+        ({"data__files": {"train": "train.json"}}, r"data\.validation_fraction: missing"),
+        ({"data__validation_fraction": 0.1}, r"data\.validation_fraction: the data has a validation split of its own"),
+    ],
+)
+def test_a_mistake_is_said_at_its_key(tmp_path, changes, expected):
+    path = write_recipe(tmp_path, **changes)
+    with pytest.raises(UserError, match=expected):
+        check_data(load_recipe(path))
+
+
+def test_an_answer_that_is_not_where_it_says_is_said_at_the_file(tmp_path):
+    path = write_recipe(tmp_path)
+    wrong = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
+    (tmp_path / "train.json").write_text(json.dumps([wrong]))
+    with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: row 1 \(train0\): the context has"):
+        check_data(load_recipe(path))
+
+
+def test_a_question_as_long_as_the_window_is_said_at_the_length(tmp_path):
+    path = write_recipe(tmp_path)
+    (tmp_path / "train.json").write_text(json.dumps([{**rows("train", 1)[0], "question": "x" * 60}]))
+    with pytest.raises(UserError, match=r"data\.max_length: the question train0 has 60 tokens, which leaves 3 of 64"):
+        assemble(load_recipe(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "sentence"),
+    [
+        ("One. It is two! Three?", "two", "It is two!"),
+        ("One.\nA heading\nIt is two", "two", "It is two"),
+        ("No full stop two here", "two", "No full stop two here"),
+        ('He said "yes." It is two.  ', "yes", 'He said "yes."'),
+        ("A two. B two.", "A", "A two."),
+    ],
+)
+def test_the_sentence_around_an_answer(text, answer, sentence):
+    start = text.index(answer)
+    first, past = question_answering.sentence_around(text, start, start + len(answer))
+    assert text[first:past] == sentence

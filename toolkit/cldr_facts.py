@@ -1,0 +1,216 @@
+"""The built-in corpus for question answering: facts about countries that every installation already holds.
+
+The Unicode CLDR, which Babel carries, records what each territory pays with and since when, what its people speak, its
+code and its time zone, and how many languages write all these names and dates. A context is a shuffled list of English
+sentences about a few territories, with the names of one language in them; a question asks for one of the facts, and its
+answer is a span of the context. Other sentences speak of the same territory, and others of the same kind of fact, so
+that neither alone finds the answer.
+
+A territory belongs to one split, by the hash of its name, in whatever language: what is measured on validation and test
+is about countries that no training question and no training context speaks of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Annotated, Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict, Features, Value
+from datasets import Sequence as ListOf
+from pydantic import BaseModel, ConfigDict, Field
+
+from toolkit.cldr_languages import SPLITS, generator, place
+
+#: The option that a ``ValueError`` of :func:`load` is about.
+CHECKED_OPTION = "territories"
+
+ANSWER, SUBJECT = "{answer}", "{subject}"
+
+#: CLDR codes of the languages whose names and dates the contexts use: those of Latin script that have nearly all.
+LANGUAGES = (
+    "az", "ca", "cs", "cy", "da", "de", "en", "es", "et", "eu", "fi", "fr", "ga", "hr", "hu",
+    "id", "is", "it", "lt", "lv", "nl", "pl", "pt", "ro", "sk", "sl", "sv", "sw", "tr", "vi",
+)  # fmt: skip
+
+#: Kind of fact -> how a context states it, and how a question asks for it.
+PHRASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "currency": (
+        ("The currency of {subject} is {answer}.", "{answer} is the currency of {subject}."),
+        ("What is the currency of {subject}?", "Which currency does {subject} have?"),
+    ),
+    "since": (
+        ("The money of {subject} was introduced on {answer}.", "On {answer} the money of {subject} was introduced."),
+        ("When was the money of {subject} introduced?", "On which day was the money of {subject} introduced?"),
+    ),
+    "former": (
+        ("The former money of {subject} is {answer}.", "{answer} is the former money of {subject}."),
+        ("What is the former money of {subject}?", "Which former money did {subject} have?"),
+    ),
+    "language": (
+        ("The main language of {subject} is {answer}.", "{answer} is the main language of {subject}."),
+        ("What is the main language of {subject}?", "Which main language does {subject} have?"),
+    ),
+    "second_language": (
+        ("The second language of {subject} is {answer}.", "{answer} is the second language of {subject}."),
+        ("What is the second language of {subject}?", "Which second language does {subject} have?"),
+    ),
+    "zone": (
+        ("The time zone of {subject} is {answer}.", "{answer} is the time zone of {subject}."),
+        ("What is the time zone of {subject}?", "Which time zone does {subject} have?"),
+    ),
+    "code": (
+        ("The code of {subject} is {answer}.", "{answer} is the code of {subject}."),
+        ("What is the code of {subject}?", "Which code does {subject} have?"),
+    ),
+    "english": (
+        ("The English name of {subject} is {answer}.", "{answer} is the English name of {subject}."),
+        ("What is the English name of {subject}?", "Which English name does {subject} have?"),
+    ),
+}
+
+#: Characters; longer names, and those with parentheses, are mostly explanations ("Brazilian Cruzeiro (1990–1993)").
+LONGEST_NAME = 28
+
+#: A territory of which fewer facts are known is left out.
+FEWEST_FACTS = 4
+
+Count = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Options(BaseModel):
+    """``data.options`` of a recipe with ``dataset: cldr_facts``.
+
+    Attributes:
+        train, validation, test: how many questions a split holds.
+        min_facts, max_facts: a context has so many sentences, drawn evenly between the two.
+        territories: a context is about at most so many of them, drawn evenly from 1 on.
+        unanswerable: the share of questions whose answer is left out of the context; they have no answer.
+        seed: draws the contexts and questions; which territories a split may use does not depend on it.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    train: Count = 8000
+    validation: Count = 400
+    test: Count = 800
+    min_facts: Annotated[int, Field(ge=2)] = 4
+    max_facts: Annotated[int, Field(ge=2)] = 8
+    territories: Annotated[int, Field(ge=1, le=20)] = 2
+    unanswerable: Fraction = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+def load(options: Options) -> DatasetDict:
+    """The corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), in three splits."""
+    features = Features(
+        {
+            "id": Value("string"),
+            "context": Value("string"),
+            "question": Value("string"),
+            "answers": {"text": ListOf(Value("string")), "answer_start": ListOf(Value("int32"))},
+        }
+    )
+    known = facts_by_split()
+    corpus = DatasetDict()
+    for split in SPLITS:
+        rows = [example(known[split], split, index, options) for index in range(getattr(options, split))]
+        corpus[split] = Dataset.from_list(rows, features=features)
+    return corpus
+
+
+def facts_by_split() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
+    """Split -> language -> name of a territory in it -> kind of fact -> answer."""
+    from babel import Locale
+
+    english = Locale.parse("en")
+    known: dict[str, dict[str, dict[str, dict[str, str]]]] = {split: {} for split in SPLITS}
+    for language in LANGUAGES:
+        locale = Locale.parse(language)
+        for code in sorted(code for code in locale.territories if len(code) == 2 and code in english.territories):
+            facts = _facts(code, locale, english)
+            subject, name = str(locale.territories[code]), str(english.territories[code])
+            if _short(subject) and len(facts) >= FEWEST_FACTS:
+                split = next(split for split, places in SPLITS.items() if place(name) in places)
+                known[split].setdefault(language, {})[subject] = facts
+    return known
+
+
+def example(
+    known: Mapping[str, Mapping[str, Mapping[str, str]]], split: str, index: int, options: Options
+) -> dict[str, Any]:
+    """One question with its context, drawn by a generator of its own."""
+    random = generator(options.seed, "facts", split, index)
+    there = known[str(random.choice(sorted(known)))]
+    subjects = sorted(there)
+    several = int(random.integers(1, options.territories + 1))
+    about = [subjects[place] for place in random.choice(len(subjects), several, replace=False)]
+    facts = [(subject, kind) for subject in about for kind in there[subject]]
+    count = int(random.integers(min(options.min_facts, options.max_facts), options.max_facts + 1))
+    asked = facts[random.integers(len(there[about[0]]))]
+    # As many others as there are of the same kind of fact, up to a half of the sentences.
+    rivals = [fact for fact in facts if fact[0] != asked[0] and fact[1] == asked[1]]
+    others = [fact for fact in facts if fact != asked and fact not in rivals]
+    said = _some(rivals, (count - 1) // 2, random)
+    said += _some(others, count - 1 - len(said), random)
+    answerable = random.random() >= options.unanswerable
+    context, start = "", 0
+    for subject, kind in _some([*said, *[asked] * answerable], count, random):
+        before, answer, after = sentence(kind, subject, there[subject][kind], random)
+        context += " " if context else ""
+        start = len(context) + len(before) if (subject, kind) == asked else start
+        context += before + answer + after
+    answers = {"text": [there[asked[0]][asked[1]]], "answer_start": [start]}
+    return {
+        "id": f"{split}-{index}",
+        "context": context,
+        "question": _phrase(PHRASES[asked[1]][1], asked[0], random),
+        "answers": answers if answerable else {"text": [], "answer_start": []},
+    }
+
+
+def sentence(kind: str, subject: str, answer: str, random: np.random.Generator) -> tuple[str, str, str]:
+    """A sentence that states a fact: what stands before the answer, the answer, what stands behind it."""
+    before, _, after = _phrase(PHRASES[kind][0], subject, random).partition(ANSWER)
+    return before, answer, after
+
+
+def _phrase(phrases: Sequence[str], subject: str, random: np.random.Generator) -> str:
+    """One of the phrases, about a subject."""
+    return phrases[random.integers(len(phrases))].replace(SUBJECT, subject)
+
+
+def _some(facts: Sequence[tuple[str, str]], count: int, random: np.random.Generator) -> list[tuple[str, str]]:
+    """At most ``count`` of the facts, in random order."""
+    return [facts[index] for index in random.permutation(len(facts))[:count]]
+
+
+def _short(name: str) -> bool:
+    return len(name) <= LONGEST_NAME and "(" not in name
+
+
+def _facts(code: str, locale: Any, english: Any) -> dict[str, str]:
+    """Kind of fact (:data:`PHRASES`) -> answer, for one territory in one language, as far as CLDR knows them."""
+    from babel.core import get_global
+    from babel.dates import format_date
+
+    facts: dict[str, Any] = {"code": code}
+    if english.territories[code] != locale.territories[code]:
+        facts["english"] = english.territories[code]
+    tender = [entry for entry in get_global("territory_currencies").get(code, []) if entry[3]]
+    now = [entry for entry in tender if entry[2] is None and entry[1]]
+    past = [entry for entry in tender if entry[2] is not None]
+    if now:
+        facts["currency"] = locale.currencies.get(now[0][0])
+        facts["since"] = format_date(date(*now[0][1]), "long", locale=locale)
+    if past:
+        facts["former"] = locale.currencies.get(past[-1][0])
+    spoken = get_global("territory_languages").get(code, {})
+    ranked = sorted(spoken, key=lambda language: -spoken[language]["population_percent"])
+    named = [locale.languages[language] for language in ranked if language in locale.languages]
+    facts |= dict(zip(("language", "second_language"), named, strict=False))
+    if len(zones := get_global("territory_zones").get(code, [])) == 1:
+        facts["zone"] = zones[0].rpartition("/")[2].replace("_", " ")
+    return {kind: str(answer) for kind, answer in facts.items() if answer and _short(str(answer))}

@@ -1,0 +1,375 @@
+"""Question answering: the span of a context that answers a question, in SQuAD's form, with v2's no answer.
+
+What a window is stands in :mod:`toolkit.windows`, how spans become answers in :mod:`toolkit.spans`, how answers are
+scored in :mod:`toolkit.squad`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.errors import UserError
+from toolkit.tasks import Description, Prepared
+
+if TYPE_CHECKING:
+    import datasets
+    from rich.console import Console
+
+    from toolkit.recipe import Recipe
+    from toolkit.spans import Answer
+    from toolkit.squad import Example
+    from toolkit.tasks import Run
+    from toolkit.windows import Windows
+
+HEADS = {"reformer": "question_answering"}
+LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
+CORPORA = {"cldr_facts": "toolkit.cldr_facts"}
+PREDICTS_FROM = ("question", "context")
+DESCRIPTION = Description(
+    name="question answering",
+    pipeline_tag="question-answering",
+    metrics=("exact_match", "f1"),
+    auto_class="AutoModelForQuestionAnswering",
+    examples="windows",
+    next_command='toolkit predict {run} --question "..." --context FILE',
+)
+
+COLUMNS = ("id", "context", "question", "answers")
+
+#: Files that a run leaves beside its model: the answers in SQuAD's official format, and the next best ones.
+PREDICTIONS, NEXT_BEST = "predictions.json", "nbest.json"
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse data that cannot hold answers, and windows that would never get on."""
+    data = recipe.data
+    if data.dataset in ("csv", "text"):
+        raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
+    if data.document is not None and data.dataset in CORPORA:
+        raise recipe.error("data.document", f"{data.dataset} has no documents; leave it away")
+    if data.stride >= data.max_length - 1:
+        message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
+        raise recipe.error("data.stride", message)
+
+
+# -- data -----------------------------------------------------------------------------------------------------------
+
+
+def load_splits(recipe: Recipe) -> datasets.DatasetDict:
+    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, each answer where it says it is.
+
+    A json file may be SQuAD's own nested form, or rows as the hub's data sets have them.
+
+    Raises:
+        UserError: at the line of the key that is to be changed.
+    """
+    from datasets import DatasetDict
+
+    from toolkit.data import limited, load_stored
+
+    stored = load_stored(recipe, CORPORA, _read_file)
+    splits = DatasetDict({split: _checked(recipe, split, rows) for split, rows in stored.items()})
+    if "validation" not in splits:
+        splits = _hold_out(recipe, splits)
+    elif recipe.data.validation_fraction is not None:
+        raise recipe.error("data.validation_fraction", "the data has a validation split of its own; leave this away")
+    return limited(recipe, splits)
+
+
+def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
+    """A SQuAD file, with the recipe's names for the columns of its rows."""
+    from toolkit import squad
+
+    try:
+        examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
+    except UserError as problem:
+        raise recipe.error(f"data.files.{split}", str(problem)) from None
+    return _dataset(squad.join_documents(examples) if recipe.data.document else examples)
+
+
+def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
+    """The rows in SQuAD's columns, each row checked."""
+    from toolkit import squad
+
+    document = recipe.data.document
+    columns = {**_columns(recipe), **({"document": document} if document else {})}
+    if rows.features == _features():  # read from a file or made here
+        return rows
+    for name, column in columns.items():
+        if column not in rows.column_names:
+            known = ", ".join(rows.column_names)
+            raise recipe.error(f"data.{name}", f"no column {column} in the {split} split; it has {known}")
+    renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
+    try:
+        examples = squad.check_rows(renamed, f"the {split} split")
+    except UserError as problem:
+        raise recipe.error("data.answers", str(problem)) from None
+    return _dataset(squad.join_documents(examples) if document else examples)
+
+
+def _columns(recipe: Recipe) -> dict[str, str]:
+    """SQuAD's name of a column -> the data's."""
+    return {name: getattr(recipe.data, name) for name in COLUMNS}
+
+
+def _features() -> datasets.Features:
+    from datasets import Features, Sequence, Value
+
+    answers = {"text": Sequence(Value("string")), "answer_start": Sequence(Value("int32"))}
+    return Features({**{name: Value("string") for name in COLUMNS[:3]}, "answers": answers})
+
+
+def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
+    from datasets import Dataset
+
+    columns = {name: [_storable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
+    answers = [
+        {"text": [_storable(text) for text in item.answers], "answer_start": list(item.answer_starts)}
+        for item in examples
+    ]
+    return Dataset.from_dict({**columns, "answers": answers}, features=_features())
+
+
+def _storable(text: str) -> str:
+    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _examples(rows: datasets.Dataset) -> list[Example]:
+    from toolkit.squad import Example
+
+    return [
+        Example(
+            row["id"],
+            row["context"],
+            row["question"],
+            tuple(row["answers"]["text"]),
+            tuple(row["answers"]["answer_start"]),
+        )
+        for row in rows
+    ]
+
+
+def _hold_out(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
+    """Take the validation split out of the training split: whole contexts, by the recipe's seed, so that no validation
+    question is about a context that was trained on."""
+    from datasets import DatasetDict
+
+    fraction = recipe.data.validation_fraction
+    if fraction is None:
+        message = "missing: the data has no validation split; set the share of train to hold out"
+        raise recipe.error("data.validation_fraction", message)
+    contexts = list(dict.fromkeys(splits["train"]["context"]))
+    count = min(round(len(contexts) * fraction), len(contexts) - 1)
+    if count < 1:
+        message = f"{fraction} of {len(contexts)} contexts is none; set a larger one"
+        raise recipe.error("data.validation_fraction", message)
+    order = np.random.default_rng([recipe.seed, 1]).permutation(len(contexts))
+    held_out = {contexts[index] for index in order[:count]}
+    there = np.array([context in held_out for context in splits["train"]["context"]])
+    parts = {"train": splits["train"].select(np.flatnonzero(~there))}
+    parts["validation"] = splits["train"].select(np.flatnonzero(there))
+    return DatasetDict({**parts, **{split: rows for split, rows in splits.items() if split == "test"}})
+
+
+def texts(rows: datasets.Dataset) -> Sequence[str]:
+    """The questions of a split, and each context once."""
+    found: dict[str, None] = {}
+    for context, question in zip(rows["context"], rows["question"], strict=True):
+        found[question] = found[context] = None
+    return list(found)
+
+
+def control_codes(rows: datasets.Dataset) -> Sequence[str]:
+    """None: a question is asked as it stands."""
+    return ()
+
+
+# -- training and evaluation ----------------------------------------------------------------------------------------
+
+
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
+    """The windows of the splits of :func:`load_splits` (:class:`toolkit.windows.Windows`).
+
+    Raises:
+        UserError: a question that leaves its context no room.
+    """
+    windows = {name: _windows(recipe, tokenizer, _examples(rows), name) for name, rows in splits.items()}
+    sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
+    count = sum(len(rows) for rows in windows.values())
+    baseline = {name: _baseline(rows) for name, rows in windows.items() if name != "train"}
+    return Prepared(
+        train=windows["train"],
+        validation=windows["validation"],
+        test=windows.get("test"),
+        summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
+        offsets=True,
+        notes=[note for name, rows in windows.items() for note in _notes(name, rows)],
+        baseline=baseline,
+    )
+
+
+def _windows(recipe: Recipe, tokenizer: Any, examples: Sequence[Example], name: str) -> Windows:
+    from toolkit.windows import QuestionTooLong, Windows
+
+    data = recipe.data
+    try:
+        return Windows(
+            examples,
+            tokenizer,
+            data.max_length,
+            data.stride,
+            data.max_answer_length,
+            data.no_answer_threshold,
+            name,
+        )
+    except QuestionTooLong as problem:
+        raise recipe.error("data.max_length", str(problem)) from None
+
+
+def _notes(name: str, windows: Windows) -> list[str]:
+    """What the user should know of a split: questions without an answer, and answers that tokens cannot say exactly."""
+    unanswerable = sum(not item.answers for item in windows.examples)
+    notes = []
+    if unanswerable and windows.no_answer_threshold is None:
+        notes.append(
+            f"{unanswerable} {name} questions have no answer; set data.no_answer_threshold (0.0) so that none is given"
+        )
+    if inexact := windows.inexact():
+        example, said = inexact[0]
+        notes.append(
+            f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {said!r}"
+        )
+    tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
+    lengths = tokens[:, 1] - tokens[:, 0] + 1
+    if (longer := int((lengths > windows.max_answer_length).sum())) > 0:
+        notes.append(
+            f"{longer} {name} answers are longer than data.max_answer_length and cannot be found; "
+            f"the longest has {lengths.max()} tokens"
+        )
+    return notes
+
+
+def _baseline(windows: Windows) -> dict[str, float]:
+    """What the longest name in the sentence that is most like the question scores (:func:`toolkit.squad.guess`)."""
+    from toolkit import squad
+
+    found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
+    return squad.score(windows.examples, found) if windows.examples else {}
+
+
+def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """A batch of windows: ``input_ids`` and ``attention_mask`` [B, T], ``start_positions`` and ``end_positions`` [B],
+    int64."""
+    return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
+
+
+def counted(batch: dict[str, Any]) -> int:
+    """The number of windows: each has a first and a last position that counts."""
+    return len(batch["start_positions"])
+
+
+def outputs(output: Any, batch: dict[str, Any], dataset: Windows) -> tuple[Any, ...]:
+    """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
+    import paddle
+
+    from toolkit.spans import best_spans
+    from toolkit.windows import NO_ANSWER, SEPARATOR
+
+    start, end = (scores.astype("float32").numpy() for scores in (output.start_logits, output.end_logits))
+    first = (batch["input_ids"].numpy() == SEPARATOR).argmax(axis=1) + 1
+    past = batch["attention_mask"].numpy().sum(axis=1)
+    spans = best_spans(start, end, first, past, dataset.max_answer_length)
+    nothing = start[:, NO_ANSWER].astype(np.float64) + end[:, NO_ANSWER]
+    return tuple(paddle.to_tensor(part, place=paddle.CPUPlace()) for part in (*spans, nothing))
+
+
+def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, float]:
+    """``exact_match`` and ``f1`` in percent of the whole questions: many windows, one answer.
+
+    The answers themselves are left in ``dataset.answered``.
+    """
+    from toolkit import spans, squad
+
+    dataset.answered = spans.answers(dataset, outputs)
+    return squad.score(dataset.examples, _first(dataset))
+
+
+def _first(windows: Windows) -> dict[str, str]:
+    """Id -> the best answer, as a predictions file has it."""
+    return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered, strict=True)}
+
+
+def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Write the best model's answers on the test split, or where there is none on the validation split:
+    ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""
+    from toolkit.checkpoint import write_text
+
+    split = "validation" if prepared.test is None else "test"
+    windows = getattr(prepared, split)
+    if split == "validation" or windows.answered is None:  # what the last weights answered, which may not be the best
+        trainer.measure(windows, split)
+    ranked = {
+        item.id: [
+            {"text": answer.text, "start": answer.start, "probability": round(answer.probability, 6)} for answer in best
+        ]
+        for item, best in zip(windows.examples, windows.answered, strict=True)
+    }
+    for name, content in ((PREDICTIONS, _first(windows)), (NEXT_BEST, ranked)):
+        write_text(run.folder / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    console.print(f"answers on {split}: {run.folder / PREDICTIONS}", highlight=False, soft_wrap=True)
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+def predict(run: Run, console: Console, question: str, context: str) -> Answer:
+    """Print and return the answer to a question about a context, with its score and the sentence around it."""
+    from rich.text import Text
+
+    best = answer(run, question, context)[0]
+    if not best.text:
+        console.print(f"no answer (probability {best.probability:.3f})", highlight=False)
+        return best
+    start, end = sentence_around(context, best.start, best.end)
+    console.print(Text(best.text, style="bold"), soft_wrap=True)
+    console.print(f"score {best.score:.3f}, probability {best.probability:.3f}", highlight=False)
+    shown = Text(context[start:end])
+    shown.stylize("bold", best.start - start, best.end - start)
+    console.print(shown, soft_wrap=True)
+    return best
+
+
+def answer(run: Run, question: str, context: str) -> list[Answer]:
+    """The best answers to a question, best first."""
+    import paddle
+
+    from toolkit import spans
+    from toolkit.squad import Example
+
+    if not question.strip() or not context.strip():
+        raise UserError("the question or the context is empty")
+    windows = _windows(run.recipe, run.tokenizer, [Example("question", context, question, (), ())], "")
+    size = run.recipe.train.eval_batch_size
+    found = []
+    for start in range(0, len(windows), size):
+        batch = collate([windows[index] for index in range(start, min(start + size, len(windows)))])
+        with paddle.no_grad():
+            inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}
+            found.append(outputs(run.model(**inputs), inputs, windows))
+    kept = [np.concatenate([part.numpy() for part in parts]) for parts in zip(*found, strict=True)]
+    return spans.answers(windows, kept)[0]
+
+
+def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
+    """Where the sentence, or the line, that holds ``context[start:end]`` begins and ends."""
+    breaks = [match.end() for match in re.finditer(r"[.!?…。]['\"”’)\]]*\s+|\n+", context)]
+    first = max((place for place in breaks if place <= start), default=0)
+    last = min((place for place in breaks if place >= end), default=len(context))
+    return first, first + len(context[first:last].rstrip())

@@ -1,0 +1,209 @@
+"""Questions and contexts as the windows that a model reads, and what each token of them stands for in the text.
+
+A window is ``question, separator, a piece of the context, padding``. A question is never cut. A context that does not
+fit is cut into windows that overlap by ``stride`` tokens, so that an answer of up to so many tokens stands whole in one
+of them. No tokenizer here has special tokens of its own; the separator is id 1, which both of Reformer's tokenizers
+hold (``<s>`` in SentencePiece, unused in google/reformer-enwik8's bytes) and do not make of text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from tqdm import tqdm
+
+from toolkit.runtime import cache_folder
+from toolkit.squad import Example
+
+SEPARATOR = 1
+
+#: Where a window without the whole answer says that it begins and ends: at the question's first token.
+NO_ANSWER = 0
+
+#: Part of every cache key: raise it when what is stored changes.
+CACHE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of some texts, one text after the other.
+
+    Attributes:
+        ids: int32 (tokens,).
+        spans: int32 (tokens, 2), the characters of its text that a token stands for, ``text[first:past]``. A token can
+            be a part of a character, or the space in front of a word alone: then it is empty.
+        bounds: int64 (texts + 1,); text i has the tokens ``bounds[i]:bounds[i + 1]``.
+    """
+
+    ids: np.ndarray
+    spans: np.ndarray
+    bounds: np.ndarray
+
+    def of(self, index: int) -> slice:
+        """The tokens of a text."""
+        return slice(int(self.bounds[index]), int(self.bounds[index + 1]))
+
+    def sizes(self) -> np.ndarray:
+        """How many tokens each text has."""
+        return np.diff(self.bounds)
+
+
+def tokenize(texts: Sequence[str], tokenizer: Any, name: str = "texts") -> Tokens:
+    """The tokens of texts with their offsets."""
+    ids, spans = [], []
+    for text in tqdm(texts, desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False):
+        found, places = tokenizer.encode_with_offsets(text)
+        ids.append(np.asarray(found, dtype=np.int32))
+        spans.append(np.asarray(places, dtype=np.int32).reshape(-1, 2))
+    bounds = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+    empty = np.zeros((0, 2), dtype=np.int32)
+    return Tokens(np.concatenate([empty[:, 0], *ids]), np.concatenate([empty, *spans]), bounds)
+
+
+def tokenize_once(texts: Sequence[str], tokenizer: Any, name: str = "texts") -> Tokens:
+    """As :func:`tokenize`, from the cache if these texts were seen before with this tokenizer."""
+    digest = hashlib.sha256(f"{tokenizer.fingerprint()}/{CACHE_VERSION}/".encode())
+    for text in texts:
+        written = text.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(written)}/".encode() + written)
+    path = cache_folder() / "tokens" / f"{digest.hexdigest()[:32]}.safetensors"
+    if path.is_file():
+        return Tokens(**load_file(path))
+    found = tokenize(texts, tokenizer, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as scratch:
+        save_file(vars(found), Path(scratch, path.name))
+        os.replace(Path(scratch, path.name), path)
+    return found
+
+
+class QuestionTooLong(ValueError):
+    """A question leaves its context no room in a window."""
+
+
+class Windows:
+    """A map-style data set of the windows of some questions.
+
+    An item is ``input_ids`` and ``attention_mask`` (T,), ``start_positions`` and ``end_positions`` (scalars): the first
+    and the last token of the question's first answer, :data:`NO_ANSWER` where the window does not hold the whole of it.
+    All int64.
+
+    Args:
+        examples: the questions.
+        tokenizer: with ``encode_with_offsets``.
+        max_length: T.
+        stride: tokens that a window shares with the one before.
+        max_answer_length: the most tokens that an answer found in a window may have.
+        no_answer_threshold: an answer is withheld where no answer scores by more than this above the best; None:
+            there always is an answer.
+        name: of the split, for the progress bar.
+
+    Raises:
+        QuestionTooLong: a question leaves no room for more than ``stride`` tokens of its context.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        tokenizer: Any,
+        max_length: int,
+        stride: int,
+        max_answer_length: int,
+        no_answer_threshold: float | None = None,
+        name: str = "texts",
+    ) -> None:
+        self.examples = list(examples)
+        self.max_length, self.stride = max_length, stride
+        self.max_answer_length, self.no_answer_threshold = max_answer_length, no_answer_threshold
+        self.pad_token_id = tokenizer.pad_token_id
+        contexts = {item.context: None for item in self.examples}
+        places = {context: index for index, context in enumerate(contexts)}
+        self.context_of = np.array([places[item.context] for item in self.examples], dtype=np.int64)
+        self.contexts = tokenize_once(list(contexts), tokenizer, f"{name} contexts")
+        # White space around a question says nothing, and published ones have up to 25,000 blanks of it.
+        self.questions = tokenize_once(
+            [item.question.strip() for item in self.examples], tokenizer, f"{name} questions"
+        )
+        self._cut()
+        self._find_answers()
+        #: What was answered when the windows were last evaluated; see :func:`toolkit.tasks.question_answering`.
+        self.answered: list[Any] | None = None
+
+    def _cut(self) -> None:
+        """Lay the windows out: each one's question, first context token (of all contexts') and number of them."""
+        room = self.max_length - 1 - self.questions.sizes()
+        if len(room) and room.min() <= self.stride:
+            worst = self.examples[int(room.argmin())]
+            raise QuestionTooLong(
+                f"the question {worst.id} has {self.questions.sizes().max()} tokens, which leaves {room.min()} of "
+                f"{self.max_length} for its context; windows overlap by {self.stride}"
+            )
+        step = room - self.stride
+        sizes = self.contexts.sizes()[self.context_of]
+        counts = 1 + np.maximum(0, -(-(sizes - room) // step))
+        self.example_of = np.repeat(np.arange(len(sizes)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        skipped = within * step[self.example_of]
+        self.size_of = np.minimum(room[self.example_of], sizes[self.example_of] - skipped)
+        self.first_of = self.contexts.bounds[self.context_of[self.example_of]] + skipped
+        #: Where in each window the context begins.
+        self.offset_of = self.questions.sizes()[self.example_of] + 1
+
+    def _find_answers(self) -> None:
+        tokens = np.array([self.answer_tokens(index) for index in range(len(self.examples))]).reshape(-1, 2)
+        first, last = tokens[self.example_of].T
+        whole = (first >= self.first_of) & (last < self.first_of + self.size_of) & (first <= last)
+        shift = self.offset_of - self.first_of
+        self.start_positions = np.where(whole, first + shift, NO_ANSWER)
+        self.end_positions = np.where(whole, last + shift, NO_ANSWER)
+
+    def answer_tokens(self, index: int, reference: int = 0) -> tuple[int, int]:
+        """The first and the last token (of all contexts') that overlap a reference answer; (0, -1) without one."""
+        example = self.examples[index]
+        if reference >= len(example.answers):
+            return 0, -1
+        start = example.answer_starts[reference]
+        end = start + len(example.answers[reference])
+        tokens = self.contexts.of(int(self.context_of[index]))
+        firsts, pasts = self.contexts.spans[tokens].T
+        first = np.searchsorted(pasts, start, side="right")
+        last = np.searchsorted(firsts, end, side="left") - 1
+        return tokens.start + int(first), tokens.start + int(last)
+
+    def text(self, index: int, first: int, last: int) -> str:
+        """What a question's context says from one token (of all contexts') to another."""
+        start, end = self.contexts.spans[first, 0], self.contexts.spans[last, 1]
+        return self.examples[index].context[start:end]
+
+    def inexact(self) -> list[tuple[Example, str]]:
+        """The questions whose first answer is no row of whole tokens, with what its tokens say instead."""
+        said = [
+            (item, self.text(index, *self.answer_tokens(index)))
+            for index, item in enumerate(self.examples)
+            if item.answers
+        ]
+        return [(item, text) for item, text in said if text != item.answers[0]]
+
+    def __len__(self) -> int:
+        return len(self.example_of)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        question = self.questions.ids[self.questions.of(int(self.example_of[index]))]
+        first, size = int(self.first_of[index]), int(self.size_of[index])
+        row = np.concatenate([question, [SEPARATOR], self.contexts.ids[first : first + size]])
+        input_ids = np.full(self.max_length, self.pad_token_id, dtype=np.int64)
+        input_ids[: len(row)] = row
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (np.arange(self.max_length) < len(row)).astype(np.int64),
+            "start_positions": np.int64(self.start_positions[index]),
+            "end_positions": np.int64(self.end_positions[index]),
+        }
