@@ -224,16 +224,14 @@ def counted(batch: dict[str, Any]) -> int:
 
 def outputs(output: Any, batch: dict[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
-    import paddle
-
+    from models.ops import cross_entropy
     from toolkit.metrics import IGNORED_LABEL
 
     labels = batch["labels"][:, 1:]
-    losses = paddle.nn.functional.cross_entropy(
-        output.logits[:, :-1].astype("float32"), labels, ignore_index=IGNORED_LABEL, reduction="none"
-    )  # (B, T - 1, 1) or (B, T - 1)
-    sums = losses.astype("float64").reshape(labels.shape).sum(axis=1)
-    return sums, (labels != IGNORED_LABEL).astype("float64").sum(axis=1)
+    logits = output.logits[:, :-1].astype("float32")
+    counted = (labels != IGNORED_LABEL).astype("float64")
+    losses = cross_entropy(logits.reshape([-1, logits.shape[-1]]), labels.flatten().clip(min=0)).astype("float64")
+    return (losses.reshape(labels.shape) * counted).sum(axis=1), counted.sum(axis=1)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
