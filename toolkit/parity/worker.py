@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ def run(side: str, main: Callable[[Path], None]) -> None:
     """Run ``main`` on the job folder that the command line names. If it fails, its last words go into
     ``SIDE/failed``, and the process ends at once: threads of a framework may otherwise keep it alive."""
     folder = Path(sys.argv[1])
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     try:
         main(folder)
     except BaseException as problem:
@@ -20,3 +23,10 @@ def run(side: str, main: Callable[[Path], None]) -> None:
         traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended in a way that let it tidy up nothing."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -65,8 +65,8 @@ class Step:
         down by a draw that differs with the number."""
         values = {name: nudged(value.to(dtype), nudge) for name, value in self.weights.items()}
         self.model.to(dtype=dtype)
-        held = self.model.state_dict()
-        values.update({alias: values[name] for alias, name in self.aliases.items() if alias in held and name in values})
+        held = self.model.state_dict().keys() - values.keys()  # an output layer that is not tied has its own
+        values.update({alias: values[name] for alias, name in self.aliases.items() if alias in held})
         self.model.load_state_dict(values, strict=True)
         self.model.to(device=self.device)
 
