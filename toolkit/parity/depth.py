@@ -64,5 +64,5 @@ def depth_table(rows: list[dict[str, Any]]) -> Table:
 def _title(name: str) -> str:
     layer = re.search(r"\.h\.(\d+)$", name)
     if layer:
-        return f"hidden state after layer {int(layer[1]) + 1}"
-    return {"output:transformer.layernorm": "after the last norm"}.get(name, name)
+        return f"after layer {int(layer[1]) + 1}"
+    return {"output:transformer.layernorm": "after last norm"}.get(name, name)
