@@ -53,19 +53,26 @@ class Linear(nn.Linear):
         return add_bias(paddle.matmul(x, self.weight), self.bias)
 
 
+def _normed(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """``x`` with mean 0 and variance 1 over its last axis, and what it was multiplied by."""
+    centred = x - x.mean(-1, keepdim=True)
+    scale = paddle.rsqrt((centred * centred).mean(-1, keepdim=True) + epsilon)
+    return centred * scale, scale
+
+
 class _LayerNorm(PyLayer):
     @staticmethod
     def forward(ctx, x, gain, bias, epsilon):
         ctx.save_for_backward(x, gain)
         ctx.epsilon = epsilon
+        if x.dtype == paddle.float64:  # Paddle's kernel rounds epsilon to float32: 1e-5 becomes 9.9999997e-6
+            return _normed(x, epsilon)[0] * gain + bias
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
     @staticmethod
     def backward(ctx, grad):
         x, gain = ctx.saved_tensor()
-        centred = x - x.mean(-1, keepdim=True)
-        scale = paddle.rsqrt((centred * centred).mean(-1, keepdim=True) + ctx.epsilon)
-        normed = centred * scale
+        normed, scale = _normed(x, ctx.epsilon)
         inner = grad * gain
         along = (inner * normed).mean(-1, keepdim=True)
         grad_x = (inner - inner.mean(-1, keepdim=True) - normed * along) * scale

@@ -53,6 +53,16 @@ def test_layer_norm_has_the_gradients_of_paddles(draw):
     assert_equal_to_rounding(ours, theirs)
 
 
+def test_layer_norm_has_its_epsilon_in_double_precision(draw):
+    """Paddle's own rounds it to float32, which is 2.5e-8 of 1e-5."""
+    x, epsilon = 1e-3 * draw.standard_normal((3, 8)), 1e-5
+    centred = x - x.mean(-1, keepdims=True)
+    exact = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    layer = ops.LayerNorm(8, epsilon=epsilon)
+    layer.to(dtype="float64")
+    np.testing.assert_allclose(layer(paddle.to_tensor(x)).numpy(), exact, rtol=1e-14)
+
+
 def test_cross_entropy_is_paddles_where_that_is_exact(draw):
     labels = paddle.to_tensor(draw.integers(0, 7, 5))
     inputs = [draw.standard_normal((5, 7))]
