@@ -219,14 +219,15 @@ def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, t
         ({"overrides": ["num_hash=4"]}, "num_hash: unknown key, did you mean num_hashes"),
         ({"overrides": ["num_hashes"]}, "expected KEY=VALUE"),
         ({"length": 1000}, "no multiple of the chunk lengths"),
-        ({"weights_from": "no-such-folder/x"}, "--weights no-such-folder/x"),
+        ({"weights_from": "no-such-folder/x", "layers": None}, "--weights no-such-folder/x"),
+        ({"model": "ctrl", "length": 300, "overrides": ["n_positions=256"]}, "n_positions: 256 is less than 300"),
     ],
 )
 def test_a_model_that_cannot_be_is_one_line(options, message, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    given = {"overrides": [], "length": 128, "weights_from": "random", **options}
+    given = {"model": "reformer", "overrides": [], "length": 128, "layers": 2, "weights_from": "random", **options}
     with pytest.raises(UserError, match=message):
-        command.configuration(head="masked_lm", attention="mixed", layers=2, **given)
+        command.configuration(head="masked_lm", attention="mixed", **given)
 
 
 def test_a_gpu_that_is_not_there_is_wrong_usage():
