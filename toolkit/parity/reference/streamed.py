@@ -384,6 +384,7 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
         "facts": {"relu_moved": {name: by for stage in todo for name, by in measured[stage]["relu_moved"].items()}},
         "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
         "saturated_rows": 0,
+        "streamed": True,
         "unhooked": [],
         "own_backward": {},
     }
