@@ -125,7 +125,9 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
             "exp(x - logsumexp(x)) loses its digits and was computed as (x - max) - log(sum(exp(x - max)))"
         )
     if reference.get("streamed"):
-        verdict.notes.append("stage by stage; what watching changes, and computing layers again, is seen on whole models")
+        verdict.notes.append(
+            "stage by stage; what watching changes, and computing layers again, is seen on whole models"
+        )
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference changes {len(reference['unhooked'])} of its float64 tensors")
     return verdict
