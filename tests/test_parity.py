@@ -102,7 +102,7 @@ def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, 
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     source = tmp_path / "models" / "ops.py"
     text = source.read_text()
-    faulty = text.replace("x.shape[-1:], gain, bias, epsilon)", "x.shape[-1:], gain, bias, 10 * epsilon)")
+    faulty = text.replace("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")
     assert faulty != text
     source.write_text(faulty)
     done = subprocess.run(
