@@ -141,6 +141,7 @@ def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
         (lambda ours: ours["unused_draws"].append("dropout:a"), "dropout:a"),
         (lambda ours: ours["facts"].update(num_buckets=8), "num_buckets"),
         (lambda ours: ours["constant_errors"].update(table=9.0), "parameter:table"),
+        (lambda ours: ours["constant_errors"].update(table=float("nan")), "parameter:table"),
     ],
 )
 def test_structure_must_match_one_to_one(reference, candidate, change, name):

@@ -193,7 +193,7 @@ def _judge_signs(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> N
     excused = 0
     for module, flips in ours["facts"].get("relu_flips", {}).items():
         slack = SIGN_FACTOR * moved.get(module, 0.0) * (UNIT[dtype] / UNIT["float32"])
-        if flips["largest_margin"] > slack:
+        if not flips["largest_margin"] <= slack:
             text = f"{flips['count']} of {flips['of']} inputs have another sign, one of them where"
             message = f"{text} it is {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
             verdict.findings.append(Finding("signs", f"relu:{module}", message, dtype))
@@ -210,7 +210,7 @@ def _judge_constants(errors: dict[str, float], dtype: str, verdict: Verdict) -> 
     table differs from one processor to another, does not look like a fault there.
     """
     for name, error in errors.items():
-        if error > CONSTANT_UNITS:
+        if not error <= CONSTANT_UNITS:
             message = f"the port's own is off by {error:.3g} units of rounding; {CONSTANT_UNITS:.3g} are allowed"
             verdict.findings.append(Finding("structure", f"parameter:{name}", message, dtype))
         elif error and dtype == "float64":
