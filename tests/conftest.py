@@ -42,24 +42,9 @@ def shared_data() -> Path:
 @pytest.fixture
 def tiny_config() -> dict:
     """A Reformer of every part, small: local and LSH layers, two hash rounds, dropout everywhere, 128 positions."""
-    return {
-        "attn_layers": ["local", "lsh"],
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "attention_head_size": 16,
-        "feed_forward_size": 48,
-        "axial_pos_shape": [8, 16],
-        "axial_pos_embds_dim": [8, 24],
-        "local_attn_chunk_length": 16,
-        "lsh_attn_chunk_length": 16,
-        "num_hashes": 2,
-        "max_position_embeddings": 128,
-        "hidden_dropout_prob": 0.1,
-        "local_attention_probs_dropout_prob": 0.1,
-        "lsh_attention_probs_dropout_prob": 0.1,
-        "vocab_size": 64,
-        "num_labels": 3,
-    }
+    from toolkit.parity.judging import REFORMER_TRIAL
+
+    return {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from toolkit.parity.stages import SHOWN
+
 #: Layers shown between the first and the last.
 LAYERS_BETWEEN = 3
 
@@ -24,7 +26,9 @@ def depth_rows(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> li
     if "float64" in sides and any("apart" in side for side in sides.values()):
         apart["float64"] = sides["float64"]["tensors"]  # the truth is the reference's float64
     names = [
-        name for name in reference["tensors"] if any(name in found and _is_shown(name) for found in apart.values())
+        name
+        for name in reference["tensors"]
+        if SHOWN.fullmatch(name) and any(name in found for found in apart.values())
     ]
     rows = []
     for name in names:
@@ -37,10 +41,6 @@ def depth_rows(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> li
             row["ratio"] = sides["float32"]["tensors"][name]["rms"] / max(*own, 1e-300)
         rows.append(row)
     return rows
-
-
-def _is_shown(name: str) -> bool:
-    return re.fullmatch(r"output:transformer\.(h\.\d+|layernorm)|logits|loss", name) is not None
 
 
 def depth_table(rows: list[dict[str, Any]]) -> Table:

@@ -12,6 +12,8 @@ import numpy as np
 
 #: Elements looked at at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
+#: Rows of a matrix that are read from disk at a time.
+ROWS = 4096
 
 
 @dataclass
@@ -42,6 +44,20 @@ class Spread:
             if flat_truth is not None:
                 piece -= flat_truth[start : start + PIECE]
             spread.add(_spread_of_piece(piece))
+        return spread
+
+    @classmethod
+    def of_rows(cls, values: np.ndarray, left_out: np.ndarray, truth: Any = None) -> Spread:
+        """As :meth:`of`, of the rows of a matrix but those at the indices ``left_out``.
+
+        Args:
+            truth: anything of the same shape that gives a slice of its rows, such as a tensor in a file.
+        """
+        spread = cls()
+        for start in range(0, len(values), ROWS):
+            end = min(start + ROWS, len(values))
+            kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
+            spread.add(cls.of(values[start:end][kept], None if truth is None else truth[start:end][kept]))
         return spread
 
     def add(self, other: Spread) -> None:

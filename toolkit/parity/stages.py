@@ -36,6 +36,11 @@ def layer(index: int) -> str:
     return f"layer-{index:03d}"
 
 
+def layer_of(stage: str) -> int:
+    """The layer of a stage, forward or backward."""
+    return int(stage.removesuffix(BACKWARD).removeprefix("layer-"))
+
+
 def plan(layers: int) -> list[str]:
     """All stages in order. ``head`` is the last norm, scores, loss, and their backward."""
     forward = [EMBEDDING, *(layer(index) for index in range(layers)), HEAD]
@@ -48,7 +53,7 @@ def weight_names(names: Iterable[str], stage: str) -> list[str]:
         return [name for name in names if name == "transformer.w.weight"]
     if stage == HEAD:
         return [name for name in names if name.startswith(("transformer.layernorm.", "lm_head."))]
-    prefix = f"transformer.h.{int(stage.removeprefix('layer-'))}."
+    prefix = f"transformer.h.{layer_of(stage)}."
     return [name for name in names if name.startswith(prefix)]
 
 

@@ -32,8 +32,6 @@ from toolkit.parity.draws import ModuleStack
 from toolkit.parity.spread import Spread
 
 TABLE = "transformer.w.weight"
-#: Rows of the embedding's gradient that are read from disk at a time.
-ROWS = 4096
 
 
 class Findings:
@@ -152,7 +150,7 @@ class StreamedCTRL:
             return self._head(dtype, weights, state[dtype], draws, findings)
         if stage == stages.EMBEDDING + stages.BACKWARD:
             return self._embedding_backward(dtype, weights, state[dtype], draws, findings)
-        index = int(stage.removesuffix(stages.BACKWARD).removeprefix("layer-"))
+        index = stages.layer_of(stage)
         prefix, layer = f"transformer.h.{index}", self.layers[dtype]
         self._load(layer, prefix, weights, findings)
         self._place(layer, prefix)
@@ -233,15 +231,9 @@ class StreamedCTRL:
     def _compare_rows(self, gradient: paddle.Tensor, name: str) -> Spread:
         """The distance from R64 of the output layer's gradient; where it is tied to the embedding, over the rows of
         tokens that the batch does not have."""
-        total = Spread()
         left_out = self.rows if self.config.tie_word_embeddings else np.array([], int)
         with safe_open(self.side.truth_path("head-table"), framework="np") as file:
-            truth, values = file.get_slice(name), values_of(gradient)
-            for start in range(0, len(values), ROWS):
-                end = min(start + ROWS, len(values))
-                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-                total.add(Spread.of(values[start:end][kept], truth[start:end][kept]))
-        return total
+            return Spread.of_rows(values_of(gradient), left_out, file.get_slice(name))
 
     def _embedding_backward(self, dtype: str, weights, gradient, draws, findings: Findings) -> dict[str, np.ndarray]:
         findings.measure("gradient:transformer.dropout", gradient, dtype)
@@ -294,6 +286,4 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
             "recomputed": {},
             "replay": {},
         }
-    return {
-        "dtypes": results,
-    }
+    return {"dtypes": results}

@@ -25,8 +25,6 @@ from toolkit.parity.reference.step import DTYPES, nudged
 from toolkit.parity.spread import Spread
 
 TABLE = "transformer.w.weight"
-#: Rows of the embedding's gradient that are read from disk at a time.
-ROWS = 4096
 
 
 class Variant(NamedTuple):
@@ -217,7 +215,7 @@ class StreamedCTRL:
         return output.last_hidden_state, body.w.weight
 
     def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
-        prefix = f"transformer.h.{int(stage.removesuffix(stages.BACKWARD).removeprefix('layer-'))}"
+        prefix = f"transformer.h.{stages.layer_of(stage)}"
         layer = self.layers[run.dtype]
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
@@ -239,7 +237,7 @@ class StreamedCTRL:
 
     def _layer_backward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         weights = stages.read_weights(self.folder, stage)
-        index = int(stage.removesuffix(stages.BACKWARD).removeprefix("layer-"))
+        index = stages.layer_of(stage)
         inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)
         after = {}
         for run in self.runs:
@@ -313,16 +311,10 @@ class StreamedCTRL:
         Where the layer is tied to the embedding, only over the rows of tokens that the batch does not have: the others
         are complete when the embedding's share has been added.
         """
-        total = Spread()
         left_out = self.rows.cpu().numpy() if self.tied else np.array([], int)
         with safe_open(self.side.path("truth", "head-table"), framework="np") as file:
             truth = None if run.name == "truth" else file.get_slice(table)
-            for start in range(0, len(gradient), ROWS):
-                end = min(start + ROWS, len(gradient))
-                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-                rows = gradient[start:end].numpy()[kept]
-                total.add(Spread.of(rows, None if truth is None else truth[start:end][kept]))
-        return total.as_json()
+            return Spread.of_rows(gradient.numpy(), left_out, truth).as_json()
 
     def _record_table(self, ledger: Ledger, table: str, spreads: dict[str, Spread]) -> None:
         shape = (self.config.vocab_size, self.config.n_embd)
