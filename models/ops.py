@@ -90,13 +90,26 @@ class LayerNorm(nn.LayerNorm):
         return _LayerNorm.apply(x, self.weight, self.bias, self._epsilon)
 
 
+def _softmax(scores: paddle.Tensor) -> paddle.Tensor:
+    """Softmax of the rows of (N, K).
+
+    Paddle's CPU kernel takes exp(-64) for every smaller number: no weight is below 1e-28. Float32 does not notice. In
+    float64 a score that is masked by -1e9 keeps a weight, and where attention is saturated its gradients, which are as
+    small as that, are off by 1e-8 of themselves.
+    """
+    if scores.dtype != paddle.float64:
+        return F.softmax(scores)
+    weights = paddle.exp(scores - scores.max(-1, keepdim=True))
+    return weights / _row_sums(weights)
+
+
 class _MaskedSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, masks, with_normaliser):
         for kept, value in masks:
             scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
         flat = scores.reshape([-1, scores.shape[-1]])
-        probabilities = F.softmax(flat)
+        probabilities = _softmax(flat)
         ctx.masks = [kept for kept, _ in masks]
         ctx.with_normaliser = with_normaliser
         ctx.save_for_backward(probabilities)

@@ -100,6 +100,13 @@ def test_masked_softmax_is_where_then_softmax(draw, with_normaliser):
     assert_equal_to_rounding(ours, values_and_gradients(plain, scores))
 
 
+def test_softmax_in_double_precision_has_weights_as_small_as_they_are():
+    scores = np.array([[0.0, -40.0, -100.0, -1e9]])
+    ours = ops.softmax(paddle.to_tensor(scores)).numpy()
+    np.testing.assert_allclose(ours, np.exp(scores) / np.exp(scores).sum(), rtol=1e-15, atol=1e-300)
+    assert 0 <= ours[0, 3] < 1e-300
+
+
 def test_a_row_that_is_masked_everywhere_sends_no_gradient_to_its_scores():
     scores = paddle.to_tensor(np.array([[1.0, 2.0, 3.0]]), stop_gradient=False)
     nothing = paddle.zeros([1, 3], "bool")

@@ -27,6 +27,7 @@ runtime.configure("cpu")
 import paddle  # noqa: E402
 from paddlenlp.transformers.model_outputs import SequenceClassifierOutput  # noqa: E402
 
+from toolkit.optimizer import decayed_parameters  # noqa: E402
 from toolkit.sampler import EpochPermutation  # noqa: E402
 from toolkit.tracking import Tracker, read_metrics  # noqa: E402
 from toolkit.trainer import (  # noqa: E402
@@ -34,7 +35,6 @@ from toolkit.trainer import (  # noqa: E402
     Finetuner,
     Interrupted,
     Schedule,
-    decayed_parameters,
 )
 
 CLASSES, LENGTH, VOCABULARY = 3, 8, 50

@@ -285,6 +285,14 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=_tokenizer_request(recipe, job, scratch),
         seed=recipe.seed,
+        optimizer={
+            "learning_rate": recipe.train.learning_rate,
+            "weight_decay": recipe.train.weight_decay,
+            "beta1": recipe.train.adam_beta1,
+            "beta2": recipe.train.adam_beta2,
+            "epsilon": recipe.train.adam_epsilon,
+            "max_grad_norm": recipe.train.max_grad_norm,
+        },
     )
 
 

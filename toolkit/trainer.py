@@ -30,6 +30,7 @@ from rich.console import Console
 from toolkit import checkpoint
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
+from toolkit.optimizer import adamw
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe
 from toolkit.runtime import processes, seed_everything
@@ -278,18 +279,16 @@ class Finetuner(Trainer):
             )
 
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
-        """AdamW with the Trainer's arguments, whose decay spares biases and normalisation parameters."""
+        """AdamW with the Trainer's arguments, as the gate has compared it."""
         if self.optimizer is None:
-            kind, options = Trainer.get_optimizer_cls_and_kwargs(self.args)
-            decayed = decayed_parameters(self.model)
-            norm = self.args.max_grad_norm
-            self.optimizer = kind(
-                learning_rate=lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
-                parameters=self.model.parameters(),
+            self.optimizer = adamw(
+                self.model,
+                lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
                 weight_decay=self.args.weight_decay,
-                apply_decay_param_fun=decayed.__contains__,
-                grad_clip=paddle.nn.ClipGradByGlobalNorm(norm) if norm > 0 else None,
-                **options,
+                beta1=self.args.adam_beta1,
+                beta2=self.args.adam_beta2,
+                epsilon=self.args.adam_epsilon,
+                max_grad_norm=self.args.max_grad_norm,
             )
         return self.optimizer
 
@@ -443,21 +442,6 @@ def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, pa
 def loss_shares(counts: list[int]) -> list[float]:
     """The part of the whole batch's mean loss that each piece's mean loss makes up: its share of the counted terms."""
     return [count / max(1, sum(counts)) for count in counts]
-
-
-def decayed_parameters(model: Any) -> set[str]:
-    """Paddle's names of the parameters that weight decay applies to: no bias and nothing of a normalisation layer."""
-    spared = {
-        parameter.name
-        for layer in model.sublayers(include_self=True)
-        if "norm" in type(layer).__name__.lower()
-        for parameter in layer.parameters(include_sublayers=False)
-    }
-    return {
-        parameter.name
-        for name, parameter in model.named_parameters()
-        if not name.endswith("bias") and parameter.name not in spared
-    }
 
 
 def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 
 import paddle
-import paddle.nn.functional as F
 from paddle import nn
 
-from models.ops import Linear, masked_softmax
+from models.ops import Linear, masked_softmax, softmax
 from models.randomness import dropout, normal
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
 
@@ -188,7 +187,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
         context = reorder(context, unsort)  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
-            share = F.softmax(reorder(weight, unsort).reshape([-1, self.num_hashes, length, 1]), axis=1)
+            of_rounds = reorder(weight, unsort).reshape([-1, self.num_hashes, length]).transpose([0, 2, 1])
+            share = softmax(of_rounds).transpose([0, 2, 1]).unsqueeze(-1)  # (B*H, R, T, 1)
             context = (context.reshape(rounds) * share).sum(1).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 

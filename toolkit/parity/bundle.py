@@ -7,7 +7,7 @@
     batch.safetensors    one training batch
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
-        draws.safetensors     dropout masks, LSH rotations, bucket choices, margins
+        draws-N.safetensors   of training step N: dropout masks, LSH rotations, bucket choices, margins
         result.json           what was measured: a record per tensor, versions, time, memory
     candidate/
         result.json

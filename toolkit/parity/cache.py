@@ -52,7 +52,12 @@ def _key(job: Mapping[str, Any], contents: Sequence[str]) -> str:
     environment = {"versions": runtime.versions(), "flags": runtime.environment()}
     digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
     for source in sorted(
-        [*ROOT.glob("models/**/*.py"), *ROOT.glob("toolkit/parity/**/*.py"), ROOT / "toolkit/runtime.py"]
+        [
+            *ROOT.glob("models/**/*.py"),
+            *ROOT.glob("toolkit/parity/**/*.py"),
+            ROOT / "toolkit/optimizer.py",
+            ROOT / "toolkit/runtime.py",
+        ]
     ):
         digest.update(f"{source.relative_to(ROOT)}:{bundle.sha256(source)}".encode())
     return digest.hexdigest()

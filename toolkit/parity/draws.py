@@ -12,6 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 
+def numbered(name: str, number: int) -> str:
+    """``name`` the first time, then ``name#2`` and so on: of what a short training repeats."""
+    return name if number == 1 else f"{name}#{number}"
+
+
 @dataclass
 class _Call:
     """A module that is running: which call of its parent's it is, and what it has counted so far."""

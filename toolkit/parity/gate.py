@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,8 @@ from toolkit.parity.verdict import first_at_fault, judge
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise stage by stage, where each tensor has so many elements that few runs tell.
 STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
+#: Updates of the parameters that are compared: in the first the decay rates of Adam's moments cancel out.
+UPDATES = 2
 #: The file of the reference's constants beside the report.
 CONSTANTS = "constants.safetensors"
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
@@ -99,7 +102,7 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
     """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True}
+    content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "updates": 0, "streamed": True}
     key = cache.key_of_request(content, request.batch, request.weights)
     if kept := cache.load(key):
         return kept, True
@@ -154,6 +157,8 @@ def job_of(request: GateRequest) -> dict[str, Any]:
         "device": request.device,
         "seed": request.seed,
         "noise_runs": NOISE_RUNS,
+        "updates": UPDATES,
+        "optimizer": {key: value and float(np.float32(value)) for key, value in request.optimizer.items()},
         "threads": runtime.physical_cores(),
         "judge_reference_reversible": request.judge_reference_reversible,
         "tokenizer": _tokenizer_job(request.tokenizer),
@@ -193,8 +198,15 @@ def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = 
     for side in workers:
         if not (job / side / "result.json").exists():
             failed = job / side / "failed"
-            words = failed.read_text() if failed.exists() else (job / f"{side}.log").read_text()[-2000:]
-            raise Inconclusive(f"parity gate: the {side} could not run: {words.strip()}")
+            words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], job / f"{side}.log")
+            raise Inconclusive(f"parity gate: the {side} could not run: {words}")
+
+
+def _last_words(worker: subprocess.Popen, log: Path) -> str:
+    """Why a worker ended that could not say so itself."""
+    if worker.returncode == -signal.SIGKILL:
+        return "it was killed, as a system does that has no memory left; a shorter text or fewer examples take less"
+    return f"exit status {worker.returncode}; {log.read_text()[-2000:].strip()}"
 
 
 @contextlib.contextmanager

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+#: The optimizer of a gate that belongs to no recipe.
+OPTIMIZER = {
+    "learning_rate": 1e-3,
+    "weight_decay": 0.01,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-8,
+    "max_grad_norm": 1.0,
+}
 
 
 @dataclass
@@ -26,6 +36,7 @@ class GateRequest:
             FOLDER}`` (of ``vocab.json`` and ``merges.txt``), with ``texts`` of the run's data and ``max_length``; None
             where there is none to compare.
         seed: of the dropout masks and rotations.
+        optimizer: what :func:`toolkit.optimizer.adamw` takes, ``learning_rate`` included.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
     """
@@ -39,5 +50,6 @@ class GateRequest:
     device: str = "cpu"
     tokenizer: Mapping[str, Any] | None = None
     seed: int = 0
+    optimizer: Mapping[str, float | None] = field(default_factory=OPTIMIZER.copy)
     judge_reference_reversible: bool = False
     streamed: bool | None = None

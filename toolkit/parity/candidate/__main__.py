@@ -11,6 +11,7 @@ from typing import Any
 from models.families import part
 from toolkit import runtime
 from toolkit.parity import bundle, worker
+from toolkit.parity.tensors import TensorFile
 
 
 def main(folder: Path) -> None:
@@ -39,7 +40,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
 
     bundle.wait_for(folder / "reference" / "order.json", folder / "reference" / "failed")
-    truth = bundle.read_tensors(folder / "reference" / "float64.safetensors")
+    truth = TensorFile(folder / "reference" / "float64.safetensors")
     return {
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
         "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},

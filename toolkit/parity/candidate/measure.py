@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,16 @@ def make_step(job: dict, folder: Path, dtype: str, backward: str | None = None) 
     return family.STEP(job, folder, dtype, backward)
 
 
-def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: str) -> dict:
-    """Run the step in ``dtype`` as training will, once more unwatched, and once with its other backward."""
+def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> dict:
+    """Run the step in ``dtype`` as training will, once more unwatched and on from there for a few updates, and once
+    with its other backward."""
     step = make_step(job, folder, dtype)
     seen: dict[str, dict] = {}
     values: dict[str, np.ndarray] = {}
 
     def measure(name: str, value: np.ndarray) -> None:
         if name.startswith("gradient:") or name == "loss":
-            values[name] = value
+            values[name] = value  # gradients of parameters, which are few beside outputs
         seen[name] = (
             {**spread.difference(value, truth[name]), "shape": list(value.shape)}
             if name in truth
@@ -35,15 +37,19 @@ def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: 
         )
 
     draws = step.run(measure)
-    unwatched: dict[str, np.ndarray] = {}
-    step.run(unwatched.__setitem__, watched=False)
-    return {
+    result = {
         "tensors": seen,
         "parameter_errors": step.parameter_errors(),
         "constant_errors": step.constant_errors,
         "draw_problems": draws.problems,
         "unused_draws": draws.unused(),
         "facts": {**step.facts(), "relu_flips": draws.relu_flips},
+    }
+    unwatched: dict[str, np.ndarray] = {}
+    step.run(unwatched.__setitem__, watched=False)
+    step.train_on(measure)
+    return {
+        **result,
         "hooks_change_nothing": all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values),
         "recomputed": other_backward(step, job, folder, dtype, values),
         "replay": replay_differences(step, job, folder, dtype),
@@ -51,7 +57,7 @@ def measure_dtype(job: dict, folder: Path, truth: dict[str, np.ndarray], dtype: 
     }
 
 
-def measure_mutant(job: dict, folder: Path, truth: dict[str, np.ndarray], name: str) -> dict:
+def measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict:
     """:func:`measure_dtype` in float64 with a fault in force; a port that stops by itself gives ``{"raised": ...}``."""
     from toolkit.parity.mutants import by_name
 

@@ -35,6 +35,7 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def given_choices(self) -> Iterator[None]:
+        self.flips = {}
         layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
         for name, layer in layers:
             layer.hash_vectors = self._choice(name, layer.hash_vectors)

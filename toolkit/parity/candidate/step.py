@@ -11,7 +11,7 @@ import numpy as np
 from models.families import part
 from toolkit.parity import bundle
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.draws import ModuleStack
+from toolkit.parity.draws import ModuleStack, numbered
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
@@ -37,7 +37,11 @@ class Step:
         import paddle
 
         modeling, weights = part(job["model"], "modeling"), part(job["model"], "weights")
-        self.draws_by_name = bundle.read_tensors(folder / "reference" / "draws.safetensors")
+        self.settings = job["optimizer"]
+        self.recorded = [
+            folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job["updates"])
+        ]
+        self.draws_by_name = bundle.read_tensors(self.recorded[0])
         self.rates = bundle.read_json(folder / "reference" / "rates.json")
         self.batch = {
             name: paddle.to_tensor(value) for name, value in bundle.read_tensors(folder / "batch.safetensors").items()
@@ -84,6 +88,7 @@ class Step:
         stack = ModuleStack()
         draws = RecordedDraws(self.draws_by_name, self.rates, stack)
         self.embedded_output = None
+        self.model.clear_gradients()
         left = self._left(measure if watched else None)
         with use(draws), given_signs(self.model, draws), self.given_choices(), watch(self.model, stack, left):
             self.recording = watched
@@ -96,6 +101,29 @@ class Step:
             output.loss.backward()
         self._measure_gradients(measure)
         return draws
+
+    def train_on(self, measure: Measure) -> None:
+        """Go on from :meth:`run`: as many updates as the job says, with the optimizer of training and the reference's
+        draws. The parameters after each, and the losses thereafter, are handed on."""
+        from models.randomness import use
+        from models.weights import dump
+        from toolkit.optimizer import adamw
+
+        rate = self.settings["learning_rate"]
+        optimizer = adamw(self.model, rate, **{k: v for k, v in self.settings.items() if k != "learning_rate"})
+        for number, path in enumerate(self.recorded[1:], 1):
+            optimizer.step()
+            optimizer.clear_grad()
+            for name, value in dump(self.model):
+                measure(numbered(f"updated:{name}", number), value)
+            self.draws_by_name = bundle.read_tensors(path)
+            stack = ModuleStack()
+            draws = RecordedDraws(self.draws_by_name, self.rates, stack)
+            with use(draws), given_signs(self.model, draws), self.given_choices(), watch(self.model, stack, _ignore):
+                loss = self.model(**self.batch).loss
+                measure(numbered("loss", number + 1), loss.numpy())
+                if path != self.recorded[-1]:
+                    loss.backward()
 
     def own_gradients(self) -> dict[str, np.ndarray]:
         """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
@@ -130,7 +158,6 @@ class Step:
             if parameter.grad is not None:
                 role = table[name].role if name in table else "unknown"
                 measure(f"gradient:{name}", to_paddle(parameter.grad.numpy(), role))
-        self.model.clear_gradients()
 
     def parameter_errors(self) -> dict[str, float]:
         """By how much each parameter that the port holds differs from the one it was given: 0 everywhere, or wrong."""
@@ -138,6 +165,10 @@ class Step:
 
         held = dict(dump(self.model))
         return {name: float(np.abs(held[name].astype("float64") - value).max()) for name, value in self.given.items()}
+
+
+def _ignore(name: str, called: str, layer, output) -> None:
+    """Nothing is to be measured of a module's output."""
 
 
 @contextlib.contextmanager

@@ -77,8 +77,7 @@ def _accumulated_gradient(port):
 
 
 def _hash_round_average(port):
-    equal = SimpleNamespace(softmax=lambda x, axis=-1: port.paddle.full_like(x, 1.0 / x.shape[axis]))
-    return [(port.attention, "F", equal)]
+    return [(port.attention, "softmax", lambda x: port.paddle.full_like(x, 1.0 / x.shape[-1]))]
 
 
 def _dropout_after_activation(port):

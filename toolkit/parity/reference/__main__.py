@@ -14,9 +14,10 @@ import torch
 import transformers
 
 from toolkit.parity import bundle, spread, worker
-from toolkit.parity.reference.noise import measure_noise, own_backward_error, unhooked_differences
+from toolkit.parity.reference.noise import measure_noise, own_backward_error
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
+from toolkit.parity.tensors import TensorFile, TensorWriter
 
 
 def main(folder: Path) -> None:
@@ -40,30 +41,36 @@ def main(folder: Path) -> None:
 def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     """R64 and its noise, with the whole model in memory."""
     step = make_step(job, folder)
-    truth: dict[str, np.ndarray] = {}
-
-    def keep(name: str, value: np.ndarray) -> None:
-        if name in truth:
-            raise RuntimeError(f"two tensors of the reference have the name {name}: one would not be compared")
-        truth[name] = value
-
-    step.run("float64", keep)
     place = folder / "reference"
-    bundle.write_tensors(place / "draws.safetensors", step.draws.tensors)
+    path = place / "float64.safetensors"
+    records: dict[str, dict] = {}
+    unhooked: dict[str, np.ndarray] = {}
+    with TensorWriter(path) as writer:
+
+        def keep(name: str, value: np.ndarray) -> None:
+            writer.add(name, value)
+            records[name] = {**spread.describe(value), "noise": {}, "noise_max": {}}
+
+        step.run("float64", keep)
+        leaks, saturated = step.leaks, step.saturated
+        step.run("float64", unhooked.__setitem__, watched=False)
+        step.train_on(keep)
+    truth = TensorFile(path)
+    for number, draws in enumerate(step.draws, 1):
+        bundle.write_tensors(place / f"draws-{number}.safetensors", draws.tensors)
     bundle.write_tensors(place / "constants.safetensors", step.constants())
-    bundle.write_tensors(place / "float64.safetensors", truth)
-    bundle.write_json(place / "rates.json", step.draws.rates)
-    bundle.write_json(place / "order.json", list(truth))  # the Paddle worker starts when this file is there
-    records = {name: {**spread.describe(value), "noise": {}, "noise_max": {}} for name, value in truth.items()}
+    bundle.write_json(place / "rates.json", step.draws[0].rates)
+    bundle.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
+    changed = [name for name, value in unhooked.items() if not np.array_equal(value, truth[name], equal_nan=True)]
     measure_noise(step, truth, records, job["noise_runs"])
     return {
         "tensors": records,
         "parameters": {name: list(value.shape) for name, value in step.model.named_parameters()},
         "buffers": [name for name, _ in step.model.named_buffers()],
-        "facts": {**step.facts(records), "relu_moved": step.draws.moved},
-        "leaks": step.leaks,
-        "saturated_rows": step.saturated,
-        "unhooked": unhooked_differences(step, truth),
+        "facts": {**step.facts(records), "relu_moved": step.draws[0].moved},
+        "leaks": leaks,
+        "saturated_rows": saturated,
+        "unhooked": changed,
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},
     }
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import numpy as np
 
 from toolkit.parity import spread
+from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
 
 
 def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, int]) -> None:
-    """Run the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its record.
+    """Run and train the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its
+    record.
 
     In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
     float32. In float64 all have them moved by one unit of float64: where float32's error has grown as large as the
     tensor, it says no more how much float64's grows, and this says it.
+
+    The updates of a float64 run start from gradients that are off by what float32's are off by, shrunk to float64. A
+    gradient that is zero by cancellation, as that of CTRL's key bias, is all rounding, which moving the weights hardly
+    changes; Adam divides it by its own size or by epsilon, so that in float32 the update is as wrong as it can be,
+    and says nothing of float64.
     """
-    for dtype, count in runs.items():
+    disturbances: list[dict[str, np.ndarray]] = []
+    for dtype in sorted(runs):  # float32 first
+        count = runs[dtype]
         for record in records.values():
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
@@ -27,14 +37,11 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
             records[name]["noise_max"][dtype].append(error["max"])
 
         for run in range(count):
-            step.run(dtype, measure, nudge=run + (dtype == "float64"))
-
-
-def unhooked_differences(step: Step, truth: Mapping[str, np.ndarray]) -> list[str]:
-    """The loss and gradients of R64 that come out otherwise, by as much as a bit, when no output is looked at."""
-    seen: dict[str, np.ndarray] = {}
-    step.run("float64", seen.__setitem__, watched=False)
-    return [name for name, value in seen.items() if not np.array_equal(value, truth.get(name), equal_nan=True)]
+            with SumsReordered(run) if dtype == "float64" else contextlib.nullcontext():
+                step.run(dtype, measure, nudge=run + (dtype == "float64"))
+            if dtype == "float32" and len(disturbances) < runs.get("float64", 0):
+                disturbances.append(step.gradient_errors(truth))
+            step.train_on(measure, disturbances[run] if dtype == "float64" else None)
 
 
 def own_backward_error(step: Step) -> dict[str, dict[str, float]]:

@@ -23,10 +23,14 @@ class Draws:
             positive (``relu:``), with the inputs (``input:``).
         rates: of the dropout masks.
         moved: by how much the inputs of a ReLU differed from R64's, at most, in all float32 runs so far.
+
+    Args:
+        step: of training; each has draws of its own.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, step: int = 0) -> None:
         self.seed = seed
+        self.step = step
         self.tensors: dict[str, np.ndarray] = {}
         self.rates: dict[str, float] = {}
         self.moved: dict[str, float] = {}
@@ -50,14 +54,14 @@ class Draws:
         key = f"relu:{name}"
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
-            self.tensors[f"input:{name}"] = x.float().numpy(force=True)
+            self.tensors[f"input:{name}"] = x.detach().to(torch.float32).numpy(force=True)
         elif x.dtype == torch.float32:
             difference = x.detach() - torch.from_numpy(self.tensors[f"input:{name}"]).to(x)
             self.moved[name] = max(self.moved.get(name, 0.0), float(difference.abs().max()))
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def _generator(self, name: str) -> np.random.Generator:
-        digest = hashlib.sha256(f"{self.seed}:{name}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed}:{self.step}:{name}".encode()).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 

@@ -35,21 +35,21 @@ class ReformerStep(Step):
     def facts(self, records: Mapping[str, dict]) -> dict:
         return {
             "num_buckets": self.model.config.num_buckets,
-            "bucket_slack": bucket_slack(self.draws.tensors, records),
+            "bucket_slack": bucket_slack(self.draws[0].tensors, records),
         }
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         layers = plain_autograd(recorder) if plain else contextlib.nullcontext()
-        with self._given_buckets(), layers, ExactNormaliser() as normaliser:
+        with self._given_buckets(recorder.draws.tensors), layers, ExactNormaliser() as normaliser:
             yield
         self.saturated = normaliser.saturated
 
     @contextlib.contextmanager
-    def _given_buckets(self) -> Iterator[None]:
+    def _given_buckets(self, drawn: dict[str, np.ndarray]) -> Iterator[None]:
         """In place of ``_hash_vectors``: R64's choice is written down with its margins, and all others are given it."""
         undo = [
-            replace(module, "_hash_vectors", self._choice(name, module))
+            replace(module, "_hash_vectors", choice(name, module, drawn))
             for name, module in self.model.named_modules()
             if isinstance(module, modeling_reformer.LSHSelfAttention)
         ]
@@ -59,18 +59,20 @@ class ReformerStep(Step):
             for restore in undo:
                 restore()
 
-    def _choice(self, name: str, module):
-        original, drawn = module._hash_vectors, self.draws.tensors
 
-        def choose(vectors, num_hashes, attention_mask, *args, **kwargs):
-            own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
-            key = f"buckets:{name}"
-            if key not in drawn:
-                drawn[key] = own.numpy(force=True).astype(np.int32)
-                drawn[f"margin:{name}"] = margins(vectors.detach(), drawn[f"normal:{name}"], module.num_buckets)
-            return torch.from_numpy(drawn[key]).to(own)
+def choice(name: str, module, drawn: dict[str, np.ndarray]):
+    """The module's ``_hash_vectors``, whose first choice goes into ``drawn`` and is repeated from there."""
+    original = module._hash_vectors
 
-        return choose
+    def choose(vectors, num_hashes, attention_mask, *args, **kwargs):
+        own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
+        key = f"buckets:{name}"
+        if key not in drawn:
+            drawn[key] = own.numpy(force=True).astype(np.int32)
+            drawn[f"margin:{name}"] = margins(vectors.detach(), drawn[f"normal:{name}"], module.num_buckets)
+        return torch.from_numpy(drawn[key]).to(own)
+
+    return choose
 
 
 def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.ndarray:

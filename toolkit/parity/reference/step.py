@@ -9,7 +9,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from toolkit.parity.draws import numbered
 from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -27,7 +29,7 @@ class Step:
     Subclasses say which class a head has, and what else is to be watched or kept clean.
 
     Attributes:
-        draws: what the first run drew; later ones repeat it.
+        draws: what the first run drew in each training step; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
@@ -44,7 +46,8 @@ class Step:
         self.model = self.heads[job["head"]](self.configuration(job["config"]))
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
-        self.draws = Draws(job["seed"])
+        self.settings = job["optimizer"]
+        self.draws = [Draws(job["seed"], step) for step in range(1 + job["updates"])]
         self.leaks: list[str] = []
         self.saturated = 0
 
@@ -81,10 +84,10 @@ class Step:
         self.load(DTYPES[dtype], nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws, keep, embedded=self.embedded)
+        recorder = Recorder(self.model, self.draws[0], keep, embedded=self.embedded)
         recorder.recording = watched
         with no_downcast() as leaks, recorder.watch(), self.clean(recorder, plain):
-            output = self.model(**{name: value.to(self.device) for name, value in self.batch.items()})
+            output = self.model(**self._inputs())
             for name in SCORES:
                 if watched and getattr(output, name, None) is not None:
                     keep(name, to_numpy(getattr(output, name)))
@@ -96,6 +99,42 @@ class Step:
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
+
+    def gradient_errors(self, truth: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """How far the gradients of the last :meth:`run` are off R64's, by parameter."""
+        gradients = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        return {name: to_numpy(grad) - truth[f"gradient:{name}"] for name, grad in gradients.items()}
+
+    def train_on(self, keep: Keep, disturbance: Mapping[str, np.ndarray] | None = None) -> None:
+        """Go on from :meth:`run`: as many updates as the job says, each with draws of its own. To ``keep`` go the
+        parameters after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
+
+        Args:
+            disturbance: float32's errors of the gradients, by parameter; shrunk to float64's, they are added to the
+                gradients before each update.
+        """
+        optimizer = Optimizer(self.model, self.settings)
+        for number in range(1, len(self.draws)):
+            self._disturb(disturbance or {})
+            optimizer.update()
+            for name, parameter in self.model.named_parameters():
+                keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+            recorder = Recorder(self.model, self.draws[number], keep)
+            recorder.recording = False
+            with no_downcast(), recorder.watch(), self.clean(recorder, True):
+                loss = self.model(**self._inputs()).loss
+                keep(numbered("loss", number + 1), to_numpy(loss))
+                if number + 1 < len(self.draws):
+                    loss.backward()
+
+    def _disturb(self, errors: Mapping[str, np.ndarray]) -> None:
+        shrink = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+        for name, parameter in self.model.named_parameters():
+            if name in errors and parameter.grad is not None:
+                parameter.grad += shrink * torch.from_numpy(errors[name]).to(parameter.grad)
+
+    def _inputs(self) -> dict[str, torch.Tensor]:
+        return {name: value.to(self.device) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:

@@ -1,0 +1,59 @@
+"""The optimizer of training and of the gate: AdamW by the book, clipping as torch's, decay where transformers decays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from toolkit import runtime
+
+runtime.configure("cpu")
+
+import paddle  # noqa: E402
+
+from toolkit.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters  # noqa: E402
+
+
+class Network(paddle.nn.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer_norm = paddle.nn.LayerNorm(3)
+        self.output = paddle.nn.Linear(3, 2)
+
+
+def test_neither_biases_nor_normalisation_decay():
+    network = Network()
+    names = {parameter.name: name for name, parameter in network.named_parameters()}
+    assert {names[name] for name in decayed_parameters(network)} == {"output.weight"}
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
+def test_three_steps_are_adamws_in_double_precision(max_grad_norm):
+    given = dict(beta1=0.875, beta2=0.96875, epsilon=2.0**-20, weight_decay=0.125)  # exact in float32: Paddle's kernel
+    rate, draw = 2.0**-7, np.random.default_rng(0)
+    network = Network()
+    network.to(dtype="float64")
+    optimizer = adamw(network, rate, max_grad_norm=max_grad_norm, **given)
+    parameters = dict(network.named_parameters())
+    ours = {name: parameter.numpy() for name, parameter in parameters.items()}
+    first, second = ({name: 0.0 for name in ours} for _ in range(2))
+    for step in range(1, 4):
+        gradients = {name: draw.standard_normal(value.shape) for name, value in ours.items()}
+        sum((parameters[n] * paddle.to_tensor(g)).sum() for n, g in gradients.items()).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+        scale = 1.0 if max_grad_norm is None else min(1.0, max_grad_norm / (norm + 1e-6))
+        for name, gradient in gradients.items():
+            first[name] = 0.875 * first[name] + 0.125 * scale * gradient
+            second[name] = 0.96875 * second[name] + 0.03125 * (scale * gradient) ** 2
+            update = first[name] / (1 - 0.875**step) / (np.sqrt(second[name] / (1 - 0.96875**step)) + 2.0**-20)
+            decay = 0.125 if name == "output.weight" else 0.0
+            ours[name] = ours[name] * (1 - rate * decay) - rate * update
+            np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-13, atol=1e-16)
+
+
+def test_gradients_below_the_norm_are_left_as_they_are():
+    parameter = paddle.create_parameter([2], "float32")
+    ((_, clipped),) = ClipGradByGlobalNorm(10.0)([(parameter, paddle.to_tensor([3.0, 4.0]))])
+    assert clipped.numpy().tolist() == [3.0, 4.0]

@@ -1,0 +1,46 @@
+"""Tensors on disk: as the safetensors library reads and writes them, whole or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from toolkit.parity.tensors import TensorFile, TensorWriter
+
+TENSORS = {
+    "loss": np.float64(0.5),
+    "gradient:a/ü": np.arange(6.0, dtype=np.float32).reshape(2, 3),
+    "mask": np.array([[1, 0]], np.uint8),
+    "ids": np.array([-1, 2**40]),
+    "empty": np.zeros((0, 3)),
+}
+
+
+def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    with TensorWriter(path) as writer:
+        for name, value in TENSORS.items():
+            writer.add(name, value)
+        assert not path.exists()
+    read = load_file(path)
+    assert read.keys() == TENSORS.keys()
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_the_library_writes_is_read_one_by_one(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    save_file({name: np.asarray(value) for name, value in TENSORS.items()}, path, metadata={"made": "by a test"})
+    read = TensorFile(path)
+    assert set(read) == set(TENSORS) and len(read) == len(TENSORS) and "gone" not in read
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
+
+
+def test_a_name_written_twice_is_refused_and_nothing_is_left(tmp_path):
+    with pytest.raises(ValueError, match="two tensors have the name a"), TensorWriter(tmp_path / "t") as writer:
+        writer.add("a", np.zeros(2))
+        writer.add("a", np.ones(2))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""AdamW as transformers' Trainer sets it up: what decays, how gradients are clipped. For training and for the gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle.nn.clip import _squared_l2_norm
+
+#: Added to the norm that gradients are divided by, as torch's clip_grad_norm_ does.
+NORM_EPSILON = 1e-6
+
+
+class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
+    """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), norm being that of all of them together (Pascanu et
+    al. 2013, section 3.2). Paddle's own leaves out the 1e-6; where fleet splits a model over devices, it puts its own
+    in place of this."""
+
+    @paddle.no_grad()
+    def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        squares = [_squared_l2_norm(grad) for _, grad in params_grads if grad is not None]
+        if not squares:
+            return params_grads
+        wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
+        norm = paddle.sqrt(paddle.stack([square.astype(wide) for square in squares]).sum())
+        scale = (self.clip_norm / (norm + NORM_EPSILON)).clip(max=1.0)
+        return [(p, grad if grad is None else grad * scale.astype(grad.dtype)) for p, grad in params_grads]
+
+
+def decayed_parameters(model: Any) -> set[str]:
+    """Paddle's names of the parameters that weight decay applies to: no bias and nothing of a normalisation layer."""
+    spared = {
+        parameter.name
+        for layer in model.sublayers(include_self=True)
+        if "norm" in type(layer).__name__.lower()
+        for parameter in layer.parameters(include_sublayers=False)
+    }
+    return {
+        parameter.name
+        for name, parameter in model.named_parameters()
+        if not name.endswith("bias") and parameter.name not in spared
+    }
+
+
+def adamw(
+    model: Any,
+    learning_rate: Any,
+    *,
+    weight_decay: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    max_grad_norm: float | None,
+) -> paddle.optimizer.AdamW:
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2) over all parameters of a model.
+
+    Args:
+        learning_rate: a number, or a schedule of Paddle's.
+        weight_decay: decoupled; spares biases and normalisation layers.
+        max_grad_norm: gradients are scaled down to this norm; None or 0: never.
+    """
+    return paddle.optimizer.AdamW(
+        learning_rate=learning_rate,
+        beta1=beta1,
+        beta2=beta2,
+        epsilon=epsilon,
+        parameters=model.parameters(),
+        weight_decay=weight_decay,
+        apply_decay_param_fun=decayed_parameters(model).__contains__,
+        grad_clip=ClipGradByGlobalNorm(max_grad_norm) if max_grad_norm else None,
+    )
