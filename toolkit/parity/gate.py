@@ -21,6 +21,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
+from toolkit.parity.junit import write_junit
 from toolkit.parity.report import Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
@@ -38,6 +39,8 @@ TOKENIZER_TEXTS = 64
 
 def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
+
+    ``junit.xml`` beside it says the same to a CI system.
 
     What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
     port was compared with these in place of its own, and is to be trained with them.
@@ -67,7 +70,9 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
         bundle.write_tensors(folder / CONSTANTS, measured["constants"])
-    bundle.write_json(folder / "parity.json", as_json(report))
+    content = as_json(report)
+    bundle.write_json(folder / "parity.json", content)
+    write_junit(content, folder / "junit.xml")
     print_report(report, console)
     return report
 
