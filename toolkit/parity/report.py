@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,8 @@ from toolkit.parity.verdict import Comparison, Finding, Verdict
 
 #: Of ``parity.json``. 2: each tensor has ``kind``, ``rms`` and ``noise`` (see :func:`as_json`); 1 had not.
 REPORT_SCHEMA = 2
+#: The report for a person, beside ``parity.json``.
+PAGE = "parity.html"
 FINDINGS_SHOWN = 8
 WORST_SHOWN = 5
 
@@ -68,8 +71,12 @@ class Report:
         return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype."""
+def print_report(report: Report, page: Path, console: Console) -> None:
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
+
+    Args:
+        page: where all of it can be looked at.
+    """
     verdict = report.verdict
     if report.passed:
         console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
@@ -85,6 +92,13 @@ def print_report(report: Report, console: Console) -> None:
     for note in summarise_notes(verdict.notes):
         _say(console, f"note: {note}")
     _say(console, _facts(report))
+    _say(console, f"curves and all tensors: {_short_path(page)}")
+
+
+def _short_path(path: Path) -> Path:
+    """From where the user is, if it lies below."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _say(console: Console, text: str) -> None:
@@ -170,7 +184,7 @@ def as_json(report: Report) -> dict[str, Any]:
     - ``rms``: RMS of R64;
     - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype.
 
-    ``junit`` needs nothing but this content.
+    ``page`` and ``junit`` need nothing but this content.
     """
     verdict = report.verdict
     return {
