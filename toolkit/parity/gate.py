@@ -22,7 +22,9 @@ from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
-from toolkit.parity.report import Report, as_json, print_report
+from toolkit.parity.junit import write_junit
+from toolkit.parity.page import write_page
+from toolkit.parity.report import PAGE, Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
 from toolkit.parity.verdict import first_at_fault, judge
@@ -41,6 +43,8 @@ TOKENIZER_TEXTS = 64
 
 def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
+
+    ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person.
 
     What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
     port was compared with these in place of its own, and is to be trained with them.
@@ -70,8 +74,11 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
         bundle.write_tensors(folder / CONSTANTS, measured["constants"])
-    bundle.write_json(folder / "parity.json", as_json(report))
-    print_report(report, console)
+    content = as_json(report)
+    bundle.write_json(folder / "parity.json", content)
+    write_junit(content, folder / "junit.xml")
+    write_page(content, folder / PAGE)
+    print_report(report, folder / PAGE, console)
     return report
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from toolkit.parity import bundle
 from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.verdict import Comparison, Finding, Verdict
 
+#: Of ``parity.json``. 2: each tensor has ``kind``, ``rms`` and ``noise`` (see :func:`as_json`); 1 had not.
+REPORT_SCHEMA = 2
+#: The report for a person, beside ``parity.json``.
+PAGE = "parity.html"
 FINDINGS_SHOWN = 8
 WORST_SHOWN = 5
 
@@ -67,8 +71,12 @@ class Report:
         return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype."""
+def print_report(report: Report, page: Path, console: Console) -> None:
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
+
+    Args:
+        page: where all of it can be looked at.
+    """
     verdict = report.verdict
     if report.passed:
         console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
@@ -84,6 +92,13 @@ def print_report(report: Report, console: Console) -> None:
     for note in summarise_notes(verdict.notes):
         _say(console, f"note: {note}")
     _say(console, _facts(report))
+    _say(console, f"curves and all tensors: {_short_path(page)}")
+
+
+def _short_path(path: Path) -> Path:
+    """From where the user is, if it lies below."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _say(console: Console, text: str) -> None:
@@ -159,10 +174,21 @@ def _facts(report: Report) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The content of ``parity.json``."""
+    """The content of ``parity.json``, by the schema :data:`REPORT_SCHEMA`.
+
+    ``tensors`` has a record per tensor and dtype, float64 first, each in the order in which the reference computes them
+    (gradients: in the order of the parameters): what :class:`.verdict.Comparison` has, whether it ``passed``, its
+    ``margin``, and
+
+    - ``kind``: output, stream, gradient, logits, loss, ...;
+    - ``rms``: RMS of R64;
+    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype.
+
+    ``page`` and ``junit`` need nothing but this content.
+    """
     verdict = report.verdict
     return {
-        "schema": bundle.SCHEMA,
+        "schema": REPORT_SCHEMA,
         "passed": report.passed,
         "exit_status": report.exit_status,
         "summary": report.summary(),
@@ -177,7 +203,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "findings": [vars(finding) for finding in verdict.findings],
         "notes": verdict.notes,
         "depth": depth_rows(report.reference, report.candidate),
-        "tensors": [{**vars(c), "passed": c.passed, "margin": c.margin} for c in verdict.comparisons],
+        "tensors": [_tensor(comparison, report.reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},
         "reference_own_backward": report.reference["own_backward"],
         "not_compared": report.reference["buffers"],
@@ -192,4 +218,16 @@ def as_json(report: Report) -> dict[str, Any]:
         "peak_bytes": {"reference": report.reference["peak_bytes"], "candidate": report.candidate["peak_bytes"]},
         "hashes": dict(report.hashes),
         "cached": report.cached,
+    }
+
+
+def _tensor(comparison: Comparison, reference: Mapping[str, Any]) -> dict[str, Any]:
+    theirs = reference["tensors"][comparison.name]
+    return {
+        **vars(comparison),
+        "kind": comparison.name.partition(":")[0],
+        "rms": theirs["rms"],
+        "noise": max(theirs["noise"]["float32"]),
+        "passed": comparison.passed,
+        "margin": comparison.margin,
     }

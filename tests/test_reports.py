@@ -1,0 +1,438 @@
+"""What a gate leaves behind: the page that a person opens, the XML for a CI system, the JSON that both are made of."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from models.families import part
+from toolkit.parity.gate import run_gate
+from toolkit.parity.judging import CTRL_TRIAL
+from toolkit.parity.junit import junit
+from toolkit.parity.page import FINDINGS_SHOWN, page
+from toolkit.parity.report import REPORT_SCHEMA, Report, as_json
+from toolkit.parity.request import GateRequest
+from toolkit.parity.stress import StressWeights, random_batch
+from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
+
+SHRINK = 2.0**-29
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"
+SILENT = "gradient:transformer.h.1.key.bias"
+FORWARD = (
+    "output:transformer.w",
+    "output:transformer.h.0.norm",
+    "output:transformer.h.0",
+    "output:transformer.h.1",
+    "logits",
+    "loss",
+)
+GRADIENTS = ("gradient:transformer.w.weight", "gradient:transformer.h.0.norm.weight", SILENT)
+
+
+def truth(noise: float) -> dict:
+    return {
+        "shape": [4],
+        "finite": True,
+        "rms": 1.0,
+        "max": 3.0,
+        "noise": {"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
+        "noise_max": {"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
+    }
+
+
+def made_up(names=FORWARD + GRADIENTS, dtypes=("float64", "float32"), wrong: str = "") -> Report:
+    """A report on made-up measurements.
+
+    Args:
+        wrong: from this tensor on the port's float64 is off by a thousand times its bound.
+    """
+    tensors = {name: truth(1e3 if name == SILENT else 1e-7) for name in names}
+    reference = {
+        "tensors": tensors,
+        "parameters": {},
+        "facts": {"num_buckets": None, "bucket_slack": {}},
+        "leaks": [],
+        "saturated_rows": 0,
+        "unhooked": [],
+        "tokens": None,
+        "own_backward": {},
+        "buffers": ["transformer.h.0.mask"],
+        "versions": {"torch": "2.0", "transformers": "4.0"},
+        "seconds": 1.5,
+        "peak_bytes": 10**9,
+    }
+    sides = {}
+    for dtype in dtypes:
+        error = 1e-7 * (SHRINK if dtype == "float64" else 1)
+        seen = {name: {"shape": [4], "finite": True, "rms": error, "max": 3 * error} for name in names}
+        seen[names[0]].update(rms=0.0, max=0.0)
+        if wrong and dtype == "float64":
+            for name in names[names.index(wrong) :]:
+                seen[name].update(rms=1e-9, max=3e-9)
+        sides[dtype] = {
+            "tensors": seen,
+            "parameter_errors": {},
+            "draw_problems": {},
+            "unused_draws": [],
+            "facts": {"num_buckets": None},
+            "constant_errors": {},
+            "hooks_change_nothing": True,
+            "recomputed": {name: 1e-16 for name in names if name.startswith("gradient:")},
+            "replay": {},
+            "places": {"transformer.h.0.norm": {"class": "LayerNorm", "where": "models/ctrl/modeling.py:7"}},
+        }
+    candidate = {
+        "dtypes": sides,
+        "tokens": None,
+        "versions": {"paddlepaddle": "3.0", "python": HOSTILE},
+        "flags": {"FLAGS_x": HOSTILE},
+        "seconds": 2.5,
+        "peak_bytes": None,
+    }
+    verdict = judge(reference, candidate)
+    return Report(
+        request=GateRequest("ctrl", "causal_lm", {"n_layer": 2, "note": HOSTILE}, {}, {}, dtypes=dtypes),
+        verdict=verdict,
+        culprit=first_at_fault(verdict, list(tensors)),
+        places=sides[dtypes[0]]["places"],
+        reference=reference,
+        candidate=candidate,
+        stirred=0,
+        seconds=4.25,
+        hashes={HOSTILE: "00ff"},
+    )
+
+
+def with_findings(*findings: Finding) -> Report:
+    """A report in which nothing was compared, and something was found."""
+    report = made_up()
+    report.verdict = Verdict(findings=list(findings), notes=[HOSTILE])
+    report.culprit = first_at_fault(report.verdict, [])
+    return report
+
+
+@pytest.fixture
+def drift() -> dict:
+    return as_json(made_up(wrong="output:transformer.h.0.norm"))
+
+
+class Parsed(HTMLParser):
+    """The elements of a page, the rows of its table of tensors, and whether every element is closed in its place."""
+
+    VOID = ("meta", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.words: dict[str, str] = {}
+        self.in_tensors = False
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.elements.append((tag, dict(attributes)))
+        self.in_tensors = (self.in_tensors or ("id", "tensors") in attributes) and tag != "footer"
+        if tag == "tr" and self.in_tensors:
+            self.rows.append([])
+        if tag in ("th", "td") and self.in_tensors:
+            self.rows[-1].append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if not self.open:
+            return
+        self.words[self.open[-1]] = self.words.get(self.open[-1], "") + data
+        if self.in_tensors and self.open[-1] in ("th", "td"):
+            self.rows[-1][-1] += data
+
+    def of_class(self, name: str, tag: str) -> list[dict[str, str]]:
+        return [a for found, a in self.elements if found == tag and name in a.get("class", "").split()]
+
+
+def charts(text: str) -> list[Parsed]:
+    return [Parsed(found) for found in re.findall(r'<svg viewBox="[^"]*" role="img".*?</svg>', text, re.DOTALL)]
+
+
+def points_of(picture: Parsed, series: str) -> int:
+    curve = sum(len(re.findall("[ML]", path["d"])) for path in picture.of_class(series, "path"))
+    return curve + len(picture.of_class("noisy", "circle")) // 4  # bound, R32, P32 and P64
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_tensor_compared_is_on_the_page_and_the_worst_is_first(drift):
+    head, *rows = Parsed(page(drift)).rows
+    assert [cell for cell in head if cell] == [] and len(head) == 10  # the titles are buttons
+    assert {(row[0], row[2]) for row in rows} == {(t["name"], t["dtype"]) for t in drift["tensors"]}
+    assert len(rows) == len(drift["tensors"]) == 18
+    margins = [float(row[8]) for row in rows if row[9] != "float32 is noise"]
+    assert margins == sorted(margins, reverse=True) and margins[0] > 1
+    assert [row[9] for row in rows].count("failed") == sum(not tensor["passed"] for tensor in drift["tensors"]) > 0
+    assert all(row[1] == row[0].partition(":")[0] for row in rows)
+
+
+def test_the_page_loads_nothing(drift):
+    parsed = Parsed(page(drift))
+    assert not {tag for tag, _ in parsed.elements} & {"link", "img", "iframe", "object", "image", "use", "a", "base"}
+    assert not {key for _, attributes in parsed.elements for key in attributes} & {"src", "href", "xlink:href", "style"}
+    look = parsed.words["style"] + parsed.words["script"]
+    assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch|XMLHttpRequest|import\(", look)
+    assert re.search("https?:", page(as_json(made_up()))) is None
+    policy = next(a["content"] for tag, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+
+
+def test_a_name_cannot_break_out_of_the_page():
+    names = (*FORWARD, f"output:{HOSTILE}", f"gradient:{HOSTILE}")
+    content = as_json(made_up(names=names, wrong=f"output:{HOSTILE}"))
+    content["head"] = content["model"] = HOSTILE
+    text = page(content)
+    text.encode("utf-8")
+    parsed = Parsed(text)
+    assert [tag for tag, _ in parsed.elements].count("script") == 1
+    assert "img" not in dict(parsed.elements)
+    assert not any(key.startswith("on") for _, attributes in parsed.elements for key in attributes)
+    shown = HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\ud800", "\\ud800")
+    assert f"output:{shown}" in {row[0] for row in parsed.rows}
+    assert f"output:{shown}" in parsed.words["h1"]
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+
+
+def test_the_curves_have_a_point_for_every_output_and_every_gradient(drift):
+    forward, backward = charts(page(drift))
+    for picture, names in ((forward, FORWARD), (backward, GRADIENTS[::-1])):
+        hovers = picture.of_class("hover", "rect")
+        assert len(hovers) == len(names)
+        assert [points_of(picture, series) for series in ("r32", "p32", "p64", "bound")] == [len(names)] * 4
+        told = picture.words["title"]
+        assert [told.index(name) for name in names] == sorted(told.index(name) for name in names)
+        assert picture.words["desc"].startswith(f"{len(names)} tensors")
+    # Where float64 fails the curve is marked; the gradient that is noise in float32 is off the curve.
+    assert len(forward.of_class("failed", "circle")) == len(FORWARD) - 1
+    assert len(backward.of_class("noisy", "circle")) + len(backward.of_class("failed", "circle")) == 4 + 2
+
+
+def test_layers_are_marked_in_the_order_of_the_pass():
+    names = [f"{kind}:transformer.h.{layer}.x" for kind in ("output", "gradient") for layer in range(3)]
+    forward, backward = charts(page(as_json(made_up(names=names))))
+    numbers = [re.findall(r"\d", picture.words["text"].partition("layer")[0])[:3] for picture in (forward, backward)]
+    assert numbers == [["0", "1", "2"], ["2", "1", "0"]]
+
+
+def test_errors_lie_on_a_logarithmic_scale(drift):
+    forward, _ = charts(page(drift))
+    (path,) = forward.of_class("p32", "path")
+    heights = [float(y) for y in re.findall(r" (\d+\.\d)", path["d"])]
+    # Exactly equal lies below everything; equal errors lie level.
+    assert heights[0] > max(heights[1:]) and len(set(heights[1:])) == 1
+    (path,) = forward.of_class("r32", "path")
+    assert set(re.findall(r" (\d+\.\d)", path["d"])) == {f"{heights[1]:.1f}"}
+
+
+def test_a_drift_is_named_as_on_the_terminal(drift):
+    parsed = Parsed(page(drift))
+    place = "transformer.h.0.norm (LayerNorm, models/ctrl/modeling.py:7)"
+    assert parsed.words["span"].startswith("DRIFT") and parsed.words["h1"].strip() == place
+    assert drift["culprit"]["message"] in parsed.words["p"]
+    assert parsed.of_class("drift", "header")
+    passed = Parsed(page(as_json(made_up())))
+    assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed", "circle")
+    assert "18 tensors of the port agree" in passed.words["h1"]
+
+
+def test_a_page_says_what_was_found_when_nothing_could_be_compared():
+    content = as_json(with_findings(Finding("tokenizer", "text 3", f"ids differ: {HOSTILE}")))
+    parsed = Parsed(page(content))
+    assert "Findings: 1" in parsed.words["h2"] and "ids differ" in parsed.words["td"]
+    assert charts(page(content)) == []
+
+
+def test_findings_that_the_table_lacks_come_before_those_that_it_has(drift):
+    many = [Finding("semantics", t["name"], "drifts", "float64") for t in drift["tensors"]] * 20
+    drift["findings"] += [vars(finding) for finding in many] + [vars(Finding("buckets", "buckets:last", "flips"))]
+    text = page(drift)
+    cells = re.findall(r'<th scope="row"><span class="name">(.*?)</span>', text)[: FINDINGS_SHOWN + 1]
+    assert cells[:2] == [drift["culprit"]["name"], "buckets:last"]
+    assert f"and {len(drift['findings']) - FINDINGS_SHOWN} more" in text
+
+
+def test_one_dtype_alone_has_its_curves_and_no_others():
+    picture, _ = charts(page(as_json(made_up(dtypes=("float64",)))))
+    drawn = {path["class"] for path in picture.of_class("curve", "path")}
+    assert drawn == {"curve bound", "curve r32", "curve p64"}
+
+
+def test_the_page_can_be_read_by_ear_and_at_night(drift):
+    parsed = Parsed(page(drift))
+    assert all(a.get("scope") in ("row", "col") for tag, a in parsed.elements if tag == "th")
+    pictures = [a for tag, a in parsed.elements if tag == "svg" and a.get("role") == "img"]
+    assert len(pictures) == 2 and all(p.words["title"] and p.words["desc"] for p in charts(page(drift)))
+    assert ("html", {"lang": "en"}) in parsed.elements
+    assert "prefers-color-scheme: dark" in parsed.words["style"] and "@media print" in parsed.words["style"]
+
+
+def test_the_page_of_48_layers_is_small():
+    parts = ("norm.weight", "norm.bias", "multi_head_attention.output_projection.weight", *map(str, range(29)))
+    names = [f"{kind}:transformer.h.{n}.{part}" for kind in ("output", "gradient") for n in range(48) for part in parts]
+    content = as_json(made_up(names=names, wrong=names[3]))
+    assert len(content["tensors"]) > 6000
+    assert len(page(content).encode()) < 3e6
+
+
+# -- JUnit XML --------------------------------------------------------------------------------------------------------
+
+
+def read_junit(content: dict) -> ElementTree.Element:
+    """The root, once it has the structure that CI systems expect and counts what it holds."""
+    root = ElementTree.fromstring(junit(content).encode("utf-8"))
+    assert root.tag == "testsuites" and {suite.tag for suite in root} == {"testsuite"}
+    for suite in root:
+        cases = suite.findall("testcase")
+        assert [child.tag for child in suite if child.tag != "testcase"] in ([], ["properties"])
+        assert int(suite.get("tests")) == len(cases) > 0 and suite.get("errors") == "0"
+        assert int(suite.get("failures")) == len(suite.findall("testcase/failure"))
+        assert int(suite.get("skipped")) == len(suite.findall("testcase/skipped"))
+        for case in cases:
+            assert case.get("name") and case.get("classname").startswith("parity.")
+            assert [child.tag for child in case] in ([], ["failure"], ["skipped"])
+            assert all(child.get("message") for child in case)
+    for key in ("tests", "failures", "errors", "skipped"):
+        assert int(root.get(key)) == sum(int(suite.get(key)) for suite in root)
+    names = [suite.get("name") for suite in root]
+    assert len(set(names)) == len(names)
+    return root
+
+
+def test_junit_counts_what_the_json_holds(drift):
+    root = read_junit(drift)
+    suites = {suite.get("name"): suite for suite in root}
+    for dtype, name in (("float64", "semantics float64"), ("float32", "rounding float32")):
+        tensors = [tensor for tensor in drift["tensors"] if tensor["dtype"] == dtype]
+        assert [case.get("name") for case in suites[name].iter("testcase")] == [tensor["name"] for tensor in tensors]
+        assert int(suites[name].get("failures")) == sum(not tensor["passed"] for tensor in tensors)
+        assert int(suites[name].get("skipped")) == sum(not tensor["informative"] for tensor in tensors)
+        assert len(suites[f"recomputed {dtype}"]) == len(drift["recomputed"][dtype])
+    assert int(root.get("failures")) == 1 + len(drift["findings"])  # the gate, and each finding
+    skipped = suites["rounding float32"].find("testcase/skipped/..")
+    assert skipped.get("name") == SILENT and "float64 alone decides" in skipped.find("skipped").get("message")
+
+
+def test_a_failure_has_its_figures(drift):
+    root = read_junit(drift)
+    suite = next(suite for suite in root if suite.get("name") == "semantics float64")
+    failure = suite.find("testcase[@name='output:transformer.h.0.norm']/failure")
+    assert re.search(r"error 1e-09, bound \S+; .*margin \d", failure.get("message"))
+    assert failure.get("type") == "semantics"
+    assert suite.find("testcase[@name='output:transformer.w']/failure") is None
+
+
+def test_the_first_test_case_is_the_verdict_and_names_the_culprit(drift):
+    gate = read_junit(drift)[0]
+    assert gate.find("testcase/failure").get("message") == drift["summary"]
+    facts = {found.get("name"): found.get("value") for found in gate.find("properties")}
+    assert facts["culprit"] == "transformer.h.0.norm (LayerNorm, models/ctrl/modeling.py:7)"
+    assert facts["versions.reference.torch"] == "2.0" and facts["seconds.gate"] == "4.250"
+    passed = read_junit(as_json(made_up()))
+    assert passed.get("failures") == "0"
+    assert "culprit" not in {found.get("name") for found in passed[0].find("properties")}
+
+
+def test_what_is_no_tensor_fails_by_itself_under_its_verdict_whatever_that_is():
+    findings = [
+        Finding("structure", "parameter:w", "the port does not have it", "float64"),
+        Finding("tokenizer", "text 3", "ids differ"),
+        Finding("a new verdict", "x", "is wrong", "float32"),
+        Finding("recomputed", GRADIENTS[0], "off by 1e-3", "float32"),
+    ]
+    report = made_up()
+    report.verdict.findings += findings
+    report.culprit = findings[0]
+    root = read_junit(as_json(report))
+    suites = {suite.get("name"): suite for suite in root}
+    assert {"structure float64", "tokenizer", "a new verdict float32"} <= set(suites)
+    assert suites["tokenizer"].find("testcase").get("name") == "text 3"
+    # The gradient that was computed again is a test case already: it fails there, once.
+    assert suites["recomputed float32"].get("tests") == str(len(GRADIENTS))
+    assert suites["recomputed float32"].get("failures") == "1"
+    assert root.get("failures") == str(1 + len(findings))
+
+
+def test_no_character_of_a_name_breaks_the_xml():
+    report = with_findings(Finding("tokenizer", f"text {HOSTILE}", HOSTILE + "\nnext line"))
+    root = read_junit(as_json(report))
+    case = root.find("testsuite[@name='tokenizer']/testcase")
+    assert case.get("name").startswith('text <script>alert(1)</script>"') and "\\x1b[31m\\x00\\ud800" in case.get(
+        "name"
+    )
+    assert case.find("failure").get("message").endswith("\nnext line")
+
+
+# -- a gate -----------------------------------------------------------------------------------------------------------
+
+
+def test_json_has_what_the_page_needs(drift):
+    assert drift["schema"] == REPORT_SCHEMA == 2
+    kinds = {tensor["name"]: tensor["kind"] for tensor in drift["tensors"]}
+    assert kinds["loss"] == "loss" and kinds["output:transformer.w"] == "output" and kinds[SILENT] == "gradient"
+    noise = {tensor["name"]: tensor["noise"] for tensor in drift["tensors"]}
+    assert noise["loss"] == 1e-7 and noise[SILENT] == 1e3  # the largest of the runs
+    again = json.loads(json.dumps(drift))
+    assert page(again) == page(drift) and junit(again) == junit(drift)
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory) -> tuple[Path, str]:
+    """The folder that a gate on a small CTRL leaves behind, and what it printed in the folder above."""
+    above = tmp_path_factory.mktemp("gate")
+    resolved = part("ctrl", "schema").resolve(CTRL_TRIAL)
+    weights = StressWeights(resolved, "causal_lm", 0, "random", "ctrl")
+    batch = random_batch(CTRL_TRIAL, "causal_lm", 1, 16, 0, "ctrl")
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLKIT_CACHE", str(above / "cache"))
+        patch.chdir(above)
+        request = GateRequest("ctrl", "causal_lm", CTRL_TRIAL, weights, batch)
+        run_gate(request, above / "run" / "parity", Console(file=out, width=100))
+    return above / "run" / "parity", out.getvalue()
+
+
+def test_a_gate_leaves_its_reports_and_says_where(gate):
+    folder, printed = gate
+    assert {"parity.json", "parity.html", "junit.xml"} <= {path.name for path in folder.iterdir()}
+    assert not list(folder.glob("*.partial"))
+    assert printed.rstrip().endswith("curves and all tensors: run/parity/parity.html")
+
+
+def test_the_reports_of_a_gate_can_be_made_again_from_its_json(gate):
+    folder, _ = gate
+    content = json.loads((folder / "parity.json").read_text())
+    assert (folder / "parity.html").read_text(encoding="utf-8") == page(content)
+    assert (folder / "junit.xml").read_text(encoding="utf-8") == junit(content)
+
+
+def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):
+    content = json.loads((gate[0] / "parity.json").read_text())
+    assert content["passed"] and read_junit(content).get("failures") == "0"
+    text = page(content)
+    assert {(row[0], row[2]) for row in Parsed(text).rows[1:]} == {(t["name"], t["dtype"]) for t in content["tensors"]}
+    forward, backward = charts(text)
+    for picture, wanted in ((forward, False), (backward, True)):
+        names = {t["name"] for t in content["tensors"] if (t["kind"] == "gradient") == wanted}
+        assert len(picture.of_class("hover", "rect")) == len(names) > 10
+        assert points_of(picture, "p64") == points_of(picture, "r32") == len(names)
+    assert re.search("https?:", text) is None

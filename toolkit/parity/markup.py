@@ -1,0 +1,49 @@
+"""Elements of HTML, SVG and XML. Names and messages come from outside; the serializer escapes whatever is in them."""
+
+from __future__ import annotations
+
+import re
+from xml.etree.ElementTree import Element, tostring
+
+#: What XML 1.0 cannot hold (most control characters, lone surrogates), and the control characters that it should not.
+UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def element(tag: str, *children: Element | str | None, **attributes: object) -> Element:
+    """An element with its children in order; None among them stands for nothing.
+
+    Attributes are written as Python names: ``class_`` is ``class``, ``aria_label`` is ``aria-label``. One that is None
+    is left out.
+    """
+    made = Element(tag)
+    for name, value in attributes.items():
+        if value is not None:
+            made.set(name.rstrip("_").replace("_", "-"), visible(str(value)))
+    for child in children:
+        if isinstance(child, str):
+            _append_text(made, visible(child))
+        elif child is not None:
+            made.append(child)
+    return made
+
+
+def visible(text: str) -> str:
+    """``text`` with what cannot be written down as a backslash escape, such as ``\\x1b``."""
+    return UNWRITABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def html_text(root: Element) -> str:
+    """A whole HTML document; ``root`` is its ``html`` element."""
+    return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"
+
+
+def xml_text(root: Element) -> str:
+    """A whole XML document in UTF-8."""
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _append_text(parent: Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
