@@ -1,4 +1,4 @@
-"""The optimizer of training and of the gate: AdamW by the book, clipping as torch's, decay where transformers decays."""
+"""The optimizer of training and of the gate: AdamW by the book, clipping as torch's, decay as transformers'."""
 
 from __future__ import annotations
 

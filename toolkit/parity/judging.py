@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pydoc_data.topics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from toolkit.parity import bundle
 from toolkit.parity.gate import run_gate, run_workers, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
-from toolkit.parity.request import GateRequest
+from toolkit.parity.request import OPTIMIZER, GateRequest
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
 from toolkit.parity.verdict import first_at_fault, judge
 
@@ -65,12 +66,34 @@ TRIALS = {
 
 
 def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> GateRequest:
-    """The gate on a family's :data:`TRIALS` with weights of a ``kind`` of :mod:`.stress`, and a batch with much
-    padding."""
+    """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`.stress`, a batch with much padding, an
+    optimizer that decays and clips visibly."""
     config, head, length = TRIALS[model]
-    weights = StressWeights(part(model, "schema").resolve(config), head, seed, kind, model)
-    batch = random_batch(config, head, 3, length, seed, model)
-    return GateRequest(model, head, config, weights, batch, ("float64",), device, seed=seed)
+    return GateRequest(
+        model=model,
+        head=head,
+        config=config,
+        weights=StressWeights(part(model, "schema").resolve(config), head, seed, kind, model),
+        batch=random_batch(config, head, 3, length, seed, model),
+        dtypes=("float64",),
+        device=device,
+        seed=seed,
+        optimizer={**OPTIMIZER, "weight_decay": 0.1, "max_grad_norm": 0.01},
+    )
+
+
+def trial_tokenizer(model: str, folder: Path) -> dict[str, Any]:
+    """A small tokenizer of the family, learnt from text that comes with Python, and that text; it is left in
+    ``folder``."""
+    texts = list(pydoc_data.topics.topics.values())[:20]
+    tokenizer = part(model, "tokenizer")
+    if model == "reformer":
+        tokenizer.train_sentencepiece(texts, 300, folder)
+        spec = {"kind": "sentencepiece", "path": str(folder / tokenizer.MODEL_FILE), "offsets": True}
+    else:
+        tokenizer.train_bpe(texts, 400, folder)
+        spec = {"kind": "ctrl", "path": str(folder)}
+    return {**spec, "texts": texts, "max_length": 256}
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,10 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
     """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
     mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        job = Path(scratch)
+        job = Path(scratch) / "job"
+        job.mkdir()
+        if any(mutant.tokenizer for mutant in mutants):
+            request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
         write_job(request, request.weights, job, [mutant.name for mutant in mutants])
         run_workers(job, console)
         reference = bundle.read_json(job / "reference" / "result.json")
@@ -116,7 +142,8 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     measured = candidate["mutants"][mutant.name]
     if "raised" in measured:
         return Trial(mutant, True, measured["raised"], "raised", None)
-    verdict = judge(reference, {**candidate, "dtypes": measured})
+    others = {"dtypes": {}, "tokens": candidate["tokens"]}  # what is right is not judged again
+    verdict = judge(reference, {**candidate, **others, **measured})
     culprit = first_at_fault(verdict, list(reference["tensors"]))
     if culprit is None:
         return Trial(mutant, False, "", "", None)

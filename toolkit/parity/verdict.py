@@ -304,7 +304,7 @@ def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: V
             if reference[key] != port.get(key):
                 place, got, wanted = _first_difference(port.get(key), reference[key])
                 message = f"{key} differ{place}: {_shorten(got)}, the reference gives {_shorten(wanted)}"
-                verdict.findings.append(Finding("tokenizer", f"text {index}", message))
+                verdict.findings.append(Finding("tokenizer", f"tokenizer:{key}", f"text {index}: {message}"))
     if refused:
         verdict.notes.append(f"tokenizer: the reference cannot encode {refused} of the texts; they were not compared")
 
@@ -331,7 +331,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
-    that is used last, since a backward runs the other way; then the rest.
+    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong;
+    then the rest.
 
     Args:
         order: the reference's tensors in execution order.
@@ -346,11 +347,13 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
             return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
         if kind in ("buckets", "relu"):
             return (1, late, _first_use(module.split("#")[0], order))
+        if kind == "updated" or finding.name.startswith("loss#"):
+            return (3, late, place.get(finding.name, len(order)))
         if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
             return (1, late, place.get(finding.name, len(order)))
         if kind == "gradient":
             return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
-        return (3, late, 0)
+        return (4, late, 0)
 
     return min(verdict.findings, key=rank, default=None)
 

@@ -12,6 +12,7 @@ from toolkit import runtime
 from toolkit.parity import spread
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step
+from toolkit.parity.candidate.tokens import tokens
 
 
 def make_step(job: dict, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -58,12 +59,16 @@ def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtyp
 
 
 def measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict:
-    """:func:`measure_dtype` in float64 with a fault in force; a port that stops by itself gives ``{"raised": ...}``."""
+    """What comes out with a fault in force: ``{"tokens": ...}`` as :func:`.tokens.tokens`, or ``{"dtypes": ...}`` with
+    :func:`measure_dtype` in float64. A port that stops by itself gives ``{"raised": ...}``."""
     from toolkit.parity.mutants import by_name
 
-    with by_name(name).in_force():
+    mutant = by_name(name)
+    with mutant.in_force():
         try:
-            return {"float64": measure_dtype(job, folder, truth, "float64")}
+            if mutant.tokenizer:
+                return {"tokens": tokens(job["tokenizer"])}
+            return {"dtypes": {"float64": measure_dtype(job, folder, truth, "float64")}}
         except Exception as error:
             return {"raised": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
 

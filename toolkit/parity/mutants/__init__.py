@@ -1,4 +1,5 @@
-"""The faults that real ports have, each as a change to the running port: the gate is judged by what it does to them.
+"""The faults that real ports, tokenizers and training loops have, each as a change to the running port: the gate is
+judged by what it does to them.
 
 A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
 the fault lies: a part of the name of the finding nearest to the cause.
@@ -9,11 +10,16 @@ from __future__ import annotations
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.reformer import REFORMER
+from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
+from toolkit.parity.mutants.training import TRAINING
 
 __all__ = ["CATALOGUES", "Mutant", "by_name"]
 
 #: By family.
-CATALOGUES = {"reformer": REFORMER, "ctrl": CTRL}
+CATALOGUES = {
+    "reformer": (*REFORMER, *TRAINING, *REFORMER_TOKENIZER),
+    "ctrl": (*CTRL, *TRAINING, *CTRL_TOKENIZER),
+}
 
 
 def by_name(name: str) -> Mutant:

@@ -19,6 +19,7 @@ class Mutant:
         expected: what the name of the culprit must contain.
         apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
         port: makes that namespace.
+        tokenizer: whether the tokenizer is at fault, not the model.
         harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
     """
 
@@ -28,6 +29,7 @@ class Mutant:
     apply: Callable[[SimpleNamespace], list[tuple[Any, str, Any]]]
     port: Callable[[], SimpleNamespace]
     harmless: str = ""
+    tokenizer: bool = False
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ FUSED = get_decompositions(
 
 
 class SumsReordered(TorchDispatchMode):
-    """Inside the ``with`` block every float64 sum, product of matrices, softmax and layer norm adds its terms in a random
+    """Inside the ``with`` block every float64 sum, product of matrices, softmax and layer norm adds up in a random
     order that follows from ``seed``, in the forward and the backward."""
 
     def __init__(self, seed: int) -> None:

@@ -1,0 +1,200 @@
+"""Faults of the tokenizers."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from toolkit.parity.mutants.fault import Mutant, around, result
+
+
+def _port() -> SimpleNamespace:
+    from models import tokenization
+    from models.ctrl import tokenizer as ctrl
+    from models.reformer import tokenizer as reformer
+
+    return SimpleNamespace(
+        tokenization=tokenization, reformer=reformer.ReformerTokenizer, ctrl=ctrl.CTRLTokenizer, ctrl_module=ctrl
+    )
+
+
+def _reading(kind: type, change):
+    """Every text changed before it is encoded."""
+    return around(kind, "encode_batch", lambda encode, self, texts: encode(self, [change(text) for text in texts]))
+
+
+def _ids(kind: type, change):
+    return result(kind, "encode_batch", lambda rows: [change(row) for row in rows])
+
+
+def _padding(port, change):
+    """The rows, ids and masks of padded texts changed."""
+    pad = port.tokenization.pad
+    return [(port.tokenization, "pad", lambda *args: change(pad, *args))]
+
+
+def _masked_nowhere(pad, *args):
+    padded = pad(*args)
+    return {**padded, "attention_mask": padded["attention_mask"] * 0 + 1}
+
+
+def _cut_on_the_left(kind: type):
+    def call(plain, self, texts, max_length=None, **options):
+        rows = [ids[-max_length:] if max_length else ids for ids in self.encode_batch(texts)]
+        given = SimpleNamespace(encode_batch=lambda texts: rows, pad_token_id=self.pad_token_id)
+        return plain(given, texts, max_length, **options)
+
+    return around(kind, "__call__", call)
+
+
+def _offsets(kind: type, change):
+    def moved(found):
+        ids, spans = found
+        return ids, [change(span) for span in spans]
+
+    return result(kind, "encode_with_offsets", moved)
+
+
+def _cached_across_texts(port):
+    """Words remembered by their first three letters: right until two words begin alike."""
+
+    def pieces(plain, self, word):
+        known = self.__dict__.setdefault("_by_beginning", {})
+        return known.setdefault(word[:3], plain(self, word))
+
+    return around(port.ctrl, "pieces", pieces)
+
+
+_fault = partial(Mutant, port=_port, tokenizer=True)
+
+#: Of SentencePiece.
+REFORMER_TOKENIZER: tuple[Mutant, ...] = (
+    _fault("lower-case", "texts in lower case", "tokenizer:ids", lambda p: _reading(p.reformer, str.lower)),
+    _fault(
+        "line-breaks-as-blanks",
+        "line breaks read as blanks",
+        "",
+        lambda p: _reading(p.reformer, _one_line),
+        harmless="SentencePiece's normalisation makes blanks of line breaks itself",
+    ),
+    _fault(
+        "end-added", "an end token after every text", "tokenizer:ids", lambda p: _ids(p.reformer, lambda ids: [*ids, 2])
+    ),
+    _fault(
+        "ids-shifted",
+        "ids one too large, the last one 0",
+        "tokenizer:ids",
+        lambda p: _ids(p.reformer, lambda ids: [(i + 1) % 300 for i in ids]),
+    ),
+    _fault(
+        "special-tokens-unknown",
+        "special tokens taken for words",
+        "tokenizer:decoded",
+        lambda p: around(p.reformer, "__init__", _without_special),
+    ),
+    _fault(
+        "pad-side",
+        "padding always on the right",
+        "tokenizer:left",
+        lambda p: _padding(p, lambda pad, r, n, i, s: pad(r, n, i)),
+    ),
+    _fault(
+        "pad-id", "padding with id 1", "tokenizer:right", lambda p: _padding(p, lambda pad, r, n, i, s: pad(r, n, 1, s))
+    ),
+    _fault("padding-not-masked", "padding is attended to", "tokenizer:right", lambda p: _padding(p, _masked_nowhere)),
+    _fault(
+        "cut-on-the-left", "long texts lose their beginning", "tokenizer:right", lambda p: _cut_on_the_left(p.reformer)
+    ),
+    _fault(
+        "decoded-with-marks",
+        "SentencePiece's marks left in decoded text",
+        "tokenizer:decoded",
+        lambda p: result(p.reformer, "decode", lambda text: text.replace(" ", "\u2581")),
+    ),
+    _fault(
+        "offsets-by-one",
+        "offsets one character late",
+        "tokenizer:offsets",
+        lambda p: _offsets(p.reformer, lambda span: (span[0] + 1, span[1] + 1)),
+    ),
+    _fault(
+        "offsets-in-bytes",
+        "offsets in bytes, not in characters",
+        "tokenizer:offsets",
+        lambda p: around(
+            p.reformer,
+            "_character_spans",
+            lambda plain, self, part, spans, start: [(start + first, start + past) for first, past in spans],
+        ),
+    ),
+    _fault(
+        "offsets-with-blanks",
+        "a word's offsets begin at the blank in front of it",
+        "tokenizer:offsets",
+        lambda p: result(p.reformer, "_blank", lambda blank: False),
+    ),
+)
+
+#: Of byte-pair pieces.
+CTRL_TOKENIZER: tuple[Mutant, ...] = (
+    _fault("ctrl-lower-case", "texts in lower case", "tokenizer:ids", lambda p: _reading(p.ctrl, str.lower)),
+    _fault("ctrl-one-line", "line breaks are no tokens", "tokenizer:ids", lambda p: _reading(p.ctrl, _one_line)),
+    _fault(
+        "ctrl-merges-reversed",
+        "the last merge first",
+        "tokenizer:ids",
+        lambda p: around(p.ctrl, "__init__", _with_ranks_reversed),
+    ),
+    _fault(
+        "ctrl-first-merge-lost",
+        "the first merge read as a heading",
+        "tokenizer:ids",
+        lambda p: around(p.ctrl, "__init__", _with_first_rank_lost),
+    ),
+    _fault("ctrl-words-confused", "words remembered by their beginning", "tokenizer:ids", _cached_across_texts),
+    _fault(
+        "ctrl-unknown-dropped",
+        "unknown pieces left away",
+        "tokenizer:ids",
+        lambda p: around(
+            p.ctrl, "_encode", lambda plain, self, text: [i for i in plain(self, text) if i != self._unknown]
+        ),
+    ),
+    _fault(
+        "ctrl-pad-side",
+        "padding always on the right",
+        "tokenizer:left",
+        lambda p: _padding(p, lambda pad, r, n, i, s: pad(r, n, i)),
+    ),
+    _fault(
+        "ctrl-padding-not-masked", "padding is attended to", "tokenizer:right", lambda p: _padding(p, _masked_nowhere)
+    ),
+    _fault(
+        "ctrl-cut-on-the-left", "long texts lose their beginning", "tokenizer:right", lambda p: _cut_on_the_left(p.ctrl)
+    ),
+    _fault(
+        "ctrl-joined",
+        "decoded text keeps the marks of pieces that go on",
+        "tokenizer:decoded",
+        lambda p: [(p.ctrl, "decode", lambda self, ids: " ".join(self._pieces.get(i, "<unk>") for i in ids))],
+    ),
+)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def _without_special(plain, self, *args, **options) -> None:
+    plain(self, *args, **options)
+    self._special = {}
+
+
+def _with_ranks_reversed(plain, self, *args, **options) -> None:
+    plain(self, *args, **options)
+    self._ranks = {pair: -rank for pair, rank in self._ranks.items()}
+
+
+def _with_first_rank_lost(plain, self, *args, **options) -> None:
+    plain(self, *args, **options)
+    self._ranks.pop(next(iter(self._ranks)))

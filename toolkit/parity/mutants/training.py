@@ -1,0 +1,111 @@
+"""Faults of the optimizer step: what a port of the training loop gets wrong. They are the same for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+from toolkit.parity.mutants.fault import Mutant, around
+
+
+def _port() -> SimpleNamespace:
+    import paddle
+
+    from toolkit import optimizer
+
+    return SimpleNamespace(paddle=paddle, optimizer=optimizer)
+
+
+def _given(port, **changes):
+    """Other settings than those that were asked for."""
+    adamw = port.optimizer.adamw
+    return [(port.optimizer, "adamw", lambda model, rate, **given: adamw(model, rate, **{**given, **changes}))]
+
+
+def _rate_times(port, factor: float):
+    adamw = port.optimizer.adamw
+    return [(port.optimizer, "adamw", lambda model, rate, **given: adamw(model, factor * rate, **given))]
+
+
+def _decays(port, chosen: Callable):
+    return [(port.optimizer, "decayed_parameters", chosen)]
+
+
+def _names(model) -> set[str]:
+    return {parameter.name for parameter in model.parameters()}
+
+
+def _made(port, change: Callable):
+    """Change the optimizer once it is made."""
+    adamw = port.optimizer.adamw
+
+    def made(model, rate, **given):
+        optimizer = adamw(model, rate, **given)
+        change(optimizer)
+        return optimizer
+
+    return [(port.optimizer, "adamw", made)]
+
+
+def _coupled_decay(port):
+    """Decay as a part of the gradient, as Adam's (not AdamW's) is."""
+
+    def adam(model, rate, *, weight_decay, beta1, beta2, epsilon, max_grad_norm):
+        return port.paddle.optimizer.Adam(
+            rate,
+            beta1,
+            beta2,
+            epsilon,
+            model.parameters(),
+            weight_decay,
+            port.optimizer.ClipGradByGlobalNorm(max_grad_norm),
+        )
+
+    return [(port.optimizer, "adamw", adam)]
+
+
+def _without_first(port):
+    def adamw(model, rate, **given):
+        optimizer = plain(model, rate, **given)
+        optimizer._parameter_list = optimizer._parameter_list[1:]
+        return optimizer
+
+    plain = port.optimizer.adamw
+    return [(port.optimizer, "adamw", adamw)]
+
+
+def _clipped_one_by_one(port):
+    def clip(plain, self, params_grads):
+        return [plain(self, [pair])[0] for pair in params_grads]
+
+    return around(port.optimizer.ClipGradByGlobalNorm, "_dygraph_clip", clip)
+
+
+_fault = partial(Mutant, port=_port)
+
+TRAINING: tuple[Mutant, ...] = (
+    _fault("decay-on-all", "weight decay on biases and norms too", "updated:", lambda p: _decays(p, _names)),
+    _fault("decay-on-none", "no weight decay", "updated:", lambda p: _decays(p, lambda model: set())),
+    _fault("decay-coupled", "weight decay as a part of the gradient", "updated:", _coupled_decay),
+    _fault("rate-off", "the learning rate a thousandth too large", "updated:", lambda p: _rate_times(p, 1.001)),
+    _fault("beta1-off", "beta1 of 0.91 for 0.9", "#2", lambda p: _given(p, beta1=0.91)),
+    _fault("beta2-off", "beta2 of 0.99 for 0.999", "#2", lambda p: _given(p, beta2=0.99)),
+    _fault("no-momentum", "no first moment", "#2", lambda p: _given(p, beta1=0.0)),
+    _fault("adam-epsilon", "epsilon of 1e-7 for 1e-8", "updated:", lambda p: _given(p, epsilon=1e-7)),
+    _fault("clip-missing", "gradients not clipped", "updated:", lambda p: _given(p, max_grad_norm=None)),
+    _fault("clip-one-by-one", "every gradient clipped by its own norm", "updated:", _clipped_one_by_one),
+    _fault(
+        "clip-without-epsilon",
+        "gradients divided by their norm without torch's 1e-6",
+        "updated:",
+        lambda p: [(p.optimizer, "NORM_EPSILON", 0.0)],
+    ),
+    _fault(
+        "gradients-kept",
+        "gradients not cleared after an update",
+        "#2",
+        lambda p: _made(p, lambda optimizer: setattr(optimizer, "clear_grad", lambda: None)),
+    ),
+    _fault("parameter-forgotten", "the first parameter is not trained", "updated:", _without_first),
+)
