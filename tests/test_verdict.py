@@ -255,3 +255,14 @@ def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chu
     block()
     once = ["dropout:ff.dense", "dropout:ff.dense@1", "dropout:ff.dense#1", "dropout:ff.dense#1@1"]
     assert names == once + once
+
+
+def test_an_epsilon_that_no_figure_shows_is_compared_as_such(reference, candidate):
+    reference["facts"]["epsilons"] = {"norm": 1e-5}
+    for side in candidate["dtypes"].values():
+        side["facts"]["epsilons"] = {"norm": 1e-5}
+    assert judge(reference, candidate).passed
+    candidate["dtypes"]["float64"]["facts"]["epsilons"] = {"norm": 1e-4}
+    (finding,) = judge(reference, candidate).findings
+    assert (finding.verdict, finding.name) == ("structure", "epsilon:norm")
+    assert finding.message == "0.0001, the reference has 1e-05"

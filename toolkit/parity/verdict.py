@@ -163,6 +163,11 @@ def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) 
     buckets = [side["facts"].get("num_buckets") for side in (ours, reference)]
     if buckets[0] != buckets[1]:
         wrong("num_buckets", f"{buckets[0]}, the reference chooses {buckets[1]}")
+    # Beside a residual stream of 10^6, ten times the epsilon is less than a digit of float64: no figure shows it.
+    for module, epsilon in ours["facts"].get("epsilons", {}).items():
+        theirs_too = reference["facts"].get("epsilons", {}).get(module)
+        if theirs_too is not None and epsilon != theirs_too:
+            wrong(f"epsilon:{module}", f"{epsilon:.3g}, the reference has {theirs_too:.3g}")
     _judge_constants(ours["constant_errors"], dtype, verdict)
     if not ours["hooks_change_nothing"]:
         verdict.notes.append(f"{dtype}: watching the port changes what it computes")
@@ -345,6 +350,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         kind, _, module = finding.name.partition(":")
         if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
             return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
+        if kind == "epsilon":  # after the output of the module, whose figure says more
+            return (1, late, place.get(f"output:{module}", len(order)) + 0.5)
         if kind in ("buckets", "relu"):
             return (1, late, _first_use(module.split("#")[0], order))
         if kind == "updated" or finding.name.startswith("loss#"):

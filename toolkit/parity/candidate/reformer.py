@@ -31,7 +31,7 @@ class ReformerStep(Step):
         return {f"stream:{name}#attention": output[0].value, f"stream:{name}#hidden": output[1].value}
 
     def facts(self) -> dict:
-        return {"num_buckets": self.model.config.num_buckets, "flips": self.flips}
+        return {**super().facts(), "num_buckets": self.model.config.num_buckets, "flips": self.flips}
 
     @contextlib.contextmanager
     def given_choices(self) -> Iterator[None]:

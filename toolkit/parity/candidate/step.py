@@ -79,7 +79,10 @@ class Step:
 
     def facts(self) -> dict:
         """What else of the port the verdict needs to know."""
-        return {}
+        from paddle import nn
+
+        norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
+        return {"epsilons": {name: norm._epsilon for name, norm in norms.items()}}
 
     def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
         """Forward and backward. Without ``watched`` only the loss and the gradients are handed on."""

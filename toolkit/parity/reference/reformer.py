@@ -34,6 +34,7 @@ class ReformerStep(Step):
 
     def facts(self, records: Mapping[str, dict]) -> dict:
         return {
+            **super().facts(records),
             "num_buckets": self.model.config.num_buckets,
             "bucket_slack": bucket_slack(self.draws[0].tensors, records),
         }

@@ -61,7 +61,8 @@ class Step:
 
     def facts(self, records: Mapping[str, dict]) -> dict:
         """What else of the reference the verdict needs to know, by key of ``result.json``."""
-        return {}
+        norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
+        return {"epsilons": {name: norm.eps for name, norm in norms.items()}}
 
     def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
         """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
