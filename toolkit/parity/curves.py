@@ -26,7 +26,7 @@ SERIES = {
     "p64": "P64: the port in float64",
 }
 #: Kinds of tensors that a forward computes, in execution order.
-FORWARD = ("output", "stream", "logits", "loss")
+FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
@@ -68,6 +68,11 @@ def forward_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
 def gradient_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
     """The gradients from the last layer to the first, as a backward goes."""
     return _points([tensor for tensor in tensors if tensor["kind"] == "gradient"])[::-1]
+
+
+def training_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """What the optimizer left of each parameter, and the losses after it, in the order of the steps."""
+    return _points([tensor for tensor in tensors if tensor["kind"] == "updated" or tensor["kind"].startswith("loss#")])
 
 
 def _points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:

@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from toolkit.parity import bundle
-from toolkit.parity.curves import SERIES, Point, chart, forward_points, gradient_points
+from toolkit.parity.curves import SERIES, Point, chart, forward_points, gradient_points, training_points
 from toolkit.parity.markup import element, html_text
 from toolkit.parity.page_look import SCRIPT, STYLE
 from toolkit.parity.report import summarise_notes
@@ -95,14 +95,17 @@ def _header(content: Mapping[str, Any]) -> Element:
 
 
 def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
-    forward, backward = forward_points(tensors), gradient_points(tensors)
+    forward, backward, training = forward_points(tensors), gradient_points(tensors), training_points(tensors)
     if forward:
         yield element("h2", "Forward: every module's output in execution order")
         yield _figure(forward, "Errors of the outputs over the layers", ("embedding", "head"))
     if backward:
         yield element("h2", "Backward: every gradient from the last layer to the first")
         yield _figure(backward, "Errors of the gradients over the layers", ("head", "embedding"))
-    if forward or backward:
+    if training:
+        yield element("h2", "Training: every parameter after an optimizer step, and the losses that follow")
+        yield _figure(training, "Errors of the parameters after an optimizer step", ("embedding", "head"))
+    if forward or backward or training:
         yield element("p", CAPTION, class_="soft")
 
 
