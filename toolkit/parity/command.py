@@ -15,7 +15,8 @@ from models.hub import resolve_folder, stored_tensors
 from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
-from toolkit.errors import UserError
+from toolkit.errors import ToolkitError, UserError
+from toolkit.parity import interpreter
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
@@ -57,6 +58,7 @@ def command(
     reference_reversible: bool,
     mutants: bool,
     sweeps: int | None,
+    reference_python: str | None,
     console: Console,
 ) -> int:
     """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
@@ -64,10 +66,11 @@ def command(
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
+    python = reference_interpreter(reference_python)
     if sweeps is not None:
-        return int(bool(sweep(model, sweeps, seed, console)))
+        return int(bool(sweep(model, sweeps, seed, console, python)))
     if mutants:
-        return max(_try_mutants(model, weights_from, seed, place, console) for place in devices(device))
+        return max(_try_mutants(model, weights_from, seed, place, python, console) for place in devices(device))
     dtypes = ("float64", "float32") if dtype == "both" else (dtype,)
     head = _head(model, head)
     length = length or DEFAULTS[model]["length"]
@@ -89,15 +92,33 @@ def command(
             device=place,
             seed=seed,
             judge_reference_reversible=reference_reversible,
+            reference_python=python,
         )
         status = max(status, run_gate(request, output / place, console).exit_status)
     return status
 
 
-def _try_mutants(model: str, kind: str, seed: int, device: str, console: Console) -> int:
+def reference_interpreter(path: str | None) -> str | None:
+    """What ``--reference-python`` names, as an absolute path, once it has said that it can run the reference.
+
+    Raises:
+        UserError: it is not an interpreter.
+        Inconclusive: it is one that lacks torch or transformers.
+    """
+    if path is None:
+        return None
+    try:
+        found = interpreter.locate(path)
+        interpreter.versions_of(found)
+    except ToolkitError as problem:
+        raise type(problem)(f"--reference-python: {problem}") from None
+    return found
+
+
+def _try_mutants(model: str, kind: str, seed: int, device: str, python: str | None, console: Console) -> int:
     if kind not in KINDS:
         raise UserError(f"--mutants: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
-    trials = try_mutants(trial_request(model, kind, seed, device), console)
+    trials = try_mutants(trial_request(model, kind, seed, device, python), console)
     print_trials(trials, console)
     return int(not all(trial.passed for trial in trials))
 

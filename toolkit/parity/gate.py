@@ -89,10 +89,10 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         job = Path(scratch)
         write_job(request, weights, job)
-        key = cache.key_of(job)
+        key = cache.key_of(job, request.reference_python)
         if kept := cache.load(key):
             return kept, True
-        run_workers(job, console)
+        run_workers(job, console, workers_of(request))
         return {**_results(job), "stirred": stirred, "key": key}, False
 
 
@@ -100,7 +100,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True}
-    key = cache.key_of_request(content, request.batch, request.weights)
+    key = cache.key_of_request(content, request.batch, request.weights, request.reference_python)
     if kept := cache.load(key):
         return kept, True
     job = stream.open_job(folder, content, key, request.batch, console)
@@ -109,7 +109,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     bars = stream.Bars(job, depth, console)
     try:
         with bars.progress, stream.writing(writer):
-            run_workers(job, console, bars.update)
+            run_workers(job, console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
         text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
@@ -171,17 +171,25 @@ def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None
     return {"path": None, **tokenizer, "texts": texts}
 
 
-def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = None) -> None:
-    """Both workers at once; the Paddle one starts up while the reference still computes.
+def workers_of(request: GateRequest) -> dict[str, str]:
+    """Both sides, and the interpreter that runs each."""
+    return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
+
+
+def run_workers(
+    job: Path, console: Console, interpreters: Mapping[str, str], watch: Callable[[], None] | None = None
+) -> None:
+    """Run the workers at once; the Paddle one starts up while the reference still computes.
 
     Args:
+        interpreters: side -> the Python that runs it: both, or one of them.
         watch: called over and over while they run, to show what they do; by default a line says which of them runs.
 
     Raises:
         Inconclusive: one of them failed.
     """
-    status = console.status("parity gate: running the reference and the port") if watch is None else None
-    with status or contextlib.nullcontext(), _workers(job) as workers:
+    status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
+    with status or contextlib.nullcontext(), _workers(job, interpreters) as workers:
         started = time.monotonic()
         while any(worker.poll() is None for worker in workers.values()):
             if watch is not None:
@@ -198,16 +206,16 @@ def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = 
 
 
 @contextlib.contextmanager
-def _workers(job: Path) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start both workers; whatever happens, none outlives the ``with`` block."""
+def _workers(job: Path, interpreters: Mapping[str, str]) -> Iterator[dict[str, subprocess.Popen]]:
+    """Start the workers; whatever happens, none outlives the ``with`` block."""
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
     workers = {}
     try:
-        for side in ("reference", "candidate"):
+        for side, python in interpreters.items():
             with open(job / f"{side}.log", "w") as log:
                 workers[side] = subprocess.Popen(
-                    [sys.executable, "-m", f"toolkit.parity.{side}", str(job)],
+                    [python, "-m", f"toolkit.parity.{side}", str(job)],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

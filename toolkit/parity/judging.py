@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle
-from toolkit.parity.gate import run_gate, run_workers, write_job
+from toolkit.parity.gate import run_gate, run_workers, workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import GateRequest
@@ -64,13 +65,17 @@ TRIALS = {
 }
 
 
-def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> GateRequest:
+def trial_request(
+    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
+) -> GateRequest:
     """The gate on a family's :data:`TRIALS` with weights of a ``kind`` of :mod:`.stress`, and a batch with much
     padding."""
     config, head, length = TRIALS[model]
     weights = StressWeights(part(model, "schema").resolve(config), head, seed, kind, model)
     batch = random_batch(config, head, 3, length, seed, model)
-    return GateRequest(model, head, config, weights, batch, ("float64",), device, seed=seed)
+    return GateRequest(
+        model, head, config, weights, batch, ("float64",), device, seed=seed, reference_python=reference_python
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         job = Path(scratch)
         write_job(request, request.weights, job, [mutant.name for mutant in mutants])
-        run_workers(job, console)
+        run_workers(job, console, workers_of(request))
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
     return [_trial(mutant, reference, candidate) for mutant in mutants]
@@ -125,12 +130,14 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
 
 
-def sweep(model: str, count: int, first_seed: int, console: Console) -> list[int]:
+def sweep(
+    model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None
+) -> list[int]:
     """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
     alarms = []
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         for seed in range(first_seed, first_seed + count):
-            request = RANDOM[model](seed)
+            request = dataclasses.replace(RANDOM[model](seed), reference_python=reference_python)
             report = run_gate(request, Path(scratch), Console(quiet=True))
             config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT[model])
             outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"

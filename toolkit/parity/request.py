@@ -28,6 +28,7 @@ class GateRequest:
         seed: of the dropout masks and rotations.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+        reference_python: the interpreter that runs the reference; None for the one that runs the gate.
     """
 
     model: str
@@ -41,3 +42,4 @@ class GateRequest:
     seed: int = 0
     judge_reference_reversible: bool = False
     streamed: bool | None = None
+    reference_python: str | None = None
