@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,7 +203,14 @@ def run_workers(
         if not (job / side / "result.json").exists():
             failed = job / side / "failed"
             words = failed.read_text() if failed.exists() else (job / f"{side}.log").read_text()[-2000:]
-            raise Inconclusive(f"parity gate: the {side} could not run: {words.strip()}")
+            raise Inconclusive(f"parity gate: the {side} could not run: {words.strip()}{_way_out(side, words)}")
+
+
+def _way_out(side: str, words: str) -> str:
+    """What to do about a reference that cannot run in this environment."""
+    if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
+        return "; name a Python that has it with --reference-python, or a recorded reference with --reference"
+    return ""
 
 
 @contextlib.contextmanager

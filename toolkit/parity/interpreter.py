@@ -42,9 +42,10 @@ def locate(path: str) -> str:
     Raises:
         UserError: there is nothing that could be run.
     """
-    found = shutil.which(os.path.expanduser(path))
+    written = os.path.expanduser(path)
+    found = shutil.which(os.path.abspath(written) if os.path.exists(written) else written)
     if found is None:
-        reason = "is not an executable file" if os.path.exists(path) else "no such interpreter"
+        reason = "is not an executable file" if os.path.exists(written) else "no such interpreter"
         raise UserError(f"{path}: {reason}; name the Python that has torch and transformers, such as venv/bin/python")
     return os.path.abspath(found)
 

@@ -130,9 +130,7 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
 
 
-def sweep(
-    model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None
-) -> list[int]:
+def sweep(model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None) -> list[int]:
     """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
     alarms = []
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:

@@ -119,6 +119,7 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
             f"the reference computes in float32 at {', '.join(reference['leaks'])} although its model is float64; "
             "it was made to stay in float64"
         )
+    verdict.notes.extend(reference.get("notes", []))
     if reference["saturated_rows"]:
         verdict.notes.append(
             f"in {reference['saturated_rows']} attention rows every score is masked; there the reference's "

@@ -62,6 +62,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "buffers": [name for name, _ in step.model.named_buffers()],
         "facts": {**step.facts(records), "relu_moved": step.draws.moved},
         "leaks": step.leaks,
+        "notes": step.notes,
         "saturated_rows": step.saturated,
         "unhooked": unhooked_differences(step, truth),
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},

@@ -60,6 +60,12 @@ class Step:
         """What else of the reference the verdict needs to know, by key of ``result.json``."""
         return {}
 
+    @property
+    def notes(self) -> list[str]:
+        """In which way the reference was made to compute what the model is defined to compute, where its code does
+        not: sentences for the report."""
+        return []
+
     def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
         """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
         down by a draw that differs with the number."""
