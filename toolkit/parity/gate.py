@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -27,6 +27,9 @@ from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
 from toolkit.parity.verdict import first_at_fault, judge
 
+if TYPE_CHECKING:
+    from toolkit.parity.recording import Recording
+
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise stage by stage, where each tensor has so many elements that few runs tell.
@@ -37,21 +40,27 @@ CONSTANTS = "constants.safetensors"
 TOKENIZER_TEXTS = 64
 
 
-def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
+def run_gate(request: GateRequest, folder: Path, console: Console, recording: Recording | None = None) -> Report:
     """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
 
     What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
     port was compared with these in place of its own, and is to be trained with them.
 
+    Args:
+        recording: compare with this recorded reference, and run the port alone.
+
     Raises:
         Inconclusive: a worker could not run, with its last words.
     """
     started = time.monotonic()
-    measure = _measure_streamed if is_streamed(request) else _measure_whole
-    measured, cached = measure(request, folder, console)
+    if recording is not None:
+        measured, cached = _measure_against(recording, request, console), False
+    else:
+        measure = _measure_streamed if is_streamed(request) else _measure_whole
+        measured, cached = measure(request, folder, console)
     reference, candidate = measured["reference"], measured["candidate"]
     verdict = judge(reference, candidate)
-    if not cached and verdict.passed:
+    if not cached and verdict.passed and measured["key"]:
         cache.store(measured["key"], measured)
     report = Report(
         request=request,
@@ -119,6 +128,19 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     measured = {**_results(job), "stirred": writer.stirred(), "key": key}
     stream.close_job(job)
     return measured, False
+
+
+def _measure_against(recording: Recording, request: GateRequest, console: Console) -> dict[str, Any]:
+    """As :func:`_measure_whole`, with the reference's results as they were recorded."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        job = Path(scratch)
+        recording.lay_out(job)
+        (job / "candidate").mkdir()
+        bundle.write_json(job / "job.json", job_of(request))
+        run_workers(job, console, {"candidate": sys.executable})
+        measured = _results(job)
+    measured["hashes"]["bundle.json"] = recording.identity
+    return {**measured, "stirred": recording.manifest["describes"]["stirred_parameters"], "key": None}
 
 
 def _results(job: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def main(folder: Path) -> None:
         **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
         "versions": versions(),
+        "flags": flags(),
         "seconds": time.monotonic() - started,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
@@ -93,6 +94,16 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "numpy": np.__version__,
+    }
+
+
+def flags() -> dict[str, Any]:
+    """What :func:`set_up` has set, as torch reports it."""
+    return {
+        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
     }
 
 
