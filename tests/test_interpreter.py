@@ -68,6 +68,7 @@ def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
 def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
     report = run_gate(request_for(model, head, kind, interpreter.locate(OTHER)), tmp_path, Console(file=io.StringIO()))
     assert report.passed, report.summary()
+    assert report.verdict.reference_faults == []
     found = report.reference["versions"]["transformers"]
     assert found == interpreter.versions_of(interpreter.locate(OTHER))["transformers"]
 

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from toolkit.parity import bundle, spread, worker
+from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, unhooked_differences
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
@@ -64,6 +65,8 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "facts": {**step.facts(records), "relu_moved": step.draws.moved},
         "leaks": step.leaks,
         "notes": step.notes,
+        "narrowings": step.narrowings,
+        "own_loss": own_loss.check(truth, bundle.read_tensors(folder / "batch.safetensors"), job, step.model),
         "saturated_rows": step.saturated,
         "unhooked": unhooked_differences(step, truth),
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -29,6 +29,7 @@ class Step:
     Attributes:
         draws: what the first run drew; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
+        narrowings: where R64 computed in fewer digits than float64's all the same.
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
 
@@ -46,6 +47,7 @@ class Step:
         self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
         self.draws = Draws(job["seed"])
         self.leaks: list[str] = []
+        self.narrowings: list[str] = []
         self.saturated = 0
 
     def configuration(self, keys: Mapping) -> object:
@@ -89,7 +91,14 @@ class Step:
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws, keep, embedded=self.embedded)
         recorder.recording = watched
-        with no_downcast() as leaks, recorder.watch(), self.clean(recorder, plain):
+        narrowing = NarrowingWatch()
+        is_truth = watched and dtype == "float64" and not nudge
+        with (
+            no_downcast() as leaks,
+            recorder.watch(),
+            self.clean(recorder, plain),
+            narrowing if is_truth else contextlib.nullcontext(),
+        ):
             output = self.model(**{name: value.to(self.device) for name, value in self.batch.items()})
             for name in SCORES:
                 if watched and getattr(output, name, None) is not None:
@@ -98,6 +107,7 @@ class Step:
             recorder.recording = False
             output.loss.backward()
         self.leaks = leaks
+        self.narrowings = narrowing.places if is_truth else self.narrowings
         recorder.keep_embedded_gradient()
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:

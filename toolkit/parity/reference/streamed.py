@@ -19,7 +19,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity import bundle, spread, stages
-from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference import own_loss
+from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.ctrl import MASK_NOTE, config_of, makes_its_mask_elsewhere, own_mask
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
 from toolkit.parity.reference.step import DTYPES, nudged
@@ -181,6 +182,10 @@ class StreamedCTRL:
         """Run a stage on what the stage ``before`` left, unless it is done."""
         if self.side.is_done(stage):
             return
+        with NarrowingWatch() as narrowing:
+            self._run_stage(stage, before, narrowing)
+
+    def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
         ledger = Ledger(self.runs)
         state = self.side.state(before) if before else {}
         extra: dict[str, Any] = {}
@@ -194,7 +199,7 @@ class StreamedCTRL:
             after = self._layer_backward(stage, ledger, state)
         else:
             after = self._layer_forward(stage, ledger, state)
-        extra["relu_moved"] = self.draws.moved
+        extra.update(relu_moved=self.draws.moved, narrowings=narrowing.places)
         self._write_draws(stage)
         self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
         self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
@@ -297,13 +302,15 @@ class StreamedCTRL:
             gradient = model.lm_head.weight.grad.cpu()
             if run.name == "truth":
                 self.side.write_truth("head-table", {table: gradient.numpy()})
+                batch = {name: to_numpy(value) for name, value in self.batch.items()}
+                checked = own_loss.check(ledger.truth, batch, {"model": "ctrl", "head": "causal_lm"}, model)
             partial[run.name] = self._compare_rows(gradient, run, table)
             after[run.name] = to_numpy(hidden_states.grad)
             after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
             del model, output, gradient
         if not self.tied:
             self._record_table(ledger, table, {name: Spread.from_json(part) for name, part in partial.items()})
-        return after, {"partial": partial}
+        return after, {"partial": partial, "own_loss": checked}
 
     def _head_model(self, run: Variant, weights: dict[str, np.ndarray], table: str) -> nn.Module:
         model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
@@ -387,6 +394,8 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
         "buffers": [],
         "facts": {"relu_moved": {name: by for stage in todo for name, by in measured[stage]["relu_moved"].items()}},
         "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
+        "narrowings": list(dict.fromkeys(place for part in measured.values() for place in part["narrowings"])),
+        "own_loss": measured[stages.HEAD]["own_loss"],
         "notes": [MASK_NOTE] if makes_its_mask_elsewhere() else [],
         "saturated_rows": 0,
         "streamed": True,
