@@ -170,7 +170,7 @@ def test_an_equal_gate_is_not_paid_for_twice_and_any_change_is(tiny_config, tmp_
     request = request_for(tiny_config, dtypes=("float64",))
     first, _ = run(request, tmp_path / "first")
 
-    def no_workers(job, console):
+    def no_workers(*_):
         raise AssertionError("the workers ran")
 
     monkeypatch.setattr(gate, "run_workers", no_workers)

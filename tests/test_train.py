@@ -286,6 +286,17 @@ def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
         np.testing.assert_array_equal(request.weights[name], value)
 
 
+def test_another_python_for_the_reference_is_checked_before_anything_is_loaded(gate, recipe_file, tmp_path):
+    with pytest.raises(UserError, match=r"command line: parity\.reference_python: .*nowhere: no such interpreter"):
+        train(recipe_file, tmp_path / "run", f"parity.reference_python={tmp_path / 'nowhere'}", skip=None)
+    assert gate.requests == [] and not (tmp_path / "run").exists()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    train(recipe_file, tmp_path / "run", f"parity.reference_python={python}", "train.max_steps=1", skip=None)
+    assert gate.requests[0].reference_python == str(python)
+
+
 def test_training_starts_from_a_checkpoint_and_new_values_for_what_it_lacks(run, recipe_file):
     job = assemble(load_recipe(recipe_file, [f"model.weights={run / 'model'}", "tokenizer.kind=checkpoint"]))
     assert job.new_weights == []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from toolkit.errors import ToolkitError, UserError
 
@@ -32,7 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+class TwoWords(click.Group):
+    """A group in which a command's name may be two words, the first of which is a command as well."""
+
+    def resolve_command(self, context: click.Context, arguments: list[str]) -> tuple:
+        name = " ".join(arguments[:2])
+        if len(arguments) > 1 and name in self.commands:
+            return name, self.commands[name], arguments[2:]
+        return super().resolve_command(context, arguments)
+
+
+@click.group(cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
 def toolkit() -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
@@ -57,47 +68,100 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     run(checked, skip_parity, Console())
 
 
-@toolkit.command(epilog="KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4.")
-@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
-@click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
+#: What describes the model, the weights and the batch that are compared, and how the reference runs.
+MODEL_OPTIONS = (
+    click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1),
+    click.option(
+        "--head",
+        type=click.Choice(["sequence_classification", "question_answering", "causal_lm", "masked_lm"]),
+        help="Default: sequence_classification of reformer, causal_lm of ctrl.",
+    ),
+    click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl."),
+    click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
+    click.option("--length", type=click.IntRange(1), help="Tokens a sequence; default: 1024 of reformer, 256 of ctrl."),
+    click.option("--batch-size", type=click.IntRange(1), help="Default: 2 of reformer, 1 of ctrl."),
+    click.option(
+        "--weights",
+        "weights_from",
+        metavar="KIND|CHECKPOINT",
+        default="heavy-tailed",
+        show_default=True,
+        help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id.",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of the weights, the tokens and all draws."),
+    click.option(
+        "--reference-reversible",
+        is_flag=True,
+        help="Also show how far the reference's own reversible backward lies from its plain one.",
+    ),
+    click.option(
+        "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
+    ),
+)
+DTYPE = click.Choice(["float64", "float32", "both"])
+CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
+
+
+def describes_a_model(command: Callable) -> Callable:
+    """Give a command :data:`MODEL_OPTIONS`."""
+    for option in reversed(MODEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+@toolkit.command(epilog=f"{CONFIGURATION_HELP} `toolkit parity record` makes a BUNDLE.")
+@click.option("--model", type=click.Choice(["reformer", "ctrl"]), help="The port to judge.")
+@click.option("--reference", metavar="BUNDLE", type=click.Path(path_type=Path), help="Judge by a recorded reference.")
+@click.option("--dtype", type=DTYPE, help="Default: both, or what BUNDLE was recorded for.")
 @click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
-@click.option(
-    "--head",
-    type=click.Choice(["sequence_classification", "question_answering", "causal_lm", "masked_lm"]),
-    help="Default: sequence_classification of reformer, causal_lm of ctrl.",
-)
-@click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl.")
-@click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed.")
-@click.option("--length", type=click.IntRange(1), help="Tokens per sequence; default: 1024 of reformer, 256 of ctrl.")
-@click.option("--batch-size", type=click.IntRange(1), help="Default: 2 of reformer, 1 of ctrl.")
-@click.option(
-    "--weights",
-    "weights_from",
-    metavar="KIND|CHECKPOINT",
-    default="heavy-tailed",
-    show_default=True,
-    help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the weights, the tokens and all draws.")
+@describes_a_model
 @click.option("--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True)
-@click.option(
-    "--reference-reversible",
-    is_flag=True,
-    help="Also show how far the reference's own reversible backward lies from its plain one.",
-)
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
 @click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")
-def parity(**options: Any) -> int:
+@click.pass_context
+def parity(context: click.Context, reference: Path | None, **options: Any) -> int:
     """Compare a port with the reference on one training step.
 
     Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
+    if reference is None and options["model"] is None:
+        raise click.UsageError("Missing option '--model' (reformer or ctrl), or '--reference' BUNDLE.", context)
+    if reference is not None:
+        _refuse_beside_reference(context)
     from rich.console import Console
 
-    from toolkit.parity.command import command
+    from toolkit.parity import command
 
-    return command(**options, console=Console())
+    if reference is None:
+        return command.command(**options, console=Console())
+    return command.replay(reference, options["device"], options["dtype"], options["output"], Console())
+
+
+def _refuse_beside_reference(context: click.Context) -> None:
+    """Options that say what the bundle has already settled."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+        if given and parameter.name not in ("reference", "device", "dtype", "output"):
+            name = " ".join(context.params["overrides"]) if parameter.name == "overrides" else parameter.opts[0]
+            raise UserError(f"{name}: not beside --reference, whose bundle settles what is compared; leave it away")
+
+
+@toolkit.command("parity record", epilog=CONFIGURATION_HELP)
+@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The model to run.")
+@click.option("--dtype", type=DTYPE, help="What a replay compares unless it says otherwise. Default: both.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
+@describes_a_model
+@click.option("-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder.")
+def record_parity(**options: Any) -> None:
+    """Run the reference alone and leave a bundle, for machines without torch.
+
+    `toolkit parity --reference BUNDLE` judges the port by it.
+    """
+    from rich.console import Console
+
+    from toolkit.parity.command import record
+
+    record(**options, console=Console())
 
 
 @toolkit.command()

@@ -155,6 +155,7 @@ class Parity(Section):
     dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    reference_python: str | None = None
 
 
 class Tracking(Section):
@@ -225,6 +226,7 @@ class Recipe(Section):
     def _paths(values: dict[str, Any]) -> list[tuple[Any, Any]]:
         """Every value that may be a path, as the section it stands in and its key."""
         places = [(values["model"], "weights"), (values["tokenizer"], "path"), (values["data"], "dataset")]
+        places += [(values["parity"], "reference_python")]
         places += [(values["data"]["files"] or {}, split) for split in ("train", "validation", "test")]
         for code, files in (values["data"]["sources"] or {}).items():
             places += [(files, index) for index in range(len(files))] if isinstance(files, list) else []

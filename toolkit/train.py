@@ -28,7 +28,7 @@ from models import families
 from toolkit import checkpoint, runtime
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
-from toolkit.errors import Inconclusive, ParityDrift
+from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
@@ -96,6 +96,8 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     check_device(recipe, device)
+    if skip_parity is None:
+        reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _describe(job, device, console)
@@ -293,7 +295,27 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
             "epsilon": recipe.train.adam_epsilon,
             "max_grad_norm": recipe.train.max_grad_norm,
         },
+        reference_python=reference_python(recipe),
     )
+
+
+def reference_python(recipe: Recipe) -> str | None:
+    """The interpreter that is to run the reference, as an absolute path; None for this one.
+
+    Raises:
+        UserError: the recipe names something that is none.
+        Inconclusive: it lacks what the reference needs.
+    """
+    from toolkit.parity import interpreter
+
+    if recipe.parity.reference_python is None:
+        return None
+    try:
+        found = interpreter.locate(str(recipe.resolve(recipe.parity.reference_python)))
+        interpreter.versions_of(found)
+    except UserError as problem:
+        raise recipe.error("parity.reference_python", str(problem)) from None
+    return found
 
 
 def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Measurements of earlier gates, so that an unchanged one does not pay again.
 
 The key is a hash of all that a measurement depends on: the source of the port and of the gate, the configuration,
-weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions. What is kept are the
-workers' measurements; the verdict is formed anew each time. Only those that passed are kept.
+weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter that
+runs the reference where that is another one. What is kept are the workers' measurements; the verdict is formed anew
+each time. Only those that passed are kept.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ import numpy as np
 from safetensors import SafetensorError
 
 from toolkit import runtime
-from toolkit.parity import bundle
+from toolkit.parity import bundle, interpreter
 from toolkit.parity.stress import StressWeights
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def key_of(job: Path) -> str:
+def key_of(job: Path, reference_python: str | None = None) -> str:
     """The key of a job folder that :func:`toolkit.parity.gate.write_job` has filled."""
     files = [bundle.sha256(job / name) for name in ("weights.safetensors", "batch.safetensors")]
-    return _key(bundle.read_json(job / "job.json"), files)
+    return _key(bundle.read_json(job / "job.json"), files, reference_python)
 
 
-def key_of_request(job: Mapping[str, Any], batch: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray]) -> str:
+def key_of_request(
+    job: Mapping[str, Any],
+    batch: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    reference_python: str | None = None,
+) -> str:
     """The key of a job whose weights are not written yet: of made-up weights, by what they are made from."""
     if isinstance(weights, StressWeights):
         tensors = [("weights", weights.kind, weights.seed)]
@@ -39,17 +45,20 @@ def key_of_request(job: Mapping[str, Any], batch: Mapping[str, np.ndarray], weig
             (name, hashlib.sha256(np.ascontiguousarray(np.asarray(weights[name]))).hexdigest()) for name in weights
         ]
     tensors += [(name, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()) for name, value in batch.items()]
-    return _key(job, [json.dumps(tensors)])
+    return _key(job, [json.dumps(tensors)], reference_python)
 
 
-def _key(job: Mapping[str, Any], contents: Sequence[str]) -> str:
+def _key(job: Mapping[str, Any], contents: Sequence[str], reference_python: str | None) -> str:
     digest = hashlib.sha256()
     request = copy.deepcopy(dict(job))
     if request["tokenizer"] and request["tokenizer"]["path"]:  # a file or folder that lies elsewhere each time
         path = Path(request["tokenizer"].pop("path"))
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
             digest.update(bundle.sha256(file).encode())
-    environment = {"versions": runtime.versions(), "flags": runtime.environment()}
+    environment: dict[str, Any] = {"versions": runtime.versions(), "flags": runtime.environment()}
+    if reference_python is not None:
+        # The path, too: a wrapper may run the same versions with something else changed.
+        environment["reference"] = [reference_python, interpreter.versions_of(reference_python)]
     digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
     for source in sorted(
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from models.hub import resolve_folder, stored_tensors
 from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
-from toolkit.errors import UserError
+from toolkit.errors import ToolkitError, UserError
+from toolkit.parity import interpreter, recording
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
@@ -42,9 +44,69 @@ DEFAULTS = {
 
 def command(
     *,
-    model: str,
-    dtype: str,
     device: str,
+    output: Path,
+    mutants: bool,
+    sweeps: int | None,
+    console: Console,
+    **options: Any,
+) -> int:
+    """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
+
+    Args:
+        options: those of :func:`make_request`.
+
+    Raises:
+        UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
+    """
+    if sweeps is not None:
+        python = reference_interpreter(options["reference_python"])
+        return int(bool(sweep(options["model"], sweeps, options["seed"], console, python)))
+    if mutants:
+        return max(_try_mutants(place, console, **options) for place in devices(device))
+    request = make_request(**options)
+    return max(
+        run_gate(dataclasses.replace(request, device=place), output / place, console).exit_status
+        for place in devices(device)
+    )
+
+
+def record(*, device: str, output: Path, console: Console, **options: Any) -> None:
+    """Run the reference alone, and leave a bundle.
+
+    Args:
+        options: those of :func:`make_request`.
+
+    Raises:
+        UserError: as :func:`command`; a model that cannot be recorded; a folder that is something else.
+    """
+    recording.record(dataclasses.replace(make_request(**options), device=device), output, console)
+
+
+def replay(bundle: Path, device: str, dtype: str | None, output: Path, console: Console) -> int:
+    """Run the port against a recorded reference on each device; returns the exit status, the worst of them.
+
+    Args:
+        device: of the port; the reference may have run on another.
+        dtype: ``float64``, ``float32`` or ``both``; None for those that the bundle was recorded for.
+
+    Raises:
+        UserError: the bundle is none, was changed, or cannot be read here; a device that is not there.
+    """
+    recorded = recording.open_recording(bundle)
+    chosen = recorded.asked.dtypes if dtype is None else dtypes_of(dtype)
+    return max(
+        run_gate(
+            dataclasses.replace(recorded.asked, dtypes=chosen, device=place), output / place, console, recorded
+        ).exit_status
+        for place in devices(device)
+    )
+
+
+def make_request(
+    *,
+    model: str,
+    dtype: str | None,
     head: str | None,
     attention: str | None,
     layers: int | None,
@@ -52,23 +114,17 @@ def command(
     batch_size: int | None,
     weights_from: str,
     seed: int,
-    output: Path,
     overrides: Sequence[str],
     reference_reversible: bool,
-    mutants: bool,
-    sweeps: int | None,
-    console: Console,
-) -> int:
-    """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
+    reference_python: str | None,
+) -> GateRequest:
+    """What the options describe, on the CPU.
 
     Raises:
-        UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
+        UserError: a configuration that cannot be, weights that do not fit.
+        Inconclusive: the reference's interpreter cannot run it.
     """
-    if sweeps is not None:
-        return int(bool(sweep(model, sweeps, seed, console)))
-    if mutants:
-        return max(_try_mutants(model, weights_from, seed, place, console) for place in devices(device))
-    dtypes = ("float64", "float32") if dtype == "both" else (dtype,)
+    python = reference_interpreter(reference_python)
     head = _head(model, head)
     length = length or DEFAULTS[model]["length"]
     if attention and model != "reformer":
@@ -76,28 +132,48 @@ def command(
     if reference_reversible and model != "reformer":
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
-    batch_size = batch_size or DEFAULTS[model]["batch_size"]
-    status = 0
-    for place in devices(device):
-        request = GateRequest(
-            model=model,
-            head=head,
-            config=config,
-            weights=chosen_weights(model, config, head, seed, weights_from),
-            batch=random_batch(config, head, batch_size, length, seed, model),
-            dtypes=dtypes,
-            device=place,
-            seed=seed,
-            judge_reference_reversible=reference_reversible,
-        )
-        status = max(status, run_gate(request, output / place, console).exit_status)
-    return status
+    return GateRequest(
+        model=model,
+        head=head,
+        config=config,
+        weights=chosen_weights(model, config, head, seed, weights_from),
+        batch=random_batch(config, head, batch_size or DEFAULTS[model]["batch_size"], length, seed, model),
+        dtypes=dtypes_of(dtype or "both"),
+        seed=seed,
+        judge_reference_reversible=reference_reversible,
+        reference_python=python,
+    )
 
 
-def _try_mutants(model: str, kind: str, seed: int, device: str, console: Console) -> int:
+def dtypes_of(dtype: str) -> tuple[str, ...]:
+    """``both`` means float64, which decides, and float32."""
+    return ("float64", "float32") if dtype == "both" else (dtype,)
+
+
+def reference_interpreter(path: str | None) -> str | None:
+    """What ``--reference-python`` names, as an absolute path, once it has said that it can run the reference.
+
+    Raises:
+        UserError: it is not an interpreter.
+        Inconclusive: it is one that lacks torch or transformers.
+    """
+    if path is None:
+        return None
+    try:
+        found = interpreter.locate(path)
+        interpreter.versions_of(found)
+    except ToolkitError as problem:
+        raise type(problem)(f"--reference-python: {problem}") from None
+    return found
+
+
+def _try_mutants(
+    device: str, console: Console, *, model: str, weights_from: str, seed: int, reference_python: str | None, **_: Any
+) -> int:
+    kind, python = weights_from, reference_interpreter(reference_python)
     if kind not in KINDS:
         raise UserError(f"--mutants: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
-    trials = try_mutants(trial_request(model, kind, seed, device), console)
+    trials = try_mutants(trial_request(model, kind, seed, device, python), console)
     print_trials(trials, console)
     return int(not all(trial.passed for trial in trials))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -29,6 +30,9 @@ from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
 from toolkit.parity.verdict import first_at_fault, judge
 
+if TYPE_CHECKING:
+    from toolkit.parity.recording import Recording
+
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise stage by stage, where each tensor has so many elements that few runs tell.
@@ -41,7 +45,7 @@ CONSTANTS = "constants.safetensors"
 TOKENIZER_TEXTS = 64
 
 
-def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
+def run_gate(request: GateRequest, folder: Path, console: Console, recording: Recording | None = None) -> Report:
     """Compare the port with the reference on one training step, print the table, write ``folder/parity.json``.
 
     ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person.
@@ -49,15 +53,21 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
     What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
     port was compared with these in place of its own, and is to be trained with them.
 
+    Args:
+        recording: compare with this recorded reference, and run the port alone.
+
     Raises:
         Inconclusive: a worker could not run, with its last words.
     """
     started = time.monotonic()
-    measure = _measure_streamed if is_streamed(request) else _measure_whole
-    measured, cached = measure(request, folder, console)
+    if recording is not None:
+        measured, cached = _measure_against(recording, request, console), False
+    else:
+        measure = _measure_streamed if is_streamed(request) else _measure_whole
+        measured, cached = measure(request, folder, console)
     reference, candidate = measured["reference"], measured["candidate"]
     verdict = judge(reference, candidate)
-    if not cached and verdict.passed:
+    if not cached and verdict.passed and measured["key"]:
         cache.store(measured["key"], measured)
     report = Report(
         request=request,
@@ -99,10 +109,10 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         job = Path(scratch)
         write_job(request, weights, job)
-        key = cache.key_of(job)
+        key = cache.key_of(job, request.reference_python)
         if kept := cache.load(key):
             return kept, True
-        run_workers(job, console)
+        run_workers(job, console, workers_of(request))
         return {**_results(job), "stirred": stirred, "key": key}, False
 
 
@@ -110,7 +120,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "updates": 0, "streamed": True}
-    key = cache.key_of_request(content, request.batch, request.weights)
+    key = cache.key_of_request(content, request.batch, request.weights, request.reference_python)
     if kept := cache.load(key):
         return kept, True
     job = stream.open_job(folder, content, key, request.batch, console)
@@ -119,7 +129,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     bars = stream.Bars(job, depth, console)
     try:
         with bars.progress, stream.writing(writer):
-            run_workers(job, console, bars.update)
+            run_workers(job, console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
         text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
@@ -128,6 +138,19 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     measured = {**_results(job), "stirred": writer.stirred(), "key": key}
     stream.close_job(job)
     return measured, False
+
+
+def _measure_against(recording: Recording, request: GateRequest, console: Console) -> dict[str, Any]:
+    """As :func:`_measure_whole`, with the reference's results as they were recorded."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        job = Path(scratch)
+        recording.lay_out(job)
+        (job / "candidate").mkdir()
+        bundle.write_json(job / "job.json", job_of(request))
+        run_workers(job, console, {"candidate": sys.executable})
+        measured = _results(job)
+    measured["hashes"]["bundle.json"] = recording.identity
+    return {**measured, "stirred": recording.manifest["describes"]["stirred_parameters"], "key": None}
 
 
 def _results(job: Path) -> dict[str, Any]:
@@ -183,17 +206,25 @@ def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None
     return {"path": None, **tokenizer, "texts": texts}
 
 
-def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = None) -> None:
-    """Both workers at once; the Paddle one starts up while the reference still computes.
+def workers_of(request: GateRequest) -> dict[str, str]:
+    """Both sides, and the interpreter that runs each."""
+    return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
+
+
+def run_workers(
+    job: Path, console: Console, interpreters: Mapping[str, str], watch: Callable[[], None] | None = None
+) -> None:
+    """Run the workers at once; the Paddle one starts up while the reference still computes.
 
     Args:
+        interpreters: side -> the Python that runs it: both, or one of them.
         watch: called over and over while they run, to show what they do; by default a line says which of them runs.
 
     Raises:
         Inconclusive: one of them failed.
     """
-    status = console.status("parity gate: running the reference and the port") if watch is None else None
-    with status or contextlib.nullcontext(), _workers(job) as workers:
+    status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
+    with status or contextlib.nullcontext(), _workers(job, interpreters) as workers:
         started = time.monotonic()
         while any(worker.poll() is None for worker in workers.values()):
             if watch is not None:
@@ -206,7 +237,7 @@ def run_workers(job: Path, console: Console, watch: Callable[[], None] | None = 
         if not (job / side / "result.json").exists():
             failed = job / side / "failed"
             words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], job / f"{side}.log")
-            raise Inconclusive(f"parity gate: the {side} could not run: {words}")
+            raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
@@ -216,17 +247,24 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
     return f"exit status {worker.returncode}; {log.read_text()[-2000:].strip()}"
 
 
+def _way_out(side: str, words: str) -> str:
+    """What to do about a reference that cannot run in this environment."""
+    if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
+        return "; name a Python that has it with --reference-python, or a recorded reference with --reference"
+    return ""
+
+
 @contextlib.contextmanager
-def _workers(job: Path) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start both workers; whatever happens, none outlives the ``with`` block."""
+def _workers(job: Path, interpreters: Mapping[str, str]) -> Iterator[dict[str, subprocess.Popen]]:
+    """Start the workers; whatever happens, none outlives the ``with`` block."""
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
     workers = {}
     try:
-        for side in ("reference", "candidate"):
+        for side, python in interpreters.items():
             with open(job / f"{side}.log", "w") as log:
                 workers[side] = subprocess.Popen(
-                    [sys.executable, "-m", f"toolkit.parity.{side}", str(job)],
+                    [python, "-m", f"toolkit.parity.{side}", str(job)],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle
-from toolkit.parity.gate import run_gate, run_workers, write_job
+from toolkit.parity.gate import run_gate, run_workers, workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import OPTIMIZER, GateRequest
@@ -65,7 +65,9 @@ TRIALS = {
 }
 
 
-def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> GateRequest:
+def trial_request(
+    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
+) -> GateRequest:
     """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`.stress`, a batch with much padding, an
     optimizer that decays and clips visibly."""
     config, head, length = TRIALS[model]
@@ -79,6 +81,7 @@ def trial_request(model: str, kind: str, seed: int, device: str = "cpu") -> Gate
         device=device,
         seed=seed,
         optimizer={**OPTIMIZER, "weight_decay": 0.1, "max_grad_norm": 0.01},
+        reference_python=reference_python,
     )
 
 
@@ -132,7 +135,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
         write_job(request, request.weights, job, [mutant.name for mutant in mutants])
-        run_workers(job, console)
+        run_workers(job, console, workers_of(request))
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
     return [_trial(mutant, reference, candidate) for mutant in mutants]
@@ -152,12 +155,12 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
 
 
-def sweep(model: str, count: int, first_seed: int, console: Console) -> list[int]:
+def sweep(model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None) -> list[int]:
     """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
     alarms = []
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         for seed in range(first_seed, first_seed + count):
-            request = RANDOM[model](seed)
+            request = replace(RANDOM[model](seed), reference_python=reference_python)
             report = run_gate(request, Path(scratch), Console(quiet=True))
             config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT[model])
             outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"

@@ -51,12 +51,14 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        return 0 if self.passed else 1
+        return 0 if self.passed else 3 if self.verdict.inconclusive else 1
 
     def culprit_place(self) -> str:
         """The module at fault with its class and source line, as far as one can be named."""
         if self.culprit is None:
             return ""
+        if self.culprit.verdict == "reference":
+            return self.culprit.name
         module = self.culprit.name.partition(":")[2].split("#")[0].split("@")[0]
         while module and module not in self.places:
             module = module.rpartition(".")[0]
@@ -68,6 +70,8 @@ class Report:
         if self.passed:
             counted = len(self.verdict.comparisons)
             return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
+        if self.verdict.inconclusive:
+            return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
         return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
 
 
@@ -80,6 +84,8 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     verdict = report.verdict
     if report.passed:
         console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
+    elif verdict.inconclusive:
+        _print_reference_faults(report, console)
     else:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
@@ -103,6 +109,16 @@ def _short_path(path: Path) -> Path:
 
 def _say(console: Console, text: str) -> None:
     console.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def _print_reference_faults(report: Report, console: Console) -> None:
+    first, *others = report.verdict.reference_faults
+    title = f"{first.message}: {first.name}"
+    console.print(f"[bold yellow]INCONCLUSIVE[/] {escape(title)}", highlight=False, soft_wrap=True)
+    for fault in others:
+        _say(console, f"also {fault.message}: {fault.name}")
+    count = len(report.verdict.findings)
+    _say(console, f"{count} comparisons with it fail, and say nothing about the port; all are in parity.json")
 
 
 def _print_findings(report: Report, console: Console) -> None:
@@ -201,6 +217,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "seed": report.request.seed,
         "stirred_parameters": report.stirred,
         "findings": [vars(finding) for finding in verdict.findings],
+        "reference_faults": [vars(fault) for fault in verdict.reference_faults],
         "notes": verdict.notes,
         "depth": depth_rows(report.reference, report.candidate),
         "tensors": [_tensor(comparison, report.reference) for comparison in verdict.comparisons],

@@ -39,6 +39,7 @@ class GateRequest:
         optimizer: what :func:`toolkit.optimizer.adamw` takes, ``learning_rate`` included.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+        reference_python: the interpreter that runs the reference; None for the one that runs the gate.
     """
 
     model: str
@@ -53,3 +54,4 @@ class GateRequest:
     optimizer: Mapping[str, float | None] = field(default_factory=OPTIMIZER.copy)
     judge_reference_reversible: bool = False
     streamed: bool | None = None
+    reference_python: str | None = None

@@ -72,7 +72,8 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay or tokenizer.
+        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay or tokenizer; ``reference`` where
+            the reference itself is at fault.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -86,15 +87,26 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """Everything that was compared, and everything that was found wrong."""
+    """Everything that was compared, and everything that was found wrong.
+
+    Attributes:
+        reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
+            be wrong; one that agrees all the same is right.
+    """
 
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    reference_faults: list[Finding] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
         return not self.findings
+
+    @property
+    def inconclusive(self) -> bool:
+        """The two differ, and the reference is at fault."""
+        return bool(self.findings and self.reference_faults)
 
     def worst(self, dtype: str, count: int) -> list[Comparison]:
         """The ``count`` comparisons of a dtype that come nearest to their bounds, or exceed them most."""
@@ -114,11 +126,17 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
                 _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
     _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
+    verdict.reference_faults = reference_faults(reference)
+    if verdict.passed:
+        verdict.notes.extend(
+            f"{fault.message} ({fault.name}); no tensor shows it" for fault in verdict.reference_faults
+        )
     if reference["leaks"]:
         verdict.notes.append(
             f"the reference computes in float32 at {', '.join(reference['leaks'])} although its model is float64; "
             "it was made to stay in float64"
         )
+    verdict.notes.extend(reference.get("notes", []))
     if reference["saturated_rows"]:
         verdict.notes.append(
             f"in {reference['saturated_rows']} attention rows every score is masked; there the reference's "
@@ -131,6 +149,23 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference changes {len(reference['unhooked'])} of its float64 tensors")
     return verdict
+
+
+def reference_faults(reference: dict) -> list[Finding]:
+    """Where the reference leaves float64 and was not kept from it, and a loss that is not the one it is defined to be:
+    the findings' names are source lines."""
+    faults = [
+        Finding("reference", place, "the reference computes in less than float64 although its model is float64")
+        for place in reference.get("narrowings", [])
+    ]
+    loss = reference.get("own_loss")
+    if loss and not loss["units"] <= loss["allowed"]:
+        message = (
+            f"the reference's loss is {loss['given']:.15g}; from its own logits and labels it is "
+            f"{loss['defined']:.15g}, {loss['units']:.1e} units of rounding away"
+        )
+        faults.append(Finding("reference", loss["place"], message, "float64"))
+    return faults
 
 
 def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
@@ -336,12 +371,14 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
-    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong;
-    then the rest.
+    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
+    the rest. Where the reference is at fault, no part of the port is named but that.
 
     Args:
         order: the reference's tensors in execution order.
     """
+    if verdict.inconclusive:
+        return verdict.reference_faults[0]
     place = {name: index for index, name in enumerate(order)}
 
     def rank(finding: Finding) -> tuple:

@@ -14,6 +14,7 @@ import torch
 import transformers
 
 from toolkit.parity import bundle, spread, worker
+from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.noise import measure_noise, own_backward_error
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
@@ -32,6 +33,7 @@ def main(folder: Path) -> None:
         **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
         "versions": versions(),
+        "flags": flags(),
         "seconds": time.monotonic() - started,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
@@ -69,6 +71,9 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "buffers": [name for name, _ in step.model.named_buffers()],
         "facts": {**step.facts(records), "relu_moved": step.draws[0].moved},
         "leaks": leaks,
+        "notes": step.notes,
+        "narrowings": step.narrowings,
+        "own_loss": own_loss.check(truth, bundle.read_tensors(folder / "batch.safetensors"), job, step.model),
         "saturated_rows": saturated,
         "unhooked": changed,
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},
@@ -99,6 +104,16 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "numpy": np.__version__,
+    }
+
+
+def flags() -> dict[str, Any]:
+    """What :func:`set_up` has set, as torch reports it."""
+    return {
+        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
     }
 
 

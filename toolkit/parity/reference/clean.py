@@ -1,4 +1,4 @@
-"""What keeps the reference in float64 where its own code does not."""
+"""What keeps the reference in float64 where its own code does not, and what sees where it leaves it all the same."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from toolkit.parity.reference.recorder import replace
 
@@ -34,6 +36,68 @@ def no_downcast() -> Iterator[list[str]]:
         yield leaks
     finally:
         undo()
+
+
+#: What a value of float64 loses its digits in.
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+#: They take a tensor's shape or device, and nothing of its values.
+SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
+TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
+#: Functions of this package through which the reference's own calls pass.
+PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose")
+
+
+class NarrowingWatch(TorchDispatchMode):
+    """Sees every operation that takes float64 and gives fewer digits, in the forward and in the backward.
+
+    What :func:`no_downcast` has kept in float64 is not among them: these are the leaks that it does not stop. A bool or
+    integer result loses nothing that was meant to be kept, and float32 tables that enter float64 lose nothing at all.
+
+    Attributes:
+        places: ``file.py:LINE`` of the reference's code, or what of the backward it is, in the order of execution.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if _narrows(function, (args, kwargs), result):
+            place = _calling_line() or self._backward_of()
+            if place and place not in self.places:
+                self.places.append(place)
+        return result
+
+    def _backward_of(self) -> str | None:
+        """The autograd node at work. That of a cast seen in the forward says nothing new."""
+        node = torch._C._current_autograd_node()
+        return f"the backward ({node.name()})" if node is not None and not self.places else None
+
+
+def _narrows(function, inputs, result) -> bool:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW and r.numel() for r in results):
+        return False
+    if function.overloadpacket.__name__.startswith(SHAPED_LIKE):
+        return False
+    given = _pytree.tree_leaves(inputs)
+    return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in given)
+
+
+def _calling_line() -> str | None:
+    """Where the code that is neither torch's nor this package's calls what is at work; None where this package is at
+    work for itself, or where no such code is running, as in a backward."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        own = file.startswith(TOOLKIT)
+        if own and frame.f_code.co_name not in PASSED_THROUGH:
+            return None
+        if not own and not file.startswith(TORCH):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
 
 
 class ExactNormaliser(TorchFunctionMode):

@@ -1,16 +1,25 @@
-"""What the reference's CTRL needs beside what every model does: its position table."""
+"""What the reference's CTRL needs beside what every model does: its position table, and the masks of CTRL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
+import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.parity.reference.recorder import to_numpy
+from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step
+
+#: What a released CTRL adds to the score of a later token.
+LATER = -1e4
+MASK_NOTE = (
+    "the reference masks later tokens with the smallest number of the dtype; it was given CTRL's own mask, which adds "
+    "-1e4: they differ where the scores reach that, and at positions that see nothing but padding"
+)
 
 
 class CTRLStep(Step):
@@ -24,11 +33,53 @@ class CTRLStep(Step):
     aliases: ClassVar = {"lm_head.weight": "transformer.w.weight"}
 
     def configuration(self, keys: Mapping) -> CTRLConfig:
-        return CTRLConfig(**keys, use_cache=False)
+        return config_of(keys)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """The position table: float32, computed when the model is made."""
-        return {"transformer.pos_encoding": to_numpy(self.model.transformer.pos_encoding)}
+        """The position table: float32, computed when the model is made. Where it is a buffer, a model in float64 holds
+        the same numbers in float64."""
+        return {"transformer.pos_encoding": to_numpy(self.model.transformer.pos_encoding).astype(np.float32)}
+
+    @property
+    def notes(self) -> list[str]:
+        return [MASK_NOTE] if makes_its_mask_elsewhere() else []
+
+    @contextlib.contextmanager
+    def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        with own_mask():
+            yield
+
+
+def config_of(keys: Mapping) -> CTRLConfig:
+    """The configuration, with attention written out step by step, where the reference has other kernels for it too."""
+    return CTRLConfig(**keys, use_cache=False, attn_implementation="eager")
+
+
+def makes_its_mask_elsewhere() -> bool:
+    """Whether the reference takes its mask from what all of its models share, and not from CTRL's own code."""
+    return hasattr(modeling_ctrl, "create_causal_mask")
+
+
+@contextlib.contextmanager
+def own_mask() -> Iterator[None]:
+    """CTRL's mask is in force inside the ``with`` block: -1e4 for later tokens, the dtype's smallest for padding."""
+    undo = replace(modeling_ctrl, "create_causal_mask", additive_mask) if makes_its_mask_elsewhere() else lambda: None
+    try:
+        yield
+    finally:
+        undo()
+
+
+def additive_mask(
+    config: CTRLConfig, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: object
+) -> torch.Tensor:
+    """What is added to the scores: (B or 1, 1, T, T)."""
+    length = inputs_embeds.shape[1]
+    added = torch.triu(inputs_embeds.new_ones(length, length), 1)[None, None] * LATER
+    if attention_mask is not None:
+        kept = attention_mask[:, None, None, :].to(inputs_embeds.dtype)
+        added = added + (1.0 - kept) * torch.finfo(inputs_embeds.dtype).min
+    return added
 
 
 STEP = CTRLStep

@@ -16,6 +16,10 @@ from toolkit.parity.reference.clean import ExactNormaliser
 from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step
 
+BIAS_NOTE = (
+    "the reference holds lm_head.bias and does not add it to its scores; it was made to, as a released Reformer does"
+)
+
 
 class ReformerStep(Step):
     """A step of Reformer."""
@@ -28,6 +32,14 @@ class ReformerStep(Step):
     }
     embedded = "reformer.embeddings"
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
+
+    def __init__(self, job: dict, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
+        super().__init__(job, weights, batch)
+        self.bias_was_lost = restore_bias(self.model)
+
+    @property
+    def notes(self) -> list[str]:
+        return [BIAS_NOTE] if self.bias_was_lost else []
 
     def configuration(self, keys: Mapping) -> ReformerConfig:
         return ReformerConfig(**keys, use_cache=False)
@@ -74,6 +86,15 @@ def choice(name: str, module, drawn: dict[str, np.ndarray]):
         return torch.from_numpy(drawn[key]).to(own)
 
     return choose
+
+
+def restore_bias(model: torch.nn.Module) -> bool:
+    """Let the language-model head add its bias, if it has one that it does not add; returns whether that was so."""
+    head = getattr(model, "lm_head", None)
+    lost = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
+    if lost:
+        head.decoder.bias = head.bias
+    return lost
 
 
 def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.ndarray:

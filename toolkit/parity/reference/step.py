@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from toolkit.parity.draws import numbered
-from toolkit.parity.reference.clean import no_downcast
+from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
 
@@ -31,6 +31,7 @@ class Step:
     Attributes:
         draws: what the first run drew in each training step; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
+        narrowings: where R64 computed in fewer digits than float64's all the same.
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
 
@@ -49,6 +50,7 @@ class Step:
         self.settings = job["optimizer"]
         self.draws = [Draws(job["seed"], step) for step in range(1 + job["updates"])]
         self.leaks: list[str] = []
+        self.narrowings: list[str] = []
         self.saturated = 0
 
     def configuration(self, keys: Mapping) -> object:
@@ -63,6 +65,12 @@ class Step:
         """What else of the reference the verdict needs to know, by key of ``result.json``."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
         return {"epsilons": {name: norm.eps for name, norm in norms.items()}}
+
+    @property
+    def notes(self) -> list[str]:
+        """In which way the reference was made to compute what the model is defined to compute, where its code does
+        not: sentences for the report."""
+        return []
 
     def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
         """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
@@ -87,7 +95,14 @@ class Step:
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[0], keep, embedded=self.embedded)
         recorder.recording = watched
-        with no_downcast() as leaks, recorder.watch(), self.clean(recorder, plain):
+        narrowing = NarrowingWatch()
+        is_truth = watched and dtype == "float64" and not nudge
+        with (
+            no_downcast() as leaks,
+            recorder.watch(),
+            self.clean(recorder, plain),
+            narrowing if is_truth else contextlib.nullcontext(),
+        ):
             output = self.model(**self._inputs())
             for name in SCORES:
                 if watched and getattr(output, name, None) is not None:
@@ -96,6 +111,7 @@ class Step:
             recorder.recording = False
             output.loss.backward()
         self.leaks = leaks
+        self.narrowings = narrowing.places if is_truth else self.narrowings
         recorder.keep_embedded_gradient()
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:

@@ -7,6 +7,7 @@ first, then the runs that measure its noise.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,14 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import CTRLConfig
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity import bundle, spread, stages
-from toolkit.parity.reference.clean import no_downcast
-from toolkit.parity.reference.recorder import Draws, Recorder, to_numpy
+from toolkit.parity.reference import own_loss
+from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
+from toolkit.parity.reference.ctrl import MASK_NOTE, config_of, makes_its_mask_elsewhere, own_mask
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
 from toolkit.parity.reference.step import DTYPES, nudged
 from toolkit.parity.spread import Spread
 
@@ -76,12 +78,25 @@ class Ledger:
         return {"noise": dtypes, "noise_max": {dtype: [] for dtype in dtypes}}
 
 
+class ReachedError(Exception):
+    """The body has come to its first layer."""
+
+
 class Capture(nn.Module):
-    """In a layer's place: lets everything through and remembers what a layer is called with."""
+    """In the first layer's place: remembers what it is called with, and goes no further."""
 
     def forward(self, hidden_states, *arguments, **options):
-        self.arguments, self.options = arguments, options
-        return (hidden_states,)
+        self.hidden_states, self.arguments, self.options = hidden_states, arguments, options
+        raise ReachedError
+
+    @classmethod
+    def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **options: torch.Tensor | None) -> Capture:
+        """What ``body`` calls its first layer with."""
+        capture = cls()
+        body.h = nn.ModuleList([capture])
+        with own_mask(), contextlib.suppress(ReachedError):
+            body(*inputs, **options)
+        return capture
 
 
 class Blank(nn.Module):
@@ -118,7 +133,7 @@ class StreamedCTRL:
     def __init__(self, job: dict, folder: Path) -> None:
         self.folder = folder
         self.depth = job["config"]["n_layer"]
-        self.config = CTRLConfig(**{**job["config"], "n_layer": 1}, use_cache=False)
+        self.config = config_of({**job["config"], "n_layer": 1})
         self.batch = {k: torch.from_numpy(v) for k, v in bundle.read_tensors(folder / "batch.safetensors").items()}
         self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
@@ -152,12 +167,10 @@ class StreamedCTRL:
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
         """What the reference's body calls its layers with."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
-        capture = Capture()
-        body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList([capture]), nn.Identity()
+        body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList(), nn.Identity()
         body.to(device=self.device, dtype=dtype)
         with torch.no_grad():
-            body(self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
-        return capture
+            return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: dict[str, np.ndarray], name: str = TABLE) -> nn.Parameter:
         value = torch.from_numpy(weights[name])
@@ -169,6 +182,10 @@ class StreamedCTRL:
         """Run a stage on what the stage ``before`` left, unless it is done."""
         if self.side.is_done(stage):
             return
+        with NarrowingWatch() as narrowing:
+            self._run_stage(stage, before, narrowing)
+
+    def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
         ledger = Ledger(self.runs)
         state = self.side.state(before) if before else {}
         extra: dict[str, Any] = {}
@@ -182,7 +199,7 @@ class StreamedCTRL:
             after = self._layer_backward(stage, ledger, state)
         else:
             after = self._layer_forward(stage, ledger, state)
-        extra["relu_moved"] = self.draws.moved
+        extra.update(relu_moved=self.draws.moved, narrowings=narrowing.places)
         self._write_draws(stage)
         self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
         self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
@@ -202,7 +219,7 @@ class StreamedCTRL:
         """What goes into the first layer, and the embedding's parameter; without a ledger, ready for a backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w.weight = self._table(run, weights)
-        body.h, body.layernorm = nn.ModuleList([Capture()]), nn.Identity()
+        body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
             if name in ("output:transformer.w", "output:transformer.dropout"):
@@ -211,8 +228,8 @@ class StreamedCTRL:
         recorder = Recorder(body, self.draws, keep, prefix="transformer")
         recorder.recording = ledger is not None
         with recorder.watch(), torch.set_grad_enabled(ledger is None):
-            output = body(self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
-        return output.last_hidden_state, body.w.weight
+            call = Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
+        return call.hidden_states, body.w.weight
 
     def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
         prefix = f"transformer.h.{stages.layer_of(stage)}"
@@ -232,7 +249,7 @@ class StreamedCTRL:
             call = self.arguments[run.dtype]
             with torch.no_grad(), recorder.watch():
                 hidden_states = torch.from_numpy(state[run.name]).to(self.device)
-                after[run.name] = to_numpy(layer(hidden_states, *call.arguments, **call.options)[0])
+                after[run.name] = to_numpy(first_tensor(layer(hidden_states, *call.arguments, **call.options)))
         return after
 
     def _layer_backward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -247,7 +264,7 @@ class StreamedCTRL:
             call = self.arguments[run.dtype]
             hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
             with recorder.watch():
-                output = layer(hidden_states, *call.arguments, **call.options)[0]
+                output = first_tensor(layer(hidden_states, *call.arguments, **call.options))
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():
                 ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))
@@ -285,13 +302,15 @@ class StreamedCTRL:
             gradient = model.lm_head.weight.grad.cpu()
             if run.name == "truth":
                 self.side.write_truth("head-table", {table: gradient.numpy()})
+                batch = {name: to_numpy(value) for name, value in self.batch.items()}
+                checked = own_loss.check(ledger.truth, batch, {"model": "ctrl", "head": "causal_lm"}, model)
             partial[run.name] = self._compare_rows(gradient, run, table)
             after[run.name] = to_numpy(hidden_states.grad)
             after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
             del model, output, gradient
         if not self.tied:
             self._record_table(ledger, table, {name: Spread.from_json(part) for name, part in partial.items()})
-        return after, {"partial": partial}
+        return after, {"partial": partial, "own_loss": checked}
 
     def _head_model(self, run: Variant, weights: dict[str, np.ndarray], table: str) -> nn.Module:
         model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
@@ -375,6 +394,9 @@ def run(job: dict, folder: Path) -> dict[str, Any]:
         "buffers": [],
         "facts": {"relu_moved": {name: by for stage in todo for name, by in measured[stage]["relu_moved"].items()}},
         "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
+        "narrowings": list(dict.fromkeys(place for part in measured.values() for place in part["narrowings"])),
+        "own_loss": measured[stages.HEAD]["own_loss"],
+        "notes": [MASK_NOTE] if makes_its_mask_elsewhere() else [],
         "saturated_rows": 0,
         "streamed": True,
         "unhooked": [],

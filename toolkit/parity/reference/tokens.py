@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+
 import transformers
 
 
@@ -18,6 +21,27 @@ def tokens(spec: dict) -> list[dict]:
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
     """The word pieces of Salesforce/ctrl, which has no token for padding and uses that for the unknown."""
     return transformers.CTRLTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt", pad_token="<unk>")
+
+
+def _sentencepiece(file: str):
+    """The reference's tokenizer on a SentencePiece model; without a token for padding, it uses that for the unknown.
+
+    Where ``ReformerTokenizer`` is SentencePiece no more but a conversion of it (which splits other texts otherwise),
+    the reference's general SentencePiece tokenizer takes its place, and decodes as the former did.
+    """
+    if "vocab_file" in inspect.signature(transformers.ReformerTokenizer.__init__).parameters:
+        return transformers.ReformerTokenizer(file, pad_token="<unk>")
+    from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
+
+    class Pieces(SentencePieceBackend):
+        def convert_tokens_to_string(self, tokens: list[str]) -> str:
+            text = ""
+            for special, group in itertools.groupby(tokens, key=self.all_special_tokens.__contains__):
+                run = list(group)
+                text += "".join(run) if special else self.sp_model.decode(run)
+            return text.strip()
+
+    return Pieces(vocab_file=file, eos_token="</s>", unk_token="<unk>", pad_token="<unk>")
 
 
 def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> dict:
@@ -82,6 +106,6 @@ class ByteReference:
 #: By the kinds of :class:`toolkit.parity.request.GateRequest`.
 _TOKENIZERS = {
     "bytes": lambda path: ByteReference(),
-    "sentencepiece": lambda path: transformers.ReformerTokenizer(path, pad_token="<unk>"),
+    "sentencepiece": _sentencepiece,
     "ctrl": _ctrl,
 }

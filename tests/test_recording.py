@@ -1,0 +1,223 @@
+"""Recorded references: the same verdict without torch, and nothing believed that was not checked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from toolkit import cli
+from toolkit.errors import Inconclusive, UserError
+from toolkit.parity import bundle, command, recording
+from toolkit.parity.gate import run_gate
+from toolkit.parity.judging import trial_request
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Options of a small CTRL, so that the real command takes seconds.
+SMALL = ["--model", "ctrl", "--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """A bundle of a small Reformer, for float64 alone."""
+    folder = tmp_path_factory.mktemp("recorded") / "bundle"
+    recording.record(trial_request("reformer", "random", 0), folder, quiet())
+    return folder
+
+
+@pytest.fixture
+def copy(recorded, tmp_path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "copy"))
+
+
+def vouch_again(folder: Path, **changes: object) -> None:
+    """Make the manifest fit the files again, as one who forges a bundle would."""
+    manifest = json.loads((folder / "bundle.json").read_text())
+    for name, entry in manifest["files"].items():
+        entry.update(bytes=(folder / name).stat().st_size, sha256=bundle.sha256(folder / name))
+    (folder / "bundle.json").write_text(json.dumps({**manifest, **changes}))
+
+
+def rewrite_job(folder: Path, **changes: object) -> None:
+    job = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps({**job, **changes}))
+    vouch_again(folder)
+
+
+def toolkit(*arguments: object, path: Path) -> subprocess.CompletedProcess:
+    """The real command in a process of its own, with ``path`` first among the places that modules come from."""
+    return subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
+    direct = run_gate(trial_request("reformer", "random", 0), tmp_path / "direct" / "cpu", quiet())
+    assert direct.passed and not direct.cached
+    assert command.replay(recorded, "cpu", None, tmp_path / "replayed", quiet()) == 0
+    stored = [json.loads((tmp_path / name / "cpu/parity.json").read_text()) for name in ("direct", "replayed")]
+    for key in ("tensors", "findings", "notes", "recomputed", "versions", "dtypes", "head", "seed"):
+        assert stored[0][key] == stored[1][key], key
+    identity = bundle.sha256(recorded / "bundle.json")
+    assert stored[1]["hashes"] == {**stored[0]["hashes"], "bundle.json": identity}
+
+
+def test_a_replay_needs_no_torch(tmp_path):
+    """Neither the gate nor the port's process; and the same machine without torch cannot record."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "found = PathFinder.find_spec\n"
+        "def find_spec(name, path=None, target=None):\n"
+        "    absent = name.partition('.')[0] in ('torch', 'transformers')\n"
+        "    return None if absent else found(name, path, target)\n"
+        "PathFinder.find_spec = find_spec\n"
+    )
+    made = toolkit("parity", "record", *SMALL, "-o", tmp_path / "bundle", path=tmp_path / "nothing")
+    assert made.returncode == 0, made.stderr
+    assert "next: toolkit parity --reference" in made.stdout and " MiB" in made.stdout
+    done = toolkit("parity", "--reference", tmp_path / "bundle", "--output", tmp_path / "out", path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("PARITY")
+    refused = toolkit("parity", "record", *SMALL, "-o", tmp_path / "other", path=tmp_path)
+    assert refused.returncode == 3 and "--reference-python" in refused.stderr
+    assert not (tmp_path / "other").exists() and not list(tmp_path.glob(".other*"))
+
+
+def test_the_manifest_says_what_was_recorded(recorded):
+    manifest = json.loads((recorded / "bundle.json").read_text())
+    described = manifest["describes"]
+    assert (described["model"], described["head"], described["dtypes"]) == (
+        "reformer",
+        "sequence_classification",
+        ["float64"],
+    )
+    assert described["batch"]["input_ids"] == [3, 128] and described["parameters"]["classifier.out_proj.bias"] == [3]
+    assert {"torch", "transformers", "python"} <= manifest["versions"].keys()
+    assert manifest["flags"]["cuda.matmul.allow_tf32"] is False and manifest["flags"]["cudnn.allow_tf32"] is False
+    files = {path.relative_to(recorded).as_posix() for path in recorded.rglob("*") if path.is_file()}
+    assert files == {*manifest["files"], "bundle.json"} >= set(recording.NEEDED)
+
+
+def test_the_device_and_the_dtypes_are_those_of_the_replay(copy, tmp_path):
+    rewrite_job(copy, device="gpu")  # as a machine with a GPU records it
+    assert command.replay(copy, "cpu", "float32", tmp_path / "out", quiet()) == 0
+    stored = json.loads((tmp_path / "out/cpu/parity.json").read_text())
+    assert (stored["device"], stored["dtypes"]) == ("cpu", ["float32"])
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "reference/float64.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def rename_in_manifest(name: str):
+    def change(folder: Path) -> None:
+        manifest = json.loads((folder / "bundle.json").read_text())
+        manifest["files"][name] = manifest["files"].pop("job.json")
+        (folder / "bundle.json").write_text(json.dumps(manifest))
+
+    return change
+
+
+def link_out(folder: Path) -> None:
+    (folder / "job.json").rename(folder.parent / "elsewhere.json")
+    (folder / "job.json").symlink_to(folder.parent / "elsewhere.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (flip_a_bit, r"reference/float64\.safetensors was changed: its SHA-256"),
+        (lambda folder: (folder / "job.json").write_text("{}"), r"job\.json was changed: 2 bytes"),
+        (lambda folder: (folder / "weights.safetensors").unlink(), r"weights\.safetensors is missing"),
+        (lambda folder: (folder / "reference/x.py").touch(), r"reference/x\.py is not of the bundle"),
+        (lambda folder: (folder / "bundle.json").unlink(), r"no readable bundle\.json"),
+        (lambda folder: (folder / "bundle.json").write_text("[1"), r"no readable bundle\.json"),
+        (lambda folder: (folder / "bundle.json").write_text("[1]"), "of another format"),
+        (lambda folder: vouch_again(folder, schema=2), "has schema 2, this toolkit reads 1"),
+        (lambda folder: vouch_again(folder, files={}), r"does not list job\.json"),
+        (lambda folder: vouch_again(folder, files=[]), "does not list its files with size and SHA-256"),
+        (rename_in_manifest("../job.json"), r"names '\.\./job\.json', which is no file of a bundle"),
+        (rename_in_manifest("reference/../../x"), "which is no file of a bundle"),
+        (rename_in_manifest("/etc/passwd"), "which is no file of a bundle"),
+        (rename_in_manifest("a\\b"), "which is no file of a bundle"),
+        (rename_in_manifest("a//b"), "which is no file of a bundle"),
+        (rename_in_manifest("bundle.json"), "which is no file of a bundle"),
+        (link_out, r"job\.json is a link"),
+        (lambda folder: rewrite_job(folder, model="os"), "describes no model that can be judged here: model 'os'"),
+        (lambda folder: rewrite_job(folder, head="../x"), "describes no model"),
+        (lambda folder: rewrite_job(folder, config={"num_hash": 1}), "describes no model.*num_hash"),
+        (lambda folder: rewrite_job(folder, dtypes=["float16"]), "describes no model.*float16"),
+        (lambda folder: rewrite_job(folder, streamed=True), "describes no model"),
+    ],
+)
+def test_what_is_not_the_bundle_that_was_recorded_is_refused(copy, change, message):
+    recording.open_recording(copy)
+    change(copy)
+    with pytest.raises(UserError, match=message) as raised:
+        recording.open_recording(copy)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_bundle_replaces_an_earlier_one_and_nothing_else(tmp_path):
+    request = trial_request("ctrl", "random", 0)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="exists and is not a bundle"):
+        recording.record(request, tmp_path / "notes", quiet())
+    recording.record(request, tmp_path / "bundle", quiet())
+    first = bundle.sha256(tmp_path / "bundle/weights.safetensors")
+    recording.record(trial_request("ctrl", "random", 1), tmp_path / "bundle", quiet())
+    assert bundle.sha256(tmp_path / "bundle/weights.safetensors") != first
+    recording.open_recording(tmp_path / "bundle")
+    (tmp_path / "bundle/thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"holds thesis\.tex, which is not of the bundle there"):
+        recording.record(request, tmp_path / "bundle", quiet())
+    assert (tmp_path / "bundle/thesis.tex").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "notes"]
+
+
+def test_a_reference_that_fails_leaves_nothing(tmp_path):
+    request = trial_request("ctrl", "random", 0)
+    request.batch["input_ids"] = request.batch["input_ids"] + 10**6
+    with pytest.raises(Inconclusive, match="reference could not run"):
+        recording.record(request, tmp_path / "bundle", quiet())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["parity", "--reference", "B", "--model", "ctrl"], "--model: not beside --reference"),
+        (["parity", "--reference", "B", "--seed", "0"], "--seed: not beside --reference"),
+        (["parity", "--reference", "B", "--mutants"], "--mutants: not beside --reference"),
+        (["parity", "--reference", "B", "--reference-python", "x"], "--reference-python: not beside --reference"),
+        (["parity", "--reference", "B", "n_layer=2"], "n_layer=2: not beside --reference"),
+        (["parity", "--reference", "B"], "B: is not a bundle"),
+        (["parity", "record", "--model", "ctrl", "-o", "B"], "only a model that is compared as a whole"),
+    ],
+)
+def test_options_that_contradict_a_bundle_are_refused(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    error = capsys.readouterr().err
+    assert left.value.code == 2 and error.startswith(f"error: {message}") and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,141 @@
+"""The reference's loss, once more from its definition: from R64's own logits and the batch's labels, by NumPy alone.
+
+The port is not asked. What differs here is the reference's own doing: labels shifted twice, a mean over positions that
+are to be ignored, a factor too many.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+#: How far the reference's loss may lie from its definition, in units of float64's rounding of what is added up.
+UNITS = 300.0
+IGNORED = -100
+
+
+class Loss(NamedTuple):
+    """A loss, and the size of what was added and subtracted on the way to it, which its rounding is relative to."""
+
+    value: float
+    scale: float
+
+
+def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], job: Mapping, model: object) -> dict:
+    """Compare R64's loss with its definition.
+
+    Args:
+        truth: R64's ``logits`` (or ``start_logits``, ``end_logits``) and ``loss``.
+        batch: with its labels or positions.
+        job: for ``model`` and ``head``.
+        model: the reference, to say where it computes its loss.
+
+    Returns:
+        ``given`` and ``defined``, ``units`` by which they differ, ``allowed``, and ``place`` as ``file.py:LINE``.
+    """
+    defined = of(job["head"], truth, batch, getattr(model, "config", None))
+    given = float(truth["loss"])
+    both_nothing = math.isnan(given) and math.isnan(defined.value)  # no label is left to score
+    units = 0.0 if both_nothing else abs(given - defined.value) / (2.0**-53 * max(defined.scale, 2.0**-1022))
+    return {
+        "given": given,
+        "defined": defined.value,
+        "units": units,
+        "allowed": UNITS,
+        "place": place(model),
+    }
+
+
+def of(head: str, scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], config: Any = None) -> Loss:
+    """The loss that a head is defined to have.
+
+    Args:
+        scores: ``logits`` (B, T, V) of a language model, (B, K) of a classifier, or ``start_logits``, ``end_logits``
+            (B, T).
+        batch: ``labels``, or ``start_positions`` and ``end_positions`` (B,).
+        config: for a classifier's ``problem_type`` and ``num_labels``.
+    """
+    if head == "question_answering":
+        return _span(scores, batch)
+    logits, labels = scores["logits"], batch["labels"]
+    if head == "causal_lm":  # each position predicts the next token
+        return cross_entropy(logits[:, :-1], labels[:, 1:], IGNORED)
+    if head == "masked_lm":
+        return cross_entropy(logits, labels, IGNORED)
+    kind = _problem(logits, labels, getattr(config, "problem_type", None))
+    if kind == "regression":
+        return _squared(logits, labels)
+    if kind == "multi_label_classification":
+        return _binary(logits, labels)
+    return cross_entropy(logits, labels, IGNORED)
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray, ignored: int) -> Loss:
+    """The mean of log(sum(exp(x))) - x[label] over all rows whose label is not ``ignored``."""
+    rows, chosen = logits.reshape(-1, logits.shape[-1]).astype(np.float64), labels.reshape(-1)
+    rows, chosen = rows[chosen != ignored], chosen[chosen != ignored]
+    if not len(rows):
+        return Loss(math.nan, 1.0)
+    largest = rows.max(-1, keepdims=True)
+    normaliser = largest[:, 0] + np.log(np.exp(rows - largest).sum(-1))
+    picked = rows[np.arange(len(rows)), chosen]
+    return Loss(float((normaliser - picked).mean()), float((np.abs(normaliser) + np.abs(picked) + 1.0).mean()))
+
+
+def _span(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> Loss:
+    """The mean of the two positions' cross entropies; a position beyond the text is not scored."""
+    length = scores["start_logits"].shape[1]
+    ends = [
+        cross_entropy(scores[f"{end}_logits"], batch[f"{end}_positions"].reshape(-1).clip(0, length), length)
+        for end in ("start", "end")
+    ]
+    return Loss((ends[0].value + ends[1].value) / 2, (ends[0].scale + ends[1].scale) / 2)
+
+
+def _problem(logits: np.ndarray, labels: np.ndarray, named: str | None) -> str:
+    """Which of the three kinds of classification: as the configuration says, else as the labels look."""
+    if named:
+        return named
+    if logits.shape[-1] == 1:
+        return "regression"
+    whole = np.issubdtype(labels.dtype, np.integer)
+    return "single_label_classification" if whole else "multi_label_classification"
+
+
+def _squared(logits: np.ndarray, labels: np.ndarray) -> Loss:
+    given, wanted = logits.reshape(-1).astype(np.float64), labels.reshape(-1).astype(np.float64)
+    return Loss(float(((given - wanted) ** 2).mean()), float(((np.abs(given) + np.abs(wanted)) ** 2).mean()))
+
+
+def _binary(logits: np.ndarray, labels: np.ndarray) -> Loss:
+    """The mean of log(1 + exp(x)) - x * label over all labels."""
+    x, wanted = logits.astype(np.float64), labels.astype(np.float64)
+    return Loss(float((np.logaddexp(0.0, x) - x * wanted).mean()), float((2 * np.abs(x) + 1.0).mean()))
+
+
+def place(model: object) -> str:
+    """``file.py:LINE`` of the function that computes the model's loss, or of the line that does."""
+    lines, first, file = _source(type(model).forward)
+    found = next((index for index, line in enumerate(lines) if re.search(r"loss = (?!None)", line)), None)
+    if found is None:
+        return file
+    if "self.loss_function" in lines[found]:
+        _, first, file = _source(model.loss_function)
+        return f"{file}:{first}"
+    return f"{file}:{first + found}"
+
+
+def _source(function: Any) -> tuple[list[str], int, str]:
+    """A function's lines, its first line's number and its file's name; none where there is no source."""
+    try:
+        function = inspect.unwrap(function)
+        lines, first = inspect.getsourcelines(function)
+        return lines, first, Path(inspect.getsourcefile(function)).name
+    except (OSError, TypeError):
+        return [], 0, getattr(function, "__module__", "the reference")
