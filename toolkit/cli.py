@@ -86,6 +86,11 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     is_flag=True,
     help="Also show how far the reference's own reversible backward lies from its plain one.",
 )
+@click.option(
+    "--ops",
+    metavar="reference[:KIND,...]",
+    help="Give the port the reference's kernels (or some kinds of them): float32 must then agree to the last bit.",
+)
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
 @click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")
 def parity(**options: Any) -> int:

@@ -16,8 +16,10 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.parity.exact import run_exact
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
+from toolkit.parity.kernels import chosen_kinds
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
@@ -57,6 +59,7 @@ def command(
     reference_reversible: bool,
     mutants: bool,
     sweeps: int | None,
+    ops: str | None,
     console: Console,
 ) -> int:
     """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
@@ -64,6 +67,7 @@ def command(
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
+    kinds = None if ops is None else _kinds(ops, dtype, device, mutants or sweeps is not None)
     if sweeps is not None:
         return int(bool(sweep(model, sweeps, seed, console)))
     if mutants:
@@ -90,8 +94,24 @@ def command(
             seed=seed,
             judge_reference_reversible=reference_reversible,
         )
-        status = max(status, run_gate(request, output / place, console).exit_status)
+        run = (
+            run_gate(request, output / place, console)
+            if kinds is None
+            else run_exact(request, kinds, output / place, console)
+        )
+        status = max(status, run.exit_status)
     return status
+
+
+def _kinds(ops: str, dtype: str, device: str, on_trial: bool) -> list[str]:
+    """The kinds of kernels that ``--ops`` names, if it can be followed here."""
+    if on_trial:
+        raise UserError("--ops: compares one model; leave --mutants and --sweep away")
+    if dtype == "float64":
+        raise UserError("--ops: compares float32 bit for bit; leave --dtype float64 away")
+    if device != "cpu":
+        raise UserError(f"--ops: takes the reference's kernels on the CPU; leave --device {device} away")
+    return chosen_kinds(ops)
 
 
 def _try_mutants(model: str, kind: str, seed: int, device: str, console: Console) -> int:

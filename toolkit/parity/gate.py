@@ -159,6 +159,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
         "tokenizer": _tokenizer_job(request.tokenizer),
         "mutants": [],
         "streamed": False,
+        "ops": None,
     }
 
 

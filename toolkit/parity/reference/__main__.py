@@ -24,11 +24,13 @@ def main(folder: Path) -> None:
     started = time.monotonic()
     job = bundle.read_json(folder / "job.json")
     set_up(job)
-    from toolkit.parity.reference import streamed
+    from toolkit.parity.reference import exact, streamed
 
+    if job["ops"]:
+        exact.run(make_step(job, folder), folder)
     result = {
         "schema": bundle.SCHEMA,
-        **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
+        **({} if job["ops"] else streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
         "versions": versions(),
         "seconds": time.monotonic() - started,
