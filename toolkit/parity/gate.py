@@ -21,6 +21,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
+from toolkit.parity.attribution import attribute
 from toolkit.parity.report import Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
@@ -63,6 +64,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console) -> Report:
         seconds=time.monotonic() - started,
         hashes=measured["hashes"],
         cached=cached,
+        attribution=measured.get("attribution", []),
     )
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
@@ -93,7 +95,9 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         if kept := cache.load(key):
             return kept, True
         run_workers(job, console)
-        return {**_results(job), "stirred": stirred, "key": key}, False
+        results = _results(job)
+        substitutions = attribute(job, results["reference"], results["candidate"], console)
+        return {**results, "stirred": stirred, "key": key, "attribution": substitutions}, False
 
 
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
