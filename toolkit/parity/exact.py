@@ -55,6 +55,12 @@ class Exactness:
         return next((name for name, tensor in self.tensors.items() if tensor["differing"]), None)
 
     @property
+    def last_equal(self) -> str | None:
+        """The tensor computed right before :attr:`first`: the fault lies between the two. None where there is none."""
+        names = list(self.tensors)
+        return None if self.first in (None, names[0]) else names[names.index(self.first) - 1]
+
+    @property
     def passed(self) -> bool:
         return bool(self.tensors) and self.first is None and not self.extra
 
@@ -79,7 +85,9 @@ class Exactness:
         )
         if self.first is None:
             return text
-        return f"{text}; the first that is not: {short_name(self.first)}: {_difference(self.tensors[self.first])}"
+        after = f", right after {short_name(self.last_equal)}" if self.last_equal else ""
+        difference = _difference(self.tensors[self.first])
+        return f"{text}; the first that is not{after}: {short_name(self.first)}: {difference}"
 
 
 def _difference(tensor: Mapping[str, Any]) -> str:
@@ -169,6 +177,7 @@ def as_json(outcome: Exactness) -> dict[str, Any]:
             "compared": len(outcome.tensors),
             "equal": outcome.equal(),
             "first": None if first is None else {"name": first, "place": outcome.place(), **outcome.tensors[first]},
+            "last_equal": outcome.last_equal,
             "extra": list(outcome.extra),
             "tensors": dict(outcome.tensors),
             "gradients": dict(outcome.gradients),
