@@ -154,6 +154,28 @@ def test_a_division_by_sqrt_d_on_the_other_side_of_the_product_is_found_and_name
     assert first["units"] > 0 and 0 < first["differing"] <= first["of"]
 
 
+EQUAL = {"differing": 0, "of": 4, "units": 0}
+
+
+@pytest.mark.parametrize(
+    ("second", "extra", "words"),
+    [
+        ({"differing": 1, "of": 4, "units": 3}, [], "logits: 1 of 4 elements differ, by at most 3 units"),
+        ({"differing": 1, "of": 4, "units": last_bit.UNORDERED}, [], "NaN among them"),
+        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "missing": True}, [], "not computed by the port"),
+        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "shape": "float32 [1]"}, [], "logits: float32 [1]"),
+        (EQUAL, ["output:another"], "2 of 2 float32 tensors"),
+    ],
+)
+def test_whatever_is_not_equal_fails_and_is_said(second, extra, words):
+    request = request_for("ctrl", "causal_lm", SMALL_CTRL, 24)
+    outcome = Exactness(request, list(KINDS), {"output:transformer.w": EQUAL, "logits": second}, {}, extra, {}, {})
+    assert not outcome.passed and outcome.exit_status == 1
+    assert words in outcome.summary()
+    assert outcome.last_equal == (None if second is EQUAL else "output:transformer.w")
+    assert not Exactness(request, list(KINDS), {}, {}, [], {}, {}).passed  # nothing compared is nothing proved
+
+
 def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     kinds = [kind for kind in KINDS if kind != "layer_norm"]
     outcome, text = exactness(request_for("ctrl", "causal_lm", SMALL_CTRL, 24), kinds, tmp_path)

@@ -57,8 +57,8 @@ class Exactness:
     @property
     def last_equal(self) -> str | None:
         """The tensor computed right before :attr:`first`: the fault lies between the two. None where there is none."""
-        names = list(self.tensors)
-        return None if self.first in (None, names[0]) else names[names.index(self.first) - 1]
+        place = list(self.tensors).index(self.first) if self.first is not None else 0
+        return list(self.tensors)[place - 1] if place else None
 
     @property
     def passed(self) -> bool:
