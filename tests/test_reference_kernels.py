@@ -412,4 +412,4 @@ def test_a_model_too_large_to_be_held_whole_is_refused_in_one_line(capsys):
         cli.main(["parity", "--model", "ctrl", "--ops", "reference"])
     error = capsys.readouterr().err
     assert left.value.code == 2
-    assert "take fewer layers" in error and error.count("\n") == 1
+    assert "take a smaller one" in error and error.count("\n") == 1

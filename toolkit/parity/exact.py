@@ -108,9 +108,8 @@ def run_exact(request: GateRequest, kinds: Sequence[str], folder: Path, console:
         Inconclusive: a worker could not run.
     """
     if is_streamed(request):
-        raise UserError(
-            "--ops: the model is too large to be compared as a whole; take fewer layers, such as --layers 4"
-        )
+        smaller = "--layers 4 n_embd=320 dff=1024 vocab_size=5000"
+        raise UserError(f"--ops: a model this large is not compared as a whole; take a smaller one, such as {smaller}")
     weights, _ = stir(request.weights, request.seed)
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         job = Path(scratch)
