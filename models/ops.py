@@ -43,14 +43,31 @@ def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
     return _AddBias.apply(x, bias) if is_on_cpu(x) else x + bias
 
 
+def linear(
+    x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, transposed: bool = False
+) -> paddle.Tensor:
+    """x W + b, with the bias's gradient as a matrix product.
+
+    Args:
+        x: (..., in).
+        weight: (in, out), or, ``transposed``, (out, in).
+        bias: (out,), or None.
+
+    Returns:
+        (..., out).
+    """
+    if not transposed and (bias is None or not is_on_cpu(x)):
+        return F.linear(x, weight, bias)
+    product = paddle.matmul(x, weight, transpose_y=transposed)
+    return product if bias is None else add_bias(product, bias)
+
+
 class Linear(nn.Linear):
-    """x W + b, with the bias's gradient as a matrix product."""
+    """:func:`linear` as a layer."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         """(..., in) -> (..., out)."""
-        if self.bias is None or not is_on_cpu(x):
-            return super().forward(x)
-        return add_bias(paddle.matmul(x, self.weight), self.bias)
+        return linear(x, self.weight, self.bias)
 
 
 def _normed(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, paddle.Tensor]:
@@ -80,14 +97,19 @@ class _LayerNorm(PyLayer):
         return grad_x, _column_sums((grad * normed).reshape(flat)), _column_sums(grad.reshape(flat))
 
 
+def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
+    """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,)."""
+    if not is_on_cpu(x):
+        return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
+    return _LayerNorm.apply(x, gain, bias, epsilon)
+
+
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last axis (Ba et al. 2016)."""
+    """:func:`layer_norm` as a layer."""
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         """Any shape whose last axis is the normalised one."""
-        if not is_on_cpu(x):
-            return super().forward(x)
-        return _LayerNorm.apply(x, self.weight, self.bias, self._epsilon)
+        return layer_norm(x, self.weight, self.bias, self._epsilon)
 
 
 def _softmax(scores: paddle.Tensor) -> paddle.Tensor:

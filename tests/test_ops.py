@@ -33,17 +33,12 @@ def draw() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def test_linear_has_the_gradients_of_a_plain_linear(draw):
-    layer = ops.Linear(5, 7)
-    layer.to(dtype="float64")
-
-    def ours(x, weight, bias):
-        layer.weight, layer.bias = None, None
-        return ops._AddBias.apply(paddle.matmul(x, weight), bias)
-
-    inputs = [draw.standard_normal(shape) for shape in ((2, 3, 5), (5, 7), (7,))]
-    theirs = values_and_gradients(lambda x, w, b: F.linear(x, w, b), *inputs)
-    assert_equal_to_rounding(values_and_gradients(ours, *inputs), theirs)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_linear_has_the_gradients_of_a_plain_linear(draw, transposed):
+    inputs = [draw.standard_normal(shape) for shape in ((2, 3, 5), (7, 5) if transposed else (5, 7), (7,))]
+    ours = values_and_gradients(lambda x, w, b: ops.linear(x, w, b, transposed), *inputs)
+    theirs = values_and_gradients(lambda x, w, b: F.linear(x, w.T if transposed else w, b), *inputs)
+    assert_equal_to_rounding(ours, theirs)
 
 
 def test_layer_norm_has_the_gradients_of_paddles(draw):

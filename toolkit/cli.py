@@ -116,6 +116,11 @@ def describes_a_model(command: Callable) -> Callable:
 @click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
 @describes_a_model
 @click.option("--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True)
+@click.option(
+    "--ops",
+    metavar="reference[:KIND,...]",
+    help="Give the port the reference's kernels (or some kinds of them): float32 must then agree to the last bit.",
+)
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
 @click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")
 @click.pass_context

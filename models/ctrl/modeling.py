@@ -25,7 +25,7 @@ from paddlenlp.transformers.model_outputs import (
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ops import LayerNorm, Linear, add_bias, softmax
+from models.ops import LayerNorm, Linear, linear, softmax
 from models.pretrained import Port
 from models.randomness import Dropout
 
@@ -220,7 +220,7 @@ class LMHead(nn.Layer):
     def forward(self, hidden_states: paddle.Tensor, embedding: paddle.Tensor) -> paddle.Tensor:
         """(B, T, n_embd) -> (B, T, vocabulary); ``embedding`` is the weight unless the layer has its own."""
         weight = getattr(self, "weight", embedding)
-        return add_bias(paddle.matmul(hidden_states, weight, transpose_y=True), self.bias)
+        return linear(hidden_states, weight, self.bias, transposed=True)
 
 
 class CTRLLMHeadModel(CTRLPretrainedModel):

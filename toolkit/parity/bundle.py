@@ -9,10 +9,13 @@
         float64.safetensors   every compared tensor of R64, the truth
         draws-N.safetensors   of training step N: dropout masks, LSH rotations, bucket choices, margins
         result.json           what was measured: a record per tensor, versions, time, memory
+        float32.safetensors   for --ops alone, in place of R64: every tensor of R32
     candidate/
         result.json
+        attribution.json      where float32 alone drifts: the errors with one kind of kernel the reference's at a time
 
-Nothing else passes between the processes. A file appears under its name only when it is complete.
+Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``--ops``
+and the attribution (:mod:`.kernels`). A file appears under its name only when it is complete.
 """
 
 from __future__ import annotations

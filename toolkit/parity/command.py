@@ -18,8 +18,10 @@ from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.parity import interpreter, recording
+from toolkit.parity.exact import run_exact
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
+from toolkit.parity.kernels import chosen_kinds
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
@@ -48,6 +50,7 @@ def command(
     output: Path,
     mutants: bool,
     sweeps: int | None,
+    ops: str | None,
     console: Console,
     **options: Any,
 ) -> int:
@@ -59,12 +62,15 @@ def command(
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
+    kinds = None if ops is None else _kinds(ops, options["dtype"], device, mutants or sweeps is not None)
     if sweeps is not None:
         python = reference_interpreter(options["reference_python"])
         return int(bool(sweep(options["model"], sweeps, options["seed"], console, python)))
     if mutants:
         return max(_try_mutants(place, console, **options) for place in devices(device))
     request = make_request(**options)
+    if kinds is not None:
+        return run_exact(request, kinds, output / "cpu", console).exit_status
     return max(
         run_gate(dataclasses.replace(request, device=place), output / place, console).exit_status
         for place in devices(device)
@@ -165,6 +171,17 @@ def reference_interpreter(path: str | None) -> str | None:
     except ToolkitError as problem:
         raise type(problem)(f"--reference-python: {problem}") from None
     return found
+
+
+def _kinds(ops: str, dtype: str | None, device: str, on_trial: bool) -> list[str]:
+    """The kinds of kernels that ``--ops`` names, if it can be followed here."""
+    if on_trial:
+        raise UserError("--ops: compares one model; leave --mutants and --sweep away")
+    if dtype == "float64":
+        raise UserError("--ops: compares float32 bit for bit; leave --dtype float64 away")
+    if device != "cpu":
+        raise UserError(f"--ops: takes the reference's kernels on the CPU; leave --device {device} away")
+    return chosen_kinds(ops)
 
 
 def _try_mutants(

@@ -23,6 +23,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
+from toolkit.parity.attribution import attribute
 from toolkit.parity.junit import write_junit
 from toolkit.parity.page import write_page
 from toolkit.parity.report import PAGE, Report, as_json, print_report
@@ -80,6 +81,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         seconds=time.monotonic() - started,
         hashes=measured["hashes"],
         cached=cached,
+        attribution=measured.get("attribution", []),
     )
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
@@ -112,8 +114,11 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         key = cache.key_of(job, request.reference_python)
         if kept := cache.load(key):
             return kept, True
-        run_workers(job, console, workers_of(request))
-        return {**_results(job), "stirred": stirred, "key": key}, False
+        interpreters = workers_of(request)
+        run_workers(job, console, interpreters)
+        results = _results(job)
+        substitutions = attribute(job, results["reference"], results["candidate"], console, interpreters["reference"])
+        return {**results, "stirred": stirred, "key": key, "attribution": substitutions}, False
 
 
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
@@ -194,6 +199,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
         "tokenizer": _tokenizer_job(request.tokenizer),
         "mutants": [],
         "streamed": False,
+        "ops": None,
     }
 
 

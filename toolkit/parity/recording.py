@@ -46,7 +46,7 @@ NEEDED = (
     "weights.safetensors",
     "batch.safetensors",
     "reference/float64.safetensors",
-    "reference/draws.safetensors",
+    "reference/draws-1.safetensors",
     "reference/constants.safetensors",
     "reference/rates.json",
     "reference/order.json",

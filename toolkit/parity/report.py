@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from toolkit.parity import attribution
 from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
 from toolkit.parity.verdict import Comparison, Finding, Verdict
@@ -32,6 +33,7 @@ class Report:
         culprit: the finding nearest to the cause, None where all passed.
         places: for each module of the port, its class and source line.
         cached: whether the measurements are those of an earlier, equal gate.
+        attribution: what the reference's kernels restore, kind by kind, where float32 alone drifts.
     """
 
     request: GateRequest
@@ -44,6 +46,7 @@ class Report:
     seconds: float
     hashes: Mapping[str, str] = field(default_factory=dict)
     cached: bool = False
+    attribution: Sequence[Mapping[str, Any]] = ()
 
     @property
     def passed(self) -> bool:
@@ -90,6 +93,8 @@ def print_report(report: Report, page: Path, console: Console) -> None:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
         _print_findings(report, console)
+        for line in attribution.lines(report.attribution):
+            _say(console, line)
     console.print(_table(report))
     if rows := depth_rows(report.reference, report.candidate):
         console.print(depth_table(rows))
@@ -219,6 +224,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "findings": [vars(finding) for finding in verdict.findings],
         "reference_faults": [vars(fault) for fault in verdict.reference_faults],
         "notes": verdict.notes,
+        "attribution": [dict(substitution) for substitution in report.attribution],
         "depth": depth_rows(report.reference, report.candidate),
         "tensors": [_tensor(comparison, report.reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},

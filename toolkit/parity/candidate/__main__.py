@@ -18,6 +18,11 @@ def main(folder: Path) -> None:
     """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
     started = time.monotonic()
     job = bundle.read_json(folder / "job.json")
+    if job["ops"]:
+        from toolkit.parity.candidate import exact
+
+        bundle.write_json(folder / "candidate" / "result.json", {"schema": bundle.SCHEMA, **exact.run(job, folder)})
+        return
     runtime.configure(job["device"], job["threads"])
     part(job["model"], "modeling")  # loaded while the reference still computes
     from toolkit.parity.candidate.tokens import tokens

@@ -26,11 +26,13 @@ def main(folder: Path) -> None:
     started = time.monotonic()
     job = bundle.read_json(folder / "job.json")
     set_up(job)
-    from toolkit.parity.reference import streamed
+    from toolkit.parity.reference import exact, streamed
 
+    if job["ops"]:
+        exact.run(make_step(job, folder), folder)
     result = {
         "schema": bundle.SCHEMA,
-        **(streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
+        **({} if job["ops"] else streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
         "versions": versions(),
         "flags": flags(),
@@ -58,10 +60,8 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         step.run("float64", unhooked.__setitem__, watched=False)
         step.train_on(keep)
     truth = TensorFile(path)
-    for number, draws in enumerate(step.draws, 1):
-        bundle.write_tensors(place / f"draws-{number}.safetensors", draws.tensors)
+    step.write_draws(place)
     bundle.write_tensors(place / "constants.safetensors", step.constants())
-    bundle.write_json(place / "rates.json", step.draws[0].rates)
     bundle.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     changed = [name for name, value in unhooked.items() if not np.array_equal(value, truth[name], equal_nan=True)]
     measure_noise(step, truth, records, job["noise_runs"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 
+from toolkit.parity import bundle
 from toolkit.parity.draws import numbered
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
@@ -116,6 +118,12 @@ class Step:
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
+
+    def write_draws(self, folder: Path) -> None:
+        """Leave what was drawn in each training step, and the dropout rates, in the reference's part of a job."""
+        for number, draws in enumerate(self.draws, 1):
+            bundle.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
+        bundle.write_json(folder / "rates.json", self.draws[0].rates)
 
     def gradient_errors(self, truth: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """How far the gradients of the last :meth:`run` are off R64's, by parameter."""

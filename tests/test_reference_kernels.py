@@ -1,0 +1,415 @@
+"""`toolkit parity --ops`: with the reference's kernels the port is the reference to the last bit, or the place is
+named; and a kernel that drifts is found out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+import pytest
+from rich.console import Console
+
+from models import losses, ops
+from models.families import part
+from toolkit import cli
+from toolkit.parity import attribution, bundle, last_bit
+from toolkit.parity.candidate.kernel_server import KernelServer
+from toolkit.parity.candidate.kernels import REPLACEMENTS, reference_kernels
+from toolkit.parity.exact import Exactness, run_exact
+from toolkit.parity.judging import CTRL_TRIAL, REFORMER_TRIAL
+from toolkit.parity.kernels import KINDS, chosen_kinds, receive, send
+from toolkit.parity.request import GateRequest
+from toolkit.parity.stress import StressWeights, random_batch
+from toolkit.parity.verdict import Finding, Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A head size whose square root is no power of two: dividing by it rounds.
+SMALL_REFORMER = {**REFORMER_TRIAL, "attention_head_size": 24, "chunk_size_feed_forward": 32}
+#: Likewise 40 / 4 = 10.
+SMALL_CTRL = {**CTRL_TRIAL, "n_embd": 40, "n_head": 4}
+
+
+def request_for(model: str, head: str, config: dict, length: int, kind: str = "heavy-tailed") -> GateRequest:
+    if model == "reformer":
+        config = {**config, "is_decoder": head == "causal_lm"}
+    resolved = part(model, "schema").resolve(config)
+    weights = StressWeights(resolved, head, 0, kind, model)
+    return GateRequest(model, head, config, weights, random_batch(config, head, 3, length, 0, model))
+
+
+def exactness(request: GateRequest, kinds: list[str], folder: Path) -> tuple[Exactness, str]:
+    out = io.StringIO()
+    return run_exact(request, kinds, folder, Console(file=out, width=200)), out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("model", "head", "changes", "kind"),
+    [
+        ("reformer", "sequence_classification", {}, "heavy-tailed"),
+        ("reformer", "causal_lm", {"chunk_size_lm_head": 64, "hidden_act": "gelu_new"}, "random"),
+        ("reformer", "question_answering", {"num_labels": 2, "hidden_act": "relu"}, "large-gains"),
+        ("ctrl", "causal_lm", {}, "heavy-tailed"),
+        ("ctrl", "sequence_classification", {}, "random"),
+    ],
+)
+def test_with_the_references_kernels_every_tensor_agrees_to_the_last_bit(tmp_path, model, head, changes, kind):
+    base, length = (SMALL_REFORMER, 128) if model == "reformer" else (SMALL_CTRL, 24)
+    outcome, text = exactness(request_for(model, head, {**base, **changes}, length, kind), list(KINDS), tmp_path)
+    assert outcome.passed, outcome.summary()
+    assert outcome.exit_status == 0 and text.startswith("EXACT")
+    stored = json.loads((tmp_path / "parity.json").read_text())["ops"]
+    compared = {name: figures for name, figures in stored["tensors"].items() if figures["units"] == 0}
+    scores = {"start_logits", "end_logits"} if head == "question_answering" else {"logits"}
+    assert {"loss", *scores} <= set(compared)
+    layers = [f"stream:reformer.encoder.layers.{i}#{which}" for i in range(4) for which in ("attention", "hidden")]
+    if model == "ctrl":
+        layers = [f"output:transformer.h.{index}" for index in range(3)]
+    assert set(layers) <= set(compared)
+    assert stored["compared"] == stored["equal"] == len(compared)
+    # Nothing passes by being computed by neither: each operation of the model went to the reference.
+    used = {"linear", "matmul", "layer_norm", "cross_entropy"}
+    assert used | ({"attention_weights", "mean", "sum", "rsqrt"} if model == "reformer" else {"softmax"}) <= set(
+        stored["calls"]
+    )
+
+
+def copied_source(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
+    """A copy of the project in which each of ``edits`` is made once in ``file``."""
+    for package in ("models", "toolkit"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = folder / file
+    text = source.read_text()
+    for before, after in edits:
+        assert before in text
+        text = text.replace(before, after, 1)
+    source.write_text(text)
+    return folder
+
+
+def parity_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """The real command, on the source in ``folder``."""
+    return subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", "parity", "--output", "out", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+
+
+REFORMER_ARGUMENTS = (
+    "--model", "reformer", "--layers", "2", "--length", "128", "--weights", "random", "attention_head_size=24",
+    "local_attn_chunk_length=16", "lsh_attn_chunk_length=16", "num_hashes=2",
+)  # fmt: skip
+CTRL_ARGUMENTS = (
+    "--model", "ctrl", "--layers", "2", "--length", "24", "--weights", "random", "n_embd=40", "n_head=4", "dff=48",
+    "vocab_size=96",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "edits", "arguments", "place"),
+    [
+        (
+            "models/reformer/attention.py",
+            [
+                (".reshape(chunks) / math.sqrt(self.attention_head_size)", ".reshape(chunks)"),
+                ("transpose_y=True)", "transpose_y=True) / math.sqrt(self.attention_head_size)"),
+            ],
+            REFORMER_ARGUMENTS,
+            "reformer.encoder.layers.0.attention.self_attention (LocalSelfAttention, models/reformer/modeling.py:",
+        ),
+        (
+            "models/ctrl/modeling.py",
+            [
+                ("paddle.matmul(query, key, transpose_y=True) / math.sqrt(self.depth)",
+                 "paddle.matmul(query / math.sqrt(self.depth), key, transpose_y=True)"),
+            ],
+            CTRL_ARGUMENTS,
+            # The attention's own output comes after that of the projection within it.
+            "transformer.h.0.multi_head_attention.dense (Linear, models/ctrl/modeling.py:",
+        ),
+    ],
+    ids=["reformer", "ctrl"],
+)  # fmt: skip
+def test_a_division_by_sqrt_d_on_the_other_side_of_the_product_is_found_and_named(
+    tmp_path, file, edits, arguments, place
+):
+    """Mathematically the same, and within every bound: only the last bits tell."""
+    done = parity_of(copied_source(tmp_path, file, *edits), "--ops", "reference", *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.startswith(f"NOT EXACT {place}")
+    stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())["ops"]
+    first = stored["first"]
+    assert stored["last_equal"].rpartition(".")[2] in ("value", "Wv")  # the last projection into the attention
+    assert first["units"] > 0 and 0 < first["differing"] <= first["of"]
+
+
+EQUAL = {"differing": 0, "of": 4, "units": 0}
+
+
+@pytest.mark.parametrize(
+    ("second", "extra", "words"),
+    [
+        ({"differing": 1, "of": 4, "units": 3}, [], "logits: 1 of 4 elements differ, by at most 3 units"),
+        ({"differing": 1, "of": 4, "units": last_bit.UNORDERED}, [], "NaN among them"),
+        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "missing": True}, [], "not computed by the port"),
+        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "shape": "float32 [1]"}, [], "logits: float32 [1]"),
+        (EQUAL, ["output:another"], "2 of 2 float32 tensors"),
+    ],
+)
+def test_whatever_is_not_equal_fails_and_is_said(second, extra, words):
+    request = request_for("ctrl", "causal_lm", SMALL_CTRL, 24)
+    outcome = Exactness(request, list(KINDS), {"output:transformer.w": EQUAL, "logits": second}, {}, extra, {}, {})
+    assert not outcome.passed and outcome.exit_status == 1
+    assert words in outcome.summary()
+    assert outcome.last_equal == (None if second is EQUAL else "output:transformer.w")
+    assert not Exactness(request, list(KINDS), {}, {}, [], {}, {}).passed  # nothing compared is nothing proved
+
+
+def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
+    kinds = [kind for kind in KINDS if kind != "layer_norm"]
+    outcome, text = exactness(request_for("ctrl", "causal_lm", SMALL_CTRL, 24), kinds, tmp_path)
+    assert not outcome.passed and outcome.exit_status == 1
+    assert "layer_norm" not in outcome.calls
+    assert text.startswith("NOT EXACT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/modeling.py:")
+    assert outcome.tensors["output:transformer.dropout"]["differing"] == 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "arguments", "kind"),
+    [
+        (
+            (
+                "probabilities = F.softmax(flat)\n",
+                "probabilities = F.softmax(flat)\n"
+                "        if flat.dtype == paddle.float32:\n"
+                "            probabilities = probabilities.astype('bfloat16').astype('float32')\n",
+            ),
+            REFORMER_ARGUMENTS,
+            "softmax",
+        ),
+        (
+            (
+                "return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)\n\n    @staticmethod",
+                "return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon).astype('bfloat16').astype('float32')\n\n"
+                "    @staticmethod",
+            ),
+            CTRL_ARGUMENTS,
+            "layer_norm",
+        ),
+    ],
+    ids=["softmax", "layer_norm"],
+)
+def test_an_inaccurate_kernel_is_named(tmp_path, edit, arguments, kind):
+    """A kernel of Paddle's that loses digits in float32 alone: the port is right, and the gate says which kernel."""
+    done = parity_of(copied_source(tmp_path, "models/ops.py", edit), *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "rounding float32" in done.stdout
+    assert f"with the reference's {kind}: " in done.stdout
+    tried = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())["attribution"]
+    assert tried[0]["kind"] == kind
+    assert tried[0]["after"] <= 1 < tried[0]["before"]
+    assert all(one["after"] > 10 * tried[0]["after"] for one in tried[1:]) and len(tried) > 3
+
+
+def test_kernels_are_tried_only_where_float32_alone_drifts():
+    both = ["float64", "float32"]
+    rounding = Finding("rounding", "loss", "", "float32")
+    assert attribution.wanted(Verdict(findings=[rounding]), both)
+    assert not attribution.wanted(Verdict(), both)
+    assert not attribution.wanted(Verdict(findings=[rounding, Finding("semantics", "loss", "", "float64")]), both)
+    assert not attribution.wanted(Verdict(findings=[rounding, Finding("tokenizer", "text 0", "")]), both)
+    assert not attribution.wanted(Verdict(findings=[rounding]), ["float32"])
+
+
+def test_the_report_says_what_restores_the_bounds_and_what_does_not():
+    softmax = {"kind": "softmax", "before": 12.3, "after": 0.9, "tensor": "loss"}
+    matmul = {"kind": "matmul", "before": 12.3, "after": 12.1, "tensor": "loss"}
+    restored = attribution.lines([softmax, matmul])
+    assert restored[0] == "with the reference's softmax: 12.3 -> 0.9 of the bound"
+    assert restored[1].endswith(": matmul 12.1")
+    assert "no kind alone brings 12.3 below 1" in attribution.lines([matmul])[0]
+    assert attribution.lines([]) == []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The reference's kernels, for the tests that ask for single ones."""
+    job = tmp_path_factory.mktemp("job")
+    bundle.write_json(job / "job.json", {"threads": 1})
+    with KernelServer(job, sys.executable) as server:
+        yield server
+
+
+#: Operations as the port calls them: the kind, the kernel that is asked for, the call, the shapes of its inputs.
+OPERATIONS = {
+    "linear": ("matmul", "linear", lambda x, w, b: ops.linear(x, w, b), [(2, 3, 5), (5, 7), (7,)]),
+    "linear without bias": ("matmul", "linear", lambda x, w: ops.linear(x, w, None), [(2, 3, 5), (5, 7)]),
+    "linear transposed": ("matmul", "linear", lambda x, w, b: ops.linear(x, w, b, True), [(4, 5), (7, 5), (7,)]),
+    "linear of a part": (
+        "matmul",
+        "linear",
+        lambda x, w, b: ops.linear(x.split(2, 1)[1], w, b),
+        [(2, 6, 5), (5, 7), (7,)],
+    ),
+    "matmul": ("matmul", "matmul", lambda x, y: paddle.matmul(x, y), [(2, 3, 5), (2, 5, 4)]),
+    "matmul y": ("matmul", "matmul", lambda x, y: paddle.matmul(x, y, transpose_y=True), [(2, 3, 5), (2, 4, 5)]),
+    "matmul x": ("matmul", "matmul", lambda x, y: paddle.matmul(x, y, transpose_x=True), [(5, 3), (5, 4)]),
+    "layer_norm": ("layer_norm", "layer_norm", lambda x, g, b: ops.layer_norm(x, g, b, 1e-3), [(2, 3, 5), (5,), (5,)]),
+    "softmax": ("softmax", "softmax", lambda x: ops.softmax(x), [(2, 3, 5)]),
+    "masked_softmax": (
+        "softmax",
+        "attention_weights",
+        lambda x: ops.masked_softmax(x, [(paddle.to_tensor([True, False, True, True, False]), -1e5)], True),
+        [(2, 3, 5)],
+    ),
+    "softmax over": ("softmax", "attention_weights", lambda x: F.softmax(x, axis=1), [(2, 3, 5)]),
+    "gelu": ("activation", "activation", lambda x: F.gelu(x), [(3, 5)]),
+    "gelu_new": ("activation", "activation", lambda x: F.gelu(x, approximate=True), [(3, 5)]),
+    "silu": ("activation", "activation", lambda x: F.silu(x), [(3, 5)]),
+    "tanh": ("activation", "activation", lambda x: paddle.tanh(x), [(3, 5)]),
+    "tanh layer": ("activation", "activation", lambda x: paddle.nn.Tanh()(x), [(3, 5)]),
+    "sigmoid": ("activation", "activation", lambda x: paddle.nn.Sigmoid()(x), [(3, 5)]),
+    "sum": ("sum", "sum", lambda x: x.sum(1), [(2, 3, 5)]),
+    "mean": ("sum", "mean", lambda x: x.mean(-1, keepdim=True), [(2, 3, 5)]),
+    "rsqrt": ("rsqrt", "rsqrt", lambda x: paddle.rsqrt(x * x + 1.0), [(3, 5)]),
+    "cross entropy": (
+        "loss",
+        "cross_entropy",
+        lambda x: losses.cross_entropy(x, paddle.to_tensor([1, -100, 4])),
+        [(3, 5)],
+    ),
+    "mse": ("loss", "mse_loss", lambda x: F.mse_loss(x, paddle.ones([3])), [(3,)]),
+    "bce": ("loss", "binary_cross_entropy", lambda x: F.binary_cross_entropy_with_logits(x, paddle.ones([3])), [(3,)]),
+}  # fmt: skip
+
+
+def values_and_gradients(operation, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """The outputs and the gradients of a weighted sum of them, in float32."""
+    draw = np.random.default_rng(0)
+    inputs = [paddle.to_tensor(draw.standard_normal(shape).astype("float32"), stop_gradient=False) for shape in shapes]
+    outputs = operation(*inputs)
+    outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    weights = [paddle.to_tensor(draw.standard_normal(output.shape).astype("float32")) for output in outputs]
+    paddle.autograd.backward(outputs, weights)
+    return [output.numpy() for output in outputs] + [x.grad.numpy() for x in inputs]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_kernel_of_the_reference_has_the_value_and_gradients_of_the_ports(server, name):
+    kind, kernel, operation, shapes = OPERATIONS[name]
+    ours = values_and_gradients(operation, shapes)
+    before = server.calls[kernel]
+    with reference_kernels(server, [kind]):
+        theirs = values_and_gradients(operation, shapes)
+    assert server.calls[kernel] == before + 1
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.shape == their.shape
+        np.testing.assert_allclose(our, their, rtol=2e-5, atol=1e-6)
+
+
+def test_float64_and_whole_numbers_go_the_ports_own_way(server):
+    before = dict(server.calls)
+    with reference_kernels(server, list(KINDS)):
+        assert paddle.matmul(paddle.ones([2, 2], "float64"), paddle.ones([2, 2], "float64")).dtype == paddle.float64
+        assert int(paddle.to_tensor([1, 2]).sum()) == 3
+    assert server.calls == before
+
+
+def test_afterwards_the_ports_operations_are_its_own_again(server):
+    import models.ctrl.modeling as ctrl
+    import models.reformer.attention as reformer
+
+    places = [(owner, name) for replaced in REPLACEMENTS.values() for owner, name, _ in replaced]
+    places += [(ctrl, "linear"), (ctrl, "softmax"), (reformer, "masked_softmax")]
+    before = [getattr(owner, name) for owner, name in places]
+    with reference_kernels(server, list(KINDS)):
+        assert all(getattr(owner, name) is not value for (owner, name), value in zip(places, before, strict=True))
+    assert all(getattr(owner, name) is value for (owner, name), value in zip(places, before, strict=True))
+
+
+def test_a_kernel_that_fails_says_so_and_the_next_one_works(server):
+    with pytest.raises(RuntimeError, match="the reference's kernel failed: matmul: "):
+        server.forward("matmul", {"transpose_x": False, "transpose_y": False}, [np.ones((2, 3)), np.ones((2, 3))])
+    assert server.forward("rsqrt", {}, [np.float32([4.0])])[0] == 0.5
+
+
+def test_a_server_that_cannot_start_is_said_to_be_missing(tmp_path):
+    with KernelServer(tmp_path, shutil.which("false")) as dead, pytest.raises(RuntimeError, match="not to be had"):
+        dead.forward("rsqrt", {}, [np.float32([4.0])])
+
+
+def test_arrays_arrive_as_they_were_sent():
+    sent = [np.arange(6, dtype=np.float32).reshape(2, 3).T, np.float64(0.1), np.zeros((0, 4)), np.array([True, False])]
+    here, there = socket.socketpair()
+    with here, there:
+        send(here, {"kernel": "any"}, sent)
+        words, arrays = receive(there)
+        assert words == {"kernel": "any"}
+        for array, original in zip(arrays, sent, strict=True):
+            assert array.dtype == np.asarray(original).dtype and array.shape == np.shape(original)
+            assert np.array_equal(array, original)
+        here.sendall(b"\x40")
+        here.close()
+        with pytest.raises(ConnectionError, match="within a message"):
+            receive(there)
+        assert receive(there) is None
+
+
+def test_units_in_the_last_place_are_counted_across_zero_and_signs():
+    one = np.float32(1)
+    tiny = np.float32(1e-45)
+    ours = np.array([1, np.nextafter(one, np.float32(2)), -1, 0.0, tiny, np.nan, np.nan, np.inf], np.float32)
+    theirs = np.array([1, 1, np.nextafter(-one, np.float32(0)), -0.0, -tiny, np.nan, 1, np.inf], np.float32)
+    assert last_bit.units_apart(ours, theirs).tolist() == [0, 1, 1, 0, 2, 0, last_bit.UNORDERED, 0]
+    assert last_bit.compare(ours, theirs) == {"differing": 4, "of": 8, "units": last_bit.UNORDERED}
+
+
+def test_tensors_of_another_shape_or_dtype_are_never_equal():
+    ones = np.ones((2, 1), np.float32)
+    assert last_bit.compare(ones, ones) == {"differing": 0, "of": 2, "units": 0}
+    for other in (np.ones(2, np.float32), np.ones((2, 2), np.float32), np.ones((2, 1)), np.ones((0, 1), np.float32)):
+        assert last_bit.compare(other, ones)["differing"] > 0
+
+
+def test_kinds_are_chosen_by_name():
+    assert chosen_kinds("reference") == list(KINDS) == list(REPLACEMENTS)
+    assert chosen_kinds("reference:softmax,matmul,softmax") == ["softmax", "matmul"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--ops", "paddle"], "--ops paddle: expected reference or reference:KIND"),
+        (["--ops", "reference:gelu"], "gelu is no kind of kernel; there are matmul, layer_norm"),
+        (["--ops", "reference:"], "nothing is no kind of kernel"),
+        (["--ops", "reference", "--dtype", "float64"], "leave --dtype float64 away"),
+        (["--ops", "reference", "--device", "gpu"], "leave --device gpu away"),
+        (["--ops", "reference", "--mutants"], "leave --mutants and --sweep away"),
+        (["--ops", "reference", "--sweep", "2"], "leave --mutants and --sweep away"),
+    ],
+)
+def test_ops_that_make_no_sense_are_one_line_and_exit_status_2(capsys, arguments, expected):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "reformer", *arguments])
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert error.startswith("error: --ops") and expected in error and error.count("\n") == 1
+
+
+def test_a_model_too_large_to_be_held_whole_is_refused_in_one_line(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "ctrl", "--ops", "reference"])
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert "take a smaller one" in error and error.count("\n") == 1

@@ -1,0 +1,206 @@
+"""The port with the reference's kernels in place of Paddle's, kind by kind, forward and backward.
+
+Each replacement computes nothing itself: it says which kernel of the reference the port's operation is. It holds for
+float32 alone; whole numbers and float64 go the port's own way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle.autograd import PyLayer
+
+from models import losses, ops
+from toolkit.parity.candidate.kernel_server import KernelServer
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A kernel of the reference with its options, and the inputs that follow the differentiable ones."""
+
+    server: KernelServer
+    kernel: str
+    options: dict[str, Any]
+    rest: tuple[np.ndarray, ...]
+
+
+class _Served(PyLayer):
+    """A kernel of the reference, and its gradient, as an operation of Paddle."""
+
+    @staticmethod
+    def forward(ctx, request, *inputs):
+        ctx.request = request
+        ctx.wanted = [index for index, x in enumerate(inputs) if not x.stop_gradient]
+        ctx.save_for_backward(*inputs)
+        arrays = [*(x.numpy() for x in inputs), *request.rest]
+        outputs = request.server.forward(request.kernel, request.options, arrays)
+        tensors = tuple(paddle.to_tensor(value) for value in outputs)
+        return tensors if len(tensors) > 1 else tensors[0]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        request, inputs = ctx.request, ctx.saved_tensor()
+        arrays = [*(x.numpy() for x in inputs), *request.rest]
+        given = [gradient.numpy() for gradient in gradients]
+        answered = request.server.backward(request.kernel, request.options, arrays, given, ctx.wanted)
+        by_input = dict(zip(ctx.wanted, answered, strict=True))
+        found = tuple(paddle.to_tensor(by_input[i]) if i in by_input else None for i in range(len(inputs)))
+        return found if len(found) > 1 else found[0]
+
+
+#: Called with a kernel's name, the differentiable inputs, other inputs, and options.
+Serve = Callable[..., Any]
+#: Makes the replacement of an operation, given how to reach the server.
+Maker = Callable[[Serve], Callable[..., Any]]
+
+
+def _linear(serve: Serve):
+    def linear(x, weight, bias=None, transposed=False):
+        inputs = [x, weight] if bias is None else [x, weight, bias]
+        return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
+
+    return linear
+
+
+def _matmul(serve: Serve):
+    def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
+        return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
+
+    return matmul
+
+
+def _split(serve: Serve):
+    """No kernel: Paddle copies the parts of a tensor, the reference looks at them where they are. What is computed
+    from a part with gaps in memory goes another way there, see the server's ``linear``."""
+    split = paddle.Tensor.split
+
+    def marked(x, num_or_sections, axis=0, name=None):
+        parts = split(x, num_or_sections, axis)
+        for part in parts:
+            part.parted = axis == 1 and x.shape[0] > 1 and part.shape != x.shape
+        return parts
+
+    return marked
+
+
+def _layer_norm(serve: Serve):
+    return lambda x, gain, bias, epsilon: serve("layer_norm", x, gain, bias, epsilon=epsilon)
+
+
+def _softmax(serve: Serve):
+    return lambda scores: serve("softmax", scores)
+
+
+def _masked_softmax(serve: Serve):
+    def masked_softmax(scores, masks, with_normaliser=False):
+        for kept, value in masks:
+            scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
+        weights, normaliser = serve("attention_weights", scores, dim=-1)
+        return (weights, normaliser) if with_normaliser else weights
+
+    return masked_softmax
+
+
+def _softmax_over(serve: Serve):
+    """Only Reformer weighs its hash rounds so, by exp(x - logsumexp(x)) once more."""
+    return lambda x, axis=-1, dtype=None, name=None: serve("attention_weights", x, dim=axis)[0]
+
+
+def _gelu(serve: Serve):
+    def gelu(x, approximate=False, name=None):
+        return serve("activation", x, name="gelu_new" if approximate else "gelu")
+
+    return gelu
+
+
+def _activation(kernel: str) -> Maker:
+    return lambda serve: lambda x, *inplace_and_name, **keywords: serve("activation", x, name=kernel)
+
+
+def _reduction(kernel: str) -> Maker:
+    def make(serve: Serve):
+        def reduce(x, axis=None, keepdim=False, **others):
+            return serve(kernel, x, dim=axis, keepdim=keepdim)
+
+        return reduce
+
+    return make
+
+
+def _rsqrt(serve: Serve):
+    return lambda x, name=None: serve("rsqrt", x)
+
+
+def _cross_entropy(serve: Serve):
+    def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
+        return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
+
+    return cross_entropy
+
+
+def _loss(kernel: str) -> Maker:
+    return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
+
+
+#: By kind (see :data:`toolkit.parity.kernels.KINDS`): where the port reaches an operation, and what replaces it.
+REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
+    "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _split)],
+    "layer_norm": [(ops, "layer_norm", _layer_norm)],
+    "softmax": [
+        (ops, "softmax", _softmax),
+        (ops, "masked_softmax", _masked_softmax),
+        (F, "softmax", _softmax_over),
+    ],
+    "activation": [
+        (F, "gelu", _gelu),
+        (F, "silu", _activation("silu")),
+        (F, "tanh", _activation("tanh")),
+        (F, "sigmoid", _activation("sigmoid")),
+        (paddle, "tanh", _activation("tanh")),
+    ],
+    "sum": [(paddle.Tensor, "sum", _reduction("sum")), (paddle.Tensor, "mean", _reduction("mean"))],
+    "rsqrt": [(paddle, "rsqrt", _rsqrt)],
+    "loss": [
+        (losses, "cross_entropy", _cross_entropy),
+        (F, "mse_loss", _loss("mse_loss")),
+        (F, "binary_cross_entropy_with_logits", _loss("binary_cross_entropy")),
+    ],
+}
+
+
+@contextlib.contextmanager
+def reference_kernels(server: KernelServer, kinds: Sequence[str]) -> Iterator[None]:
+    """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
+
+    def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any):
+        return _Served.apply(_Request(server, kernel, options, tuple(rest)), *inputs)
+
+    with contextlib.ExitStack() as undo:
+        for kind in kinds:
+            for owner, name, make in REPLACEMENTS[kind]:
+                original = getattr(owner, name)
+                replacement = _for_float32(make(serve), original)
+                for holder in _holders(owner, name, original):
+                    setattr(holder, name, replacement)
+                    undo.callback(setattr, holder, name, original)
+        yield
+
+
+def _for_float32(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def chosen(x, *arguments, **keywords):
+        return (replacement if x.dtype == paddle.float32 else original)(x, *arguments, **keywords)
+
+    return chosen
+
+
+def _holders(owner: Any, name: str, original: Any) -> list[Any]:
+    """``owner``, and the port's modules that have imported the operation from it under its name."""
+    port = [module for path, module in sys.modules.items() if path.startswith("models.") and module is not owner]
+    return [owner, *(module for module in port if vars(module).get(name) is original)]
