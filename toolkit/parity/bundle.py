@@ -31,11 +31,16 @@ from safetensors.numpy import load_file, save_file
 SCHEMA = 1
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text, whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(content)
+    os.replace(partial, path)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1, allow_nan=True) + "\n")
-    os.replace(partial, path)
+    write_text(path, json.dumps(content, indent=1, allow_nan=True) + "\n")
 
 
 def read_json(path: Path) -> Any:
