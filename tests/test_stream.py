@@ -12,7 +12,7 @@ from rich.console import Console
 from models.ctrl import schema
 from toolkit.errors import UserError
 from toolkit.parity import bundle, cache, stages, stream
-from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, run_workers
+from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, run_workers, workers_of
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import StressWeights, random_batch
 from toolkit.parity.verdict import first_at_fault, judge
@@ -98,7 +98,7 @@ def test_a_fault_is_named_stage_by_stage_too(tmp_path, mutant, name):
     content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True, "mutants": [mutant]}
     job = stream.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
     with stream.writing(stream.WeightsWriter(job, request.weights, 3, 1)):
-        run_workers(job, Console(file=io.StringIO()))
+        run_workers(job, Console(file=io.StringIO()), workers_of(request))
     reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
     culprit = first_at_fault(judge(reference, candidate), list(reference["tensors"]))
     assert (culprit.name, culprit.dtype) == (name, "float64")

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-SCHEMA = 1
+#: Of what is written here. 2: the draws of several training steps, and what the optimizer makes of the parameters.
+SCHEMA = 2
 
 
 def write_text(path: Path, text: str) -> None:

@@ -34,7 +34,7 @@ from models.schema import ConfigError
 from toolkit.errors import UserError
 from toolkit.parity import bundle
 from toolkit.parity.gate import is_streamed, run_workers, workers_of, write_job
-from toolkit.parity.request import GateRequest
+from toolkit.parity.request import OPTIMIZER, GateRequest
 from toolkit.parity.stress import stir
 
 FORMAT = "toolkit parity reference"
@@ -271,6 +271,7 @@ def _request_of(folder: Path) -> GateRequest:
         batch=bundle.read_tensors(folder / "batch.safetensors"),
         dtypes=dtypes,
         seed=int(job["seed"]),
+        optimizer={key: None if job["optimizer"][key] is None else float(job["optimizer"][key]) for key in OPTIMIZER},
         judge_reference_reversible=bool(job["judge_reference_reversible"]),
         streamed=False,
     )

@@ -97,7 +97,7 @@ class WeightsWriter(threading.Thread):
                 bundle.write_json(path.with_suffix(".json"), {"stirred": stirred})
                 bundle.write_tensors(path, values)
         except BaseException as problem:
-            (self.job / "weights" / "failed").write_text(f"{type(problem).__name__}: {problem}")
+            bundle.write_text(self.job / "weights" / "failed", f"{type(problem).__name__}: {problem}")
 
     def stirred(self) -> int:
         """How many constant parameters were given random values."""

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit.parity import bundle
+
 
 def run(side: str, main: Callable[[Path], None]) -> None:
     """Run ``main`` on the job folder that the command line names. If it fails, its last words go into
@@ -19,7 +21,7 @@ def run(side: str, main: Callable[[Path], None]) -> None:
     try:
         main(folder)
     except BaseException as problem:
-        (folder / side / "failed").write_text("".join(traceback.format_exception_only(problem)).strip())
+        bundle.write_text(folder / side / "failed", "".join(traceback.format_exception_only(problem)).strip())
         traceback.print_exc()
         sys.stdout.flush()
         os._exit(1)
