@@ -100,7 +100,7 @@ def test_a_fault_is_named_stage_by_stage_too(tmp_path, mutant, name):
     content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True, "mutants": [mutant]}
     job = stream.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
     with stream.writing(stream.WeightsWriter(job, request.weights, 3, 1)):
-        run_workers(job, Console(file=io.StringIO()), workers_of(request))
+        run_workers([job], Console(file=io.StringIO()), workers_of(request))
     reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
     culprit = first_at_fault(judge(reference, candidate), list(reference["tensors"]))
     assert (culprit.name, culprit.dtype) == (name, "float64")

@@ -98,12 +98,13 @@ def environment(threads: int | None = None) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in wanted.items()}
 
 
-def configure(device: str = "auto", threads: int | None = None) -> str:
+def configure(device: str = "auto", threads: int | None = None, keep_memory: bool = True) -> str:
     """Set the environment, import Paddle and choose the device.
 
     Args:
         device: ``auto`` (a GPU when Paddle sees one), ``cpu`` or ``gpu``.
         threads: CPU threads; by default the physical cores.
+        keep_memory: see :func:`keep_freed_memory`; False for a process that has little.
 
     Returns:
         The device, ``cpu`` or ``gpu``.
@@ -114,7 +115,8 @@ def configure(device: str = "auto", threads: int | None = None) -> str:
     explain_paddle_installation()
     if "paddle" not in sys.modules:
         os.environ.update(environment(threads))
-        keep_freed_memory()
+        if keep_memory:
+            keep_freed_memory()
     with contextlib.redirect_stderr(io.StringIO()):  # Paddle advises against the threads that make it fast
         import paddle
 

@@ -117,7 +117,7 @@ def run_exact(request: GateRequest, kinds: Sequence[str], folder: Path, console:
         content = bundle.read_json(job / "job.json")
         content["ops"] = {"kinds": list(kinds), "python": interpreters["reference"]}
         bundle.write_json(job / "job.json", content)
-        run_workers(job, console, interpreters)
+        run_workers([job], console, interpreters)
         order = bundle.read_json(job / "reference" / "order.json")
         reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
     compared = {name: candidate["tensors"][name] for name in order}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -40,6 +41,9 @@ NOISE_RUNS = {"float32": 5, "float64": 2}
 STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
 #: Updates of the parameters that are compared: in the first the decay rates of Adam's moments cancel out.
 UPDATES = 2
+#: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
+#: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
+LONG = 2**14
 #: The file of the reference's constants beside the report.
 CONSTANTS = "constants.safetensors"
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
@@ -115,7 +119,7 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         if kept := cache.load(key):
             return kept, True
         interpreters = workers_of(request)
-        run_workers(job, console, interpreters)
+        run_workers([job], console, interpreters)
         results = _results(job)
         substitutions = attribute(job, results["reference"], results["candidate"], console, interpreters["reference"])
         return {**results, "stirred": stirred, "key": key, "attribution": substitutions}, False
@@ -134,7 +138,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     bars = stream.Bars(job, depth, console)
     try:
         with bars.progress, stream.writing(writer):
-            run_workers(job, console, workers_of(request), bars.update)
+            run_workers([job], console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
         text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
@@ -152,7 +156,7 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         recording.lay_out(job)
         (job / "candidate").mkdir()
         bundle.write_json(job / "job.json", job_of(request))
-        run_workers(job, console, {"candidate": sys.executable})
+        run_workers([job], console, {"candidate": sys.executable})
         measured = _results(job)
     measured["hashes"]["bundle.json"] = recording.identity
     return {**measured, "stirred": recording.manifest["describes"]["stirred_parameters"], "key": None}
@@ -193,6 +197,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
         "seed": request.seed,
         "noise_runs": NOISE_RUNS,
         "updates": UPDATES,
+        "spare_memory": np.size(request.batch["input_ids"]) >= LONG,
         "optimizer": {key: value and float(np.float32(value)) for key, value in request.optimizer.items()},
         "threads": runtime.physical_cores(),
         "judge_reference_reversible": request.judge_reference_reversible,
@@ -218,11 +223,12 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 
 def run_workers(
-    job: Path, console: Console, interpreters: Mapping[str, str], watch: Callable[[], None] | None = None
+    jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str], watch: Callable[[], None] | None = None
 ) -> None:
     """Run the workers at once; the Paddle one starts up while the reference still computes.
 
     Args:
+        jobs: folders of jobs, done one after another by the same two processes.
         interpreters: side -> the Python that runs it: both, or one of them.
         watch: called over and over while they run, to show what they do; by default a line says which of them runs.
 
@@ -230,7 +236,7 @@ def run_workers(
         Inconclusive: one of them failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
-    with status or contextlib.nullcontext(), _workers(job, interpreters) as workers:
+    with status or contextlib.nullcontext(), _workers(jobs, interpreters) as workers:
         started = time.monotonic()
         while any(worker.poll() is None for worker in workers.values()):
             if watch is not None:
@@ -239,10 +245,10 @@ def run_workers(
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
             status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
             time.sleep(0.05)
-    for side in workers:
+    for job, side in itertools.product(jobs, workers):
         if not (job / side / "result.json").exists():
-            failed = job / side / "failed"
-            words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], job / f"{side}.log")
+            failed, log = job / side / "failed", jobs[0] / f"{side}.log"
+            words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], log)
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
 
@@ -261,16 +267,16 @@ def _way_out(side: str, words: str) -> str:
 
 
 @contextlib.contextmanager
-def _workers(job: Path, interpreters: Mapping[str, str]) -> Iterator[dict[str, subprocess.Popen]]:
+def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str]) -> Iterator[dict[str, subprocess.Popen]]:
     """Start the workers; whatever happens, none outlives the ``with`` block."""
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
     workers = {}
     try:
         for side, python in interpreters.items():
-            with open(job / f"{side}.log", "w") as log:
+            with open(jobs[0] / f"{side}.log", "w") as log:
                 workers[side] = subprocess.Popen(
-                    [python, "-m", f"toolkit.parity.{side}", str(job)],
+                    [python, "-m", f"toolkit.parity.{side}", *map(str, jobs)],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

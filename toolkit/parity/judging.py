@@ -16,12 +16,12 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle
-from toolkit.parity.gate import run_gate, run_workers, workers_of, write_job
+from toolkit.parity.gate import run_workers, workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import OPTIMIZER, GateRequest
-from toolkit.parity.stress import KINDS, StressWeights, random_batch
-from toolkit.parity.verdict import first_at_fault, judge
+from toolkit.parity.stress import KINDS, StressWeights, random_batch, stir
+from toolkit.parity.verdict import Verdict, first_at_fault, judge
 
 #: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
 #: dropout everywhere, and an activation that does not commute with it.
@@ -58,6 +58,8 @@ CTRL_TRIAL = {
     "initializer_range": 0.1,
     "pad_token_id": 0,
 }
+#: Gates of a sweep that two processes do one after another, before they are shown.
+AT_A_TIME = 20
 #: By family: configuration, head, length.
 TRIALS = {
     "reformer": (REFORMER_TRIAL, "sequence_classification", 128),
@@ -135,7 +137,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
         write_job(request, request.weights, job, [mutant.name for mutant in mutants])
-        run_workers(job, console, workers_of(request))
+        run_workers([job], console, workers_of(request))
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
     return [_trial(mutant, reference, candidate) for mutant in mutants]
@@ -158,19 +160,34 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
 def sweep(model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None) -> list[int]:
     """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
     alarms = []
-    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
-        for seed in range(first_seed, first_seed + count):
-            request = replace(RANDOM[model](seed), reference_python=reference_python)
-            report = run_gate(request, Path(scratch), Console(quiet=True))
+    seeds = range(first_seed, first_seed + count)
+    for some in (seeds[start : start + AT_A_TIME] for start in range(0, count, AT_A_TIME)):
+        requests = {seed: replace(RANDOM[model](seed), reference_python=reference_python) for seed in some}
+        for (seed, request), verdict in zip(requests.items(), judge_all(list(requests.values()), console), strict=True):
             config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT[model])
-            outcome = "right" if report.passed else f"[red]ALARM[/] {report.summary()}"
-            worst = max(comparison.margin for comparison in report.verdict.comparisons if comparison.informative)
+            culprit = None if verdict.passed else verdict.findings[0]
+            outcome = f"[red]ALARM[/] {escape(f'{culprit.name}: {culprit.message}')}" if culprit else "right"
+            worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
             line = f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}"
             console.print(line, highlight=False, soft_wrap=True)
-            if not report.passed:
+            if culprit:
                 alarms.append(seed)
     console.print(f"{len(alarms)} false alarms in {count} gates", highlight=False)
     return alarms
+
+
+def judge_all(requests: Sequence[GateRequest], console: Console) -> list[Verdict]:
+    """The verdicts of many gates, whose jobs two processes do one after another."""
+    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
+        jobs = [Path(scratch, str(number)) for number in range(len(requests))]
+        for request, job in zip(requests, jobs, strict=True):
+            job.mkdir()
+            write_job(request, stir(request.weights, request.seed)[0], job)
+        run_workers(jobs, console, workers_of(requests[0]))
+        return [
+            judge(*(bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")))
+            for job in jobs
+        ]
 
 
 #: What varies most from gate to gate in a sweep, for the line that reports it.

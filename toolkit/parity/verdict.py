@@ -144,8 +144,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         )
     if reference.get("streamed"):
         verdict.notes.append(
-            "stage by stage; the optimizer's step, what watching changes, and computing layers again, are seen on whole "
-            "models"
+            "stage by stage; the optimizer's step, what watching changes, and computing layers again are not compared: "
+            "whole models show them"
         )
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference changes {len(reference['unhooked'])} of its float64 tensors")

@@ -14,17 +14,17 @@ from toolkit.parity import bundle
 
 
 def run(side: str, main: Callable[[Path], None]) -> None:
-    """Run ``main`` on the job folder that the command line names. If it fails, its last words go into
+    """Run ``main`` on each job folder that the command line names. If it fails, its last words go into
     ``SIDE/failed``, and the process ends at once: threads of a framework may otherwise keep it alive."""
-    folder = Path(sys.argv[1])
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
-    try:
-        main(folder)
-    except BaseException as problem:
-        bundle.write_text(folder / side / "failed", "".join(traceback.format_exception_only(problem)).strip())
-        traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)
+    for folder in map(Path, sys.argv[1:]):
+        try:
+            main(folder)
+        except BaseException as problem:
+            bundle.write_text(folder / side / "failed", "".join(traceback.format_exception_only(problem)).strip())
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)
 
 
 def _end_with(parent: int) -> None:

@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
 
         bundle.write_json(folder / "candidate" / "result.json", {"schema": bundle.SCHEMA, **exact.run(job, folder)})
         return
-    runtime.configure(job["device"], job["threads"])
+    runtime.configure(job["device"], job["threads"], keep_memory=not job["spare_memory"])
     part(job["model"], "modeling")  # loaded while the reference still computes
     from toolkit.parity.candidate.tokens import tokens
 
@@ -44,7 +44,8 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     """The port with the whole model in memory, in every dtype, and its mutants."""
     from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
 
-    bundle.wait_for(folder / "reference" / "order.json", folder / "reference" / "failed")
+    done = "result.json" if job["spare_memory"] else "order.json"
+    bundle.wait_for(folder / "reference" / done, folder / "reference" / "failed")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     return {
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},

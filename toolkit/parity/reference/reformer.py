@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import ReformerConfig
 from transformers.models.reformer import modeling_reformer
 
@@ -53,7 +55,7 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        layers = plain_autograd(recorder) if plain else contextlib.nullcontext()
+        layers = plain_autograd(recorder, self.spare_memory) if plain else contextlib.nullcontext()
         with self._given_buckets(recorder.draws.tensors), layers, ExactNormaliser() as normaliser:
             yield
         self.saturated = normaliser.saturated
@@ -132,23 +134,27 @@ def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -
 
 
 @contextlib.contextmanager
-def plain_autograd(recorder: Recorder) -> Iterator[None]:
+def plain_autograd(recorder: Recorder, spare_memory: bool = False) -> Iterator[None]:
     """Run the layers one after another under autograd, in place of the reference's reversible function, and record the
-    two residual streams after each layer."""
+    two residual streams after each layer.
+
+    Args:
+        spare_memory: keep the streams alone, and compute what lies between them again, from the same numbers with the
+            same draws, when the backward comes to it.
+    """
     function = modeling_reformer._ReversibleFunction
     names = list(inspect.signature(function.forward).parameters)[1:]
+    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    run = again if spare_memory else lambda block, x: block(x)
 
     def apply(*values):
         arguments = dict(zip(names, values, strict=True))
         attention_stream, hidden_stream = torch.chunk(arguments["hidden_states"], 2, dim=-1)
+        given = {key: arguments[key] for key in ("attention_mask", "num_hashes")}
         for index, layer in enumerate(arguments["layers"]):
-            attention = layer.attention(
-                hidden_states=hidden_stream,
-                attention_mask=arguments["attention_mask"],
-                num_hashes=arguments["num_hashes"],
-            )
-            attention_stream = attention_stream + attention.hidden_states
-            hidden_stream = hidden_stream + layer.feed_forward(attention_stream)
+            attend = functools.partial(_attended, layer, given)
+            attention_stream = attention_stream + run(attend, hidden_stream)
+            hidden_stream = hidden_stream + run(layer.feed_forward, attention_stream)
             if recorder.recording:
                 recorder.keep(f"stream:reformer.encoder.layers.{index}#attention", to_numpy(attention_stream))
                 recorder.keep(f"stream:reformer.encoder.layers.{index}#hidden", to_numpy(hidden_stream))
@@ -159,6 +165,10 @@ def plain_autograd(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         undo()
+
+
+def _attended(layer: torch.nn.Module, given: Mapping, hidden_states: torch.Tensor) -> torch.Tensor:
+    return layer.attention(hidden_states=hidden_states, **given).hidden_states
 
 
 STEP = ReformerStep

@@ -50,6 +50,7 @@ class Step:
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
         self.settings = job["optimizer"]
+        self.spare_memory = job["spare_memory"]
         self.draws = [Draws(job["seed"], step) for step in range(1 + job["updates"])]
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
