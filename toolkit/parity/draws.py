@@ -32,6 +32,11 @@ class ModuleStack:
     def __init__(self) -> None:
         self._calls = [_Call("", 0)]
 
+    @property
+    def module(self) -> str:
+        """The path of the innermost module."""
+        return self._calls[-1].module
+
     def enter(self, module: str) -> None:
         """``module`` (its dotted path, "" for the model itself) starts."""
         number = self._calls[-1].counts[module]

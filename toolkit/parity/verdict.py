@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity import information
+
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 
@@ -125,6 +127,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
             if name in ours["tensors"]:
                 _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
+    silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
+    verdict.notes += information.lost(reference["tensors"], reference["facts"].get("saturation", {}), silent)
     _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
     verdict.reference_faults = reference_faults(reference)
     if verdict.passed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from toolkit.parity.information import SATURATED_BELOW
 from toolkit.parity.reference.recorder import replace
 
 
@@ -126,6 +127,36 @@ class ExactNormaliser(TorchFunctionMode):
             self.parts[id(normaliser)] = (normaliser, largest, rest)
             return normaliser
         if function in (torch.Tensor.sub, torch.Tensor.__sub__, torch.sub) and id(args[1]) in self.parts:
-            _, largest, rest = self.parts[id(args[1])]
+            _, largest, rest = self.parts.pop(id(args[1]))
             return (args[0] - largest) - rest
         return function(*args, **kwargs)
+
+
+class SaturationWatch(TorchFunctionMode):
+    """How much of each attention is saturated: puts all its weight on one position, as far as float32 can tell.
+
+    Attributes:
+        shares: by module, the share of rows whose other positions together get less than ``SATURATED_BELOW``.
+
+    Args:
+        module: gives the path of the module that is running.
+    """
+
+    def __init__(self, module: Callable[[], str]) -> None:
+        super().__init__()
+        self.module = module
+        self.shares: dict[str, float] = {}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        module = self.module()
+        if module in self.shares:  # what follows in a module are the shares of hash rounds
+            return result
+        if function in (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax):
+            others = 1 - result.detach().amax(-1)
+        elif function is torch.logsumexp:
+            others = -torch.expm1(args[0].detach().amax(-1) - result.detach().squeeze(-1))
+        else:
+            return result
+        self.shares[module] = float((others < SATURATED_BELOW).double().mean())
+        return result

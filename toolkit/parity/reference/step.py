@@ -12,7 +12,7 @@ import torch
 
 from toolkit.parity import bundle
 from toolkit.parity.draws import numbered
-from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
+from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
 
@@ -34,6 +34,7 @@ class Step:
         draws: what the first run drew in each training step; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
         narrowings: where R64 computed in fewer digits than float64's all the same.
+        saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
 
@@ -55,6 +56,7 @@ class Step:
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
         self.saturated = 0
+        self.saturation: dict[str, float] = {}
 
     def configuration(self, keys: Mapping) -> object:
         """The reference's configuration object."""
@@ -67,7 +69,7 @@ class Step:
     def facts(self, records: Mapping[str, dict]) -> dict:
         """What else of the reference the verdict needs to know, by key of ``result.json``."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
-        return {"epsilons": {name: norm.eps for name, norm in norms.items()}}
+        return {"epsilons": {name: norm.eps for name, norm in norms.items()}, "saturation": self.saturation}
 
     @property
     def notes(self) -> list[str]:
@@ -99,12 +101,14 @@ class Step:
         recorder = Recorder(self.model, self.draws[0], keep, embedded=self.embedded)
         recorder.recording = watched
         narrowing = NarrowingWatch()
+        saturation = SaturationWatch(lambda: recorder.stack.module)
         is_truth = watched and dtype == "float64" and not nudge
         with (
             no_downcast() as leaks,
             recorder.watch(),
             self.clean(recorder, plain),
             narrowing if is_truth else contextlib.nullcontext(),
+            saturation if is_truth else contextlib.nullcontext(),
         ):
             output = self.model(**self._inputs())
             for name in SCORES:
@@ -114,7 +118,8 @@ class Step:
             recorder.recording = False
             output.loss.backward()
         self.leaks = leaks
-        self.narrowings = narrowing.places if is_truth else self.narrowings
+        if is_truth:
+            self.narrowings, self.saturation = narrowing.places, saturation.shares
         recorder.keep_embedded_gradient()
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
