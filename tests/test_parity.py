@@ -68,6 +68,19 @@ def test_a_right_port_passes_in_both_dtypes(tiny_config, tmp_path, head, kind, c
     assert {"paddlepaddle", "numpy"} <= set(stored["versions"]["candidate"])
 
 
+def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_path, monkeypatch):
+    stored = []
+    for tokens in (gate.LONG, 1):
+        monkeypatch.setattr(gate, "LONG", tokens)
+        run(request_for(tiny_config), tmp_path / str(tokens))
+        stored.append(json.loads((tmp_path / str(tokens) / "parity.json").read_text()))
+    for key in ("passed", "notes", "recomputed"):
+        assert stored[0][key] == stored[1][key], key
+    # The bounds are not the same: sums that are computed again are reordered again.
+    figures = [[(t["name"], t["dtype"], t["error"], t["error_max"]) for t in one["tensors"]] for one in stored]
+    assert figures[0] == figures[1]
+
+
 @pytest.mark.parametrize(("head", "kind"), [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")])
 def test_a_right_ctrl_passes_in_both_dtypes(tmp_path, head, kind):
     length = 24

@@ -52,7 +52,7 @@ def softmax(x):
 
 def attention_weights(scores, *, dim: int):
     """Reformer's softmax, computed as the reference is made to (:class:`.clean.ExactNormaliser`), and logsumexp."""
-    with ExactNormaliser():
+    with ExactNormaliser(lambda: False):
         normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
         return torch.exp(scores - normaliser), normaliser
 

@@ -55,8 +55,9 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        layers = plain_autograd(recorder, self.spare_memory) if plain else contextlib.nullcontext()
-        with self._given_buckets(recorder.draws.tensors), layers, ExactNormaliser() as normaliser:
+        normaliser = ExactNormaliser(lambda: recorder.recording)
+        layers = plain_autograd(recorder, normaliser, self.spare_memory) if plain else normaliser
+        with self._given_buckets(recorder.draws.tensors), layers:
             yield
         self.saturated = normaliser.saturated
 
@@ -134,11 +135,12 @@ def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -
 
 
 @contextlib.contextmanager
-def plain_autograd(recorder: Recorder, spare_memory: bool = False) -> Iterator[None]:
+def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory: bool) -> Iterator[None]:
     """Run the layers one after another under autograd, in place of the reference's reversible function, and record the
     two residual streams after each layer.
 
     Args:
+        normaliser: in force in the attentions, where a backward computes them again as well.
         spare_memory: keep the streams alone, and compute what lies between them again, from the same numbers with the
             same draws, when the backward comes to it.
     """
@@ -152,7 +154,7 @@ def plain_autograd(recorder: Recorder, spare_memory: bool = False) -> Iterator[N
         attention_stream, hidden_stream = torch.chunk(arguments["hidden_states"], 2, dim=-1)
         given = {key: arguments[key] for key in ("attention_mask", "num_hashes")}
         for index, layer in enumerate(arguments["layers"]):
-            attend = functools.partial(_attended, layer, given)
+            attend = functools.partial(_attended, layer, given, normaliser)
             attention_stream = attention_stream + run(attend, hidden_stream)
             hidden_stream = hidden_stream + run(layer.feed_forward, attention_stream)
             if recorder.recording:
@@ -167,8 +169,11 @@ def plain_autograd(recorder: Recorder, spare_memory: bool = False) -> Iterator[N
         undo()
 
 
-def _attended(layer: torch.nn.Module, given: Mapping, hidden_states: torch.Tensor) -> torch.Tensor:
-    return layer.attention(hidden_states=hidden_states, **given).hidden_states
+def _attended(
+    layer: torch.nn.Module, given: Mapping, normaliser: ExactNormaliser, hidden_states: torch.Tensor
+) -> torch.Tensor:
+    with normaliser:
+        return layer.attention(hidden_states=hidden_states, **given).hidden_states
 
 
 STEP = ReformerStep
