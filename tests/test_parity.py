@@ -21,6 +21,7 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import CTRL_TRIAL, sweep, trial_request, try_mutants
+from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.stress import StressWeights, random_batch, stir
 from toolkit.parity.verdict import Finding, Verdict
@@ -257,3 +258,13 @@ def test_a_gpu_that_is_not_there_is_wrong_usage():
 def test_a_right_port_passes_on_the_gpu(tiny_config, tmp_path):
     report, _ = run(request_for(tiny_config, device="gpu"), tmp_path)
     assert report.passed, report.summary()
+
+
+def test_a_change_of_1e_10_in_any_matrix_and_of_1e_8_in_any_gradient_is_caught():
+    limits = find_limits(trial_request("ctrl", "heavy-tailed", 1), Console(quiet=True))
+    assert {limit.name for limit in limits} == set(
+        part("ctrl", "weights").parameters(part("ctrl", "schema").resolve(CTRL_TRIAL), "causal_lm")
+    )
+    assert all(is_seen(limit) for limit in limits)
+    blind = {limit.name for limit in limits if limit.gradient > 1e-8}  # softmax does not see a key's bias
+    assert blind <= {f"transformer.h.{layer}.multi_head_attention.Wk.bias" for layer in range(3)}

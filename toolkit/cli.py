@@ -122,6 +122,7 @@ def describes_a_model(command: Callable) -> Callable:
     help="Give the port the reference's kernels (or some kinds of them): float32 must then agree to the last bit.",
 )
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
+@click.option("--limits", is_flag=True, help="Show how small a change of each parameter is caught, in a small model.")
 @click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")
 @click.pass_context
 def parity(context: click.Context, reference: Path | None, **options: Any) -> int:

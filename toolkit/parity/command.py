@@ -22,6 +22,7 @@ from toolkit.parity.exact import run_exact
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.kernels import chosen_kinds
+from toolkit.parity.limits import find_limits, is_seen, print_limits
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
@@ -49,6 +50,7 @@ def command(
     device: str,
     output: Path,
     mutants: bool,
+    limits: bool,
     sweeps: int | None,
     ops: str | None,
     console: Console,
@@ -68,6 +70,8 @@ def command(
         return int(bool(sweep(options["model"], sweeps, options["seed"], console, python)))
     if mutants:
         return max(_try_mutants(place, console, **options) for place in devices(device))
+    if limits:
+        return max(_find_limits(place, console, **options) for place in devices(device))
     request = make_request(**options)
     if kinds is not None:
         return run_exact(request, kinds, output / "cpu", console).exit_status
@@ -187,12 +191,25 @@ def _kinds(ops: str, dtype: str | None, device: str, on_trial: bool) -> list[str
 def _try_mutants(
     device: str, console: Console, *, model: str, weights_from: str, seed: int, reference_python: str | None, **_: Any
 ) -> int:
-    kind, python = weights_from, reference_interpreter(reference_python)
-    if kind not in KINDS:
-        raise UserError(f"--mutants: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
-    trials = try_mutants(trial_request(model, kind, seed, device, python), console)
+    trials = try_mutants(_trial_request("--mutants", model, weights_from, seed, device, reference_python), console)
     print_trials(trials, console)
     return int(not all(trial.passed for trial in trials))
+
+
+def _find_limits(
+    device: str, console: Console, *, model: str, weights_from: str, seed: int, reference_python: str | None, **_: Any
+) -> int:
+    found = find_limits(_trial_request("--limits", model, weights_from, seed, device, reference_python), console)
+    print_limits(found, console)
+    return int(not all(is_seen(limit) for limit in found))
+
+
+def _trial_request(
+    option: str, model: str, kind: str, seed: int, device: str, reference_python: str | None
+) -> GateRequest:
+    if kind not in KINDS:
+        raise UserError(f"{option}: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
+    return trial_request(model, kind, seed, device, reference_interpreter(reference_python))
 
 
 def _head(model: str, head: str | None) -> str:

@@ -7,17 +7,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolkit.parity import bundle
 
 
-def run(side: str, main: Callable[[Path], None]) -> None:
-    """Run ``main`` on each job folder that the command line names. If it fails, its last words go into
+def run(side: str, main: Callable[[Path], None], folders: Sequence[str]) -> None:
+    """Run ``main`` on each job folder. If it fails, its last words go into
     ``SIDE/failed``, and the process ends at once: threads of a framework may otherwise keep it alive."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
-    for folder in map(Path, sys.argv[1:]):
+    for folder in map(Path, folders):
         try:
             main(folder)
         except BaseException as problem:

@@ -1,9 +1,10 @@
-"""``python -m toolkit.parity.candidate JOB``: run the job in a folder (see :mod:`toolkit.parity.bundle`)."""
+"""``python -m toolkit.parity.candidate JOB...``: run the job in each folder (see :mod:`toolkit.parity.bundle`)."""
 
 from __future__ import annotations
 
 import contextlib
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -65,4 +66,4 @@ def run_streamed(job: dict, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker.run("candidate", main)
+    worker.run("candidate", main, sys.argv[1:])

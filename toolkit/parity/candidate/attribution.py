@@ -53,4 +53,4 @@ def measure_with(
 
 
 if __name__ == "__main__":
-    worker.run("candidate", main)
+    worker.run("candidate", main, sys.argv[1:2])

@@ -7,6 +7,7 @@ the fault lies: a part of the name of the finding nearest to the cause.
 
 from __future__ import annotations
 
+from toolkit.parity.mutants import change
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.reformer import REFORMER
@@ -23,5 +24,7 @@ CATALOGUES = {
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name. Raises KeyError."""
+    """The mutant of that name: of the catalogues, or a change of one parameter. Raises KeyError."""
+    if changed := change.of_name(name):
+        return changed
     return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]

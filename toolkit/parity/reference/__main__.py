@@ -1,10 +1,11 @@
-"""``python -m toolkit.parity.reference JOB``: run the job in a folder (see :mod:`toolkit.parity.bundle`)."""
+"""``python -m toolkit.parity.reference JOB...``: run the job in each folder (see :mod:`toolkit.parity.bundle`)."""
 
 from __future__ import annotations
 
 import importlib
 import platform
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -118,4 +119,4 @@ def flags() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker.run("reference", main)
+    worker.run("reference", main, sys.argv[1:])

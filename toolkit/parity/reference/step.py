@@ -69,7 +69,11 @@ class Step:
     def facts(self, records: Mapping[str, dict]) -> dict:
         """What else of the reference the verdict needs to know, by key of ``result.json``."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
-        return {"epsilons": {name: norm.eps for name, norm in norms.items()}, "saturation": self.saturation}
+        return {
+            "epsilons": {name: norm.eps for name, norm in norms.items()},
+            "saturation": self.saturation,
+            "betas": [self.settings["beta1"], self.settings["beta2"]],
+        }
 
     @property
     def notes(self) -> list[str]:
