@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity import chance
+
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 
@@ -72,8 +74,8 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay or tokenizer; ``reference`` where
-            the reference itself is at fault.
+        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness or tokenizer;
+            ``reference`` where the reference itself is at fault.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -125,6 +127,7 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
             if name in ours["tensors"]:
                 _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
+    _judge_generators(candidate.get("generators", {}), verdict)
     _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
     verdict.reference_faults = reference_faults(reference)
     if verdict.passed:
@@ -144,7 +147,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         )
     if reference.get("streamed"):
         verdict.notes.append(
-            "stage by stage; what watching changes, and computing layers again, is seen on whole models"
+            "stage by stage; what watching changes, computing layers again, and the port's own generator are seen on "
+            "whole models"
         )
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference changes {len(reference['unhooked'])} of its float64 tensors")
@@ -330,6 +334,13 @@ def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict)
             if not error <= RECOMPUTED_LIMIT and not lost:
                 message = f"with {what}, computed again, it is off by {error:.1e} of plain autograd's gradient"
                 verdict.findings.append(Finding(kind, name, message, dtype))
+
+
+def _judge_generators(generators: dict[str, dict], verdict: Verdict) -> None:
+    """Verdict 7: the port's own masks and rotations are random, at the rates that were asked for. A streamed port is
+    not measured."""
+    for name, message in chance.faults(generators):
+        verdict.findings.append(Finding("randomness", name, message))
 
 
 def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: Verdict) -> None:
