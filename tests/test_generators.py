@@ -55,7 +55,7 @@ def test_right_draws_raise_no_alarm(rate):
 
 
 def test_z_is_standard_normal_for_right_draws():
-    """Else the limit would mean something other than it says: too wide a spread alarms, too narrow a one sees nothing."""
+    """Else the limit would not mean what it says: too wide a spread alarms, too narrow a one sees nothing."""
     z = [deviation.z for seed in range(40) for deviation in chance.deviations(figures(seed))]
     assert abs(np.mean(z)) < 0.1 and 0.9 < np.std(z) < 1.1
 

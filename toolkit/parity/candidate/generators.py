@@ -16,8 +16,8 @@ from toolkit.parity.candidate.step import watch
 from toolkit.parity.candidate.tallies import Tallies
 from toolkit.parity.draws import ModuleStack
 
-#: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these a
-#: rate of 0.1 is known to within 4%.
+#: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
+#: a rate of 0.1 is known to within 4%.
 STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
 #: Cells of a layer's input in which the mask that was watched is compared with what dropout did to that input.
 COMPARED = 2**16
