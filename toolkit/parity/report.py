@@ -229,6 +229,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "tensors": [_tensor(comparison, report.reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},
         "reference_own_backward": report.reference["own_backward"],
+        "generators": report.candidate.get("generators", {}),
         "not_compared": report.reference["buffers"],
         "texts_tokenized": len(report.reference["tokens"] or []),
         "versions": {"reference": report.reference["versions"], "candidate": report.candidate["versions"]},

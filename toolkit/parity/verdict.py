@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.parity import curve, information
+from toolkit.parity import chance, curve, information
 
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
@@ -74,8 +74,8 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay or tokenizer; ``reference`` where
-            the reference itself is at fault.
+        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness or tokenizer;
+            ``reference`` where the reference itself is at fault.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -130,6 +130,7 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         _judge_recomputed(reference, ours, dtype, verdict)
     silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
     verdict.notes += information.lost(reference["tensors"], reference["facts"].get("saturation", {}), silent)
+    _judge_generators(candidate.get("generators", {}), verdict)
     _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
     verdict.reference_faults = reference_faults(reference)
     if verdict.passed:
@@ -149,8 +150,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         )
     if reference.get("streamed"):
         verdict.notes.append(
-            "stage by stage; the optimizer's step, what watching changes, and computing layers again are not compared: "
-            "whole models show them"
+            "stage by stage; the optimizer's step, what watching changes, computing layers again, and the port's own "
+            "generator are not compared: whole models show them"
         )
     if reference["unhooked"]:
         verdict.notes.append(f"watching the reference changes {len(reference['unhooked'])} of its float64 tensors")
@@ -339,6 +340,13 @@ def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict)
             if not error <= RECOMPUTED_LIMIT and not lost:
                 message = f"with {what}, computed again, it is off by {error:.1e} of plain autograd's gradient"
                 verdict.findings.append(Finding(kind, name, message, dtype))
+
+
+def _judge_generators(generators: dict[str, dict], verdict: Verdict) -> None:
+    """Verdict 7: the port's own masks and rotations are random, at the rates that were asked for. A streamed port is
+    not measured."""
+    for name, message in chance.faults(generators):
+        verdict.findings.append(Finding("randomness", name, message))
 
 
 def _judge_tokens(theirs: list[dict] | None, ours: list[dict] | None, verdict: Verdict) -> None:

@@ -43,6 +43,7 @@ def main(folder: Path) -> None:
 
 def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     """The port with the whole model in memory, in every dtype, and its mutants."""
+    from toolkit.parity.candidate import generators
     from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
 
     done = "result.json" if job["spare_memory"] else "order.json"
@@ -50,6 +51,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     return {
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},
+        "generators": generators.measure(job, folder),
         "mutants": {name: measure_mutant(job, folder, truth, name) for name in job["mutants"]},
     }
 

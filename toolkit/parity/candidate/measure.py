@@ -60,7 +60,9 @@ def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtyp
 
 def measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict:
     """What comes out with a fault in force: ``{"tokens": ...}`` as :func:`.tokens.tokens`, or ``{"dtypes": ...}`` with
-    :func:`measure_dtype` in float64. A port that stops by itself gives ``{"raised": ...}``."""
+    :func:`measure_dtype` in float64 and ``generators`` with :func:`.generators.measure`. A port that stops by itself
+    gives ``{"raised": ...}``."""
+    from toolkit.parity.candidate import generators
     from toolkit.parity.mutants import by_name
 
     mutant = by_name(name)
@@ -68,7 +70,8 @@ def measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], nam
         try:
             if mutant.tokenizer:
                 return {"tokens": tokens(job["tokenizer"])}
-            return {"dtypes": {"float64": measure_dtype(job, folder, truth, "float64")}}
+            measured = measure_dtype(job, folder, truth, "float64")
+            return {"dtypes": {"float64": measured}, "generators": generators.measure(job, folder)}
         except Exception as error:
             return {"raised": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
 

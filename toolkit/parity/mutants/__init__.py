@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from toolkit.parity.mutants import change
 from toolkit.parity.mutants.ctrl import CTRL
+from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
@@ -18,8 +19,8 @@ __all__ = ["CATALOGUES", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
-    "reformer": (*REFORMER, *TRAINING, *REFORMER_TOKENIZER),
-    "ctrl": (*CTRL, *TRAINING, *CTRL_TOKENIZER),
+    "reformer": (*REFORMER, *REFORMER_DRAWS, *TRAINING, *REFORMER_TOKENIZER),
+    "ctrl": (*CTRL, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER),
 }
 
 

@@ -1,0 +1,277 @@
+"""The port's own generator on trial: right draws pass for many seeds, each kind of wrong one is found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from toolkit.parity import chance
+from toolkit.parity.candidate.tallies import REPEAT_BITS, Tallies, strides
+from toolkit.parity.verdict import Verdict, _judge_generators, first_at_fault
+
+SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
+ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
+STEPS = 3
+
+
+def masks(draw: np.random.Generator, shape: tuple[int, ...], rate: float) -> np.ndarray:
+    return ((draw.random(shape) >= rate) / (1 - rate)).astype(np.float32)
+
+
+def figures(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int = STEPS) -> dict[str, dict]:
+    """What is counted of a made-up model's draws.
+
+    Args:
+        mask, rotation: draw one, given a generator, the shape and, for masks, the rate.
+    """
+    tallies, draw = Tallies(), np.random.default_rng(seed)
+    rotation = rotation or (lambda draw, shape: draw.standard_normal(shape, np.float32))
+    for _ in range(steps):
+        tallies.begin_step()
+        for name, shape in SHAPES.items():
+            tallies.mask(name, rate, shape, mask(draw, shape, rate))
+        for name, shape in ROTATIONS.items():
+            tallies.rotation(name, shape, False, rotation(draw, shape))
+    return tallies.figures
+
+
+def faults(generators: dict[str, dict]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, message in chance.faults(generators):
+        found.setdefault(name, []).append(message)
+    return found
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.002, 0.1, 0.5, 0.9])
+def test_right_draws_raise_no_alarm(rate):
+    largest = 0.0
+    for seed in range(40):
+        generators = figures(seed, rate)
+        assert faults(generators) == {}
+        largest = max(largest, *(abs(deviation.z) for deviation in chance.deviations(generators)))
+    assert largest < chance.LIMIT - 2.0  # of some 2,500 statistics not one comes near
+
+
+def test_z_is_standard_normal_for_right_draws():
+    """Else the limit would not mean what it says: too wide a spread alarms, too narrow a one sees nothing."""
+    z = [deviation.z for seed in range(40) for deviation in chance.deviations(figures(seed))]
+    assert abs(np.mean(z)) < 0.1 and 0.9 < np.std(z) < 1.1
+
+
+def _constant(draw, shape, rate):
+    return np.broadcast_to(masks(draw, (*shape[:-1], 1), rate), shape)
+
+
+def _paired(draw, shape, rate):
+    return np.repeat(masks(draw, (math.prod(shape) // 2,), rate), 2).reshape(shape)
+
+
+def _striped(draw, shape, rate):
+    cells = np.arange(math.prod(shape)).reshape(shape) + draw.integers(10)
+    return (cells % 10 != 0) / np.float32(1 - rate)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (lambda draw, shape, rate: masks(draw, shape, 1.2 * rate) * (1 - 1.2 * rate) / (1 - rate), "cells in all"),
+        (lambda draw, shape, rate: masks(draw, shape, rate) * (1 - rate), "not scaled by 1/(1-0.1): off by 1.0e-01"),
+        (lambda draw, shape, rate: masks(draw, shape, rate) * 1.001, "not scaled by"),
+        (lambda draw, shape, rate: masks(draw, shape, rate) * draw.choice([0.5, 1.5], shape), "not scaled by"),
+        (lambda draw, shape, rate: masks(draw, shape, rate) * np.float32("nan"), "not scaled by"),
+        (_constant, "after a dropped one along axis -1"),
+        (_paired, "after a dropped one along axis -1"),
+        (_striped, "after a dropped one along axis -1"),
+        (lambda draw, shape, rate: np.ones(shape, np.float32) / (1 - rate), "cells in all"),
+        (lambda draw, shape, rate: np.zeros(shape, np.float32), "cells in all"),
+        (lambda draw, shape, rate: masks(np.random.default_rng(0), shape, rate), "the first 210 cells are those of"),
+    ],
+)
+def test_each_wrong_mask_is_found(mask, message):
+    found = faults(figures(1, mask=mask))
+    assert any(message in text for name, several in found.items() for text in several if name.startswith("dropout:"))
+    assert not any(name.startswith("normal:") for name in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("modules", "whose like, in the module drawn before it, of equal shape, is dropped"),
+        ("steps", "whose like, in the same module a step earlier, is dropped"),
+    ],
+)
+def test_masks_that_are_much_alike_are_found(kind, message):
+    """Half the cells are those of another mask: no two are equal."""
+    earlier: dict = {}
+
+    def alike(draw, shape, rate):
+        fresh = masks(draw, shape, rate)
+        if kind == "modules":
+            name = shape
+        else:  # the number of the draw within the step
+            alike.count = getattr(alike, "count", -1) + 1
+            name = alike.count % len(SHAPES)
+        before = earlier.get(name, fresh)
+        earlier[name] = np.where(draw.random(shape) < 0.5, before, fresh)
+        return earlier[name]
+
+    found = faults(figures(2, mask=alike))
+    assert any(message in text for text in found["dropout:all masks of rate 0.1"])
+    assert not any("the first" in text for several in found.values() for text in several)
+
+
+def test_a_rate_that_is_a_little_off_is_seen_over_all_masks_together():
+    found = faults(figures(3, mask=lambda draw, shape, rate: masks(draw, shape, 1.15 * rate) * (1 - 1.15 * rate) / 0.9))
+    assert "dropout:all masks of rate 0.1" in found
+
+
+def test_a_rate_met_in_16_bits_is_right():
+    rounded = round(0.3 * 2**16) / 2**16
+    tallies = Tallies()
+    tallies.begin_step()
+    mask = masks(np.random.default_rng(0), (2**18,), rounded)
+    tallies.mask("dropout:a", 0.3, (2**18,), mask)
+    assert faults(tallies.figures) == {}
+    tallies.mask("dropout:a", 0.3, (2**18,), mask * (1 + 2e-5))
+    assert list(faults(tallies.figures)) == ["dropout:a"]
+
+
+def test_a_mask_of_the_wrong_shape_is_found():
+    tallies, draw = Tallies(), np.random.default_rng(0)
+    tallies.begin_step()
+    tallies.mask("dropout:a", 0.1, (2, 8, 1, 4), np.broadcast_to(masks(draw, (2, 8, 1, 4), 0.1), (2, 8, 6, 4)))
+    assert faults(tallies.figures) == {}
+    tallies.mask("dropout:a", 0.1, (2, 8, 1, 4), masks(draw, (2, 8, 6, 4), 0.1))
+    assert "live and die together" in faults(tallies.figures)["dropout:a"][0]
+
+
+def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
+    for rate, cells in ((0.01, 64), (0.5, 32)):
+        tallies = Tallies()
+        tallies.begin_step()
+        for name in ("dropout:a", "dropout:b"):
+            tallies.mask(name, rate, (cells,), masks(np.random.default_rng(0), (cells,), rate))
+        assert faults(tallies.figures) == {}
+    tallies.begin_step()
+    for name, size in (("dropout:c", 64), ("dropout:d", 2 * REPEAT_BITS)):  # from one state, of different shapes
+        tallies.mask(name, 0.5, (size,), masks(np.random.default_rng(0), (size,), 0.5))
+    assert faults(tallies.figures) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
+
+
+@pytest.mark.parametrize(
+    ("rotation", "message"),
+    [
+        (lambda draw, shape: draw.uniform(-(3**0.5), 3**0.5, shape), "lie beyond 2"),
+        (lambda draw, shape: draw.standard_normal(shape) * 1.2, "the mean square"),
+        (lambda draw, shape: draw.standard_normal(shape) + 0.2, "the mean of"),
+        (lambda draw, shape: np.broadcast_to(draw.standard_normal((1, *shape[1:])), shape), "slice across axis 0"),
+        (lambda draw, shape: np.repeat(draw.standard_normal((*shape[:2], 1, shape[3])), 2, 2), "slice across axis 2"),
+        (
+            lambda draw, shape: draw.standard_normal((1, *shape[1:])) + 0.3 * draw.standard_normal(shape),
+            "along axis -4",
+        ),
+        (lambda draw, shape: np.random.default_rng(0).standard_normal(shape), "has the numbers of normal:a in step 1"),
+        (lambda draw, shape: np.zeros(shape), "the mean square"),
+        (lambda draw, shape: np.full(shape, np.nan), "the mean of"),
+        (lambda draw, shape: draw.standard_normal(shape[::-1]), "asked for [2, 16, 2, 8]"),
+    ],
+)
+def test_each_wrong_rotation_is_found(rotation, message):
+    found = faults(figures(1, rotation=lambda draw, shape: rotation(draw, shape).astype(np.float32)))
+    assert any(message in text for several in found.values() for text in several)
+    assert all(name.startswith("normal:") for name in found)
+
+
+def test_with_a_hash_seed_rotations_are_the_same_each_time_and_must_be():
+    tallies = Tallies()
+    for step in range(3):
+        tallies.begin_step()
+        for name, shape in ROTATIONS.items():
+            tallies.rotation(name, shape, True, np.random.default_rng(0).standard_normal(shape, np.float32))
+        if step == 1:
+            assert faults(tallies.figures) == {}
+    tallies.rotation("normal:b", ROTATIONS["normal:b"], True, np.ones(ROTATIONS["normal:b"], np.float32))
+    (message,) = faults(tallies.figures)["normal:b"]
+    assert "differ from the first" in message
+
+
+def test_a_finding_names_the_first_draw_that_is_wrong():
+    generators = figures(0, mask=lambda draw, shape, rate: masks(draw, shape, rate) * (1 - rate))
+    verdict = Verdict()
+    _judge_generators(generators, verdict)
+    finding = first_at_fault(verdict, ["output:b", "output:a"])
+    assert (finding.verdict, finding.name) == ("randomness", "dropout:b")
+    assert Verdict(findings=[]).passed
+
+
+def test_the_bound_of_a_count_is_that_of_the_binomial_distribution():
+    """P(|z| >= limit) summed over all outcomes, against 2 exp(-limit^2/2), for small counts too."""
+    for trials, rate in ((5, 0.1), (60, 0.02), (400, 0.5)):
+        for limit in (1.5, 3.0, 5.0):
+            tail = sum(
+                math.comb(trials, hits) * rate**hits * (1 - rate) ** (trials - hits)
+                for hits in range(trials + 1)
+                if abs(chance.binomial(hits, trials, rate)) >= limit
+            )
+            assert tail <= 2 * math.exp(-(limit**2) / 2)
+
+
+def test_axes_of_one_cell_have_no_neighbours():
+    assert dict(strides((2, 1, 3))) == {"-3": 3, "-1": 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
+    import paddle
+
+    from models.reformer.config import ReformerConfig
+    from models.reformer.modeling import ReformerForSequenceClassification
+    from toolkit.parity.candidate.generators import STEPS, watched_steps
+
+    model = ReformerForSequenceClassification(ReformerConfig(**tiny_config))
+    model.train()
+    batch = {name: paddle.to_tensor(value) for name, value in tiny_batch.items()}
+    generators = watched_steps(model, batch, seed)
+    assert faults(generators) == {}
+    # Every place that draws is watched: none passes by being left out.
+    layers = "reformer.encoder.layers"
+    assert {f"dropout:{layers}.0.attention.self_attention", f"normal:{layers}.1.attention.self_attention"} <= set(
+        generators
+    )
+    assert len([name for name in generators if name.startswith("dropout:")]) == 13
+    assert generators["dropout:reformer.embeddings.position_embeddings"]["shape"] == [2, 16, 1, 1]
+    draws = {figures["draws"] for figures in generators.values()}
+    assert len(draws) == 1 and draws.pop() >= STEPS
+
+
+def test_watching_draws_nothing_of_its_own():
+    import paddle
+
+    from models.randomness import Generator
+    from toolkit.parity.candidate.generators import WatchedSource
+
+    x = paddle.randn([4, 32])
+    outcomes = []
+    for source in (Generator(), WatchedSource(Generator(), Tallies())):
+        paddle.seed(3)
+        first = source.dropout(x, 0.3, [4, 32]).numpy()
+        outcomes.append((first, source.normal([2, 4, 1, 2], "float32", None).numpy(), paddle.randn([8]).numpy()))
+    for plain, watched in zip(*outcomes, strict=True):
+        assert (plain == watched).all()
+
+
+def test_a_dropout_that_treats_its_input_unlike_ones_is_found():
+    import paddle
+
+    from models.randomness import Generator
+    from toolkit.parity.candidate.generators import WatchedSource
+
+    class Odd(Generator):
+        def dropout(self, x, p, mask_shape):
+            return super().dropout(x.clip(max=1.0), p, mask_shape)
+
+    tallies = Tallies()
+    WatchedSource(Odd(), tallies).dropout(paddle.full([64, 64], 2.0), 0.1, [64, 64])
+    assert faults(tallies.figures) == {"dropout:": ["what dropout makes of its input is not the input times the mask"]}

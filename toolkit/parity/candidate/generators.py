@@ -1,0 +1,128 @@
+"""The port's own dropout masks and rotations, watched as training draws them (verdict 7).
+
+All else is compared with recorded draws, which say nothing of the port's own generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit import runtime
+from toolkit.parity.candidate.step import watch
+from toolkit.parity.candidate.tallies import Tallies
+from toolkit.parity.draws import ModuleStack
+
+#: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
+#: a rate of 0.1 is known to within 4%.
+STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
+#: Cells of a layer's input in which the mask that was watched is compared with what dropout did to that input.
+COMPARED = 2**16
+
+
+class WatchedSource:
+    """A source for :mod:`models.randomness` that hands everything on to another, and counts the draws.
+
+    A mask is seen by giving ones to the function that has just been given the layer's input, from the same state.
+
+    Args:
+        own: the source that draws.
+
+    Attributes:
+        stack: names the draws by the module that is running.
+        counting: off while a backward draws again what a forward has drawn.
+    """
+
+    def __init__(self, own, tallies: Tallies) -> None:
+        self.own = own
+        self.stack = ModuleStack()
+        self.tallies = tallies
+        self.counting = True
+
+    def dropout(self, x, p, mask_shape):
+        import paddle
+
+        if not self.counting:
+            return self.own.dropout(x, p, mask_shape)
+        before = self.own.state()
+        output = self.own.dropout(x, p, mask_shape)
+        after = self.own.state()
+        self.own.restore(before)
+        values = self.own.dropout(paddle.ones_like(x), p, mask_shape).numpy()
+        self.own.restore(after)
+        name = self.stack.draw("dropout")
+        self.tallies.mask(name, p, mask_shape, values)
+        given, got = (tensor.detach().flatten()[:COMPARED].numpy() for tensor in (x, output))
+        if not _is_product(got, given, values.ravel()[:COMPARED]):
+            self.tallies.problem(name, "what dropout makes of its input is not the input times the mask")
+        return output
+
+    def normal(self, shape, dtype, seed):
+        drawn = self.own.normal(shape, dtype, seed)
+        if self.counting:
+            self.tallies.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
+        return drawn
+
+    def state(self):
+        return self.own.state()
+
+    def restore(self, state) -> None:
+        self.own.restore(state)
+
+
+def measure(job: dict, folder: Path) -> dict[str, dict[str, Any]]:
+    """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
+    can.
+
+    Returns:
+        By name, for each dropout: ``kind`` dropout, ``rate``, ``shape`` of the mask, ``draws``; ``scale_error``, how
+        far what is kept is from 1/(1-rate), relative; ``rare``, how many cells are in the rarer of the two states, of
+        how many; and, each as a pair of how many cells are in it where another is, and how many others are:
+        ``neighbours`` by axis, ``modules`` (the draw before it, of equal shape), ``steps`` (its own a step earlier).
+        For each rotation: ``kind`` normal, whether it was ``seeded``, ``shape``, ``draws``, ``count``, ``sum``,
+        ``squares``, how many numbers lie ``beyond`` a magnitude; and, each as the sum of products and that of the
+        other's squares, ``neighbours``, ``modules`` and ``steps``. ``problems`` are what is wrong beyond chance.
+    """
+    from toolkit.parity.candidate.measure import make_step
+
+    step = make_step(job, folder, "float32")
+    again = next(backward for backward in step.backwards if backward != "autograd")
+    if again != step.backwards[0]:
+        step = make_step(job, folder, "float32", again)
+    return watched_steps(step.model, step.batch, job["seed"])
+
+
+def watched_steps(model, batch: Mapping[str, Any], seed: int) -> dict[str, dict[str, Any]]:
+    """:func:`measure` of a model in training mode, from Paddle's generator seeded with ``seed``.
+
+    The first step has its backward, after which the generator must be where the forward left it.
+    """
+    import paddle
+
+    from models.randomness import Generator, use
+
+    runtime.seed_everything(seed)
+    tallies = Tallies()
+    with use(WatchedSource(Generator(), tallies)) as source:
+        for number in range(MOST_STEPS):
+            if number >= STEPS and (tallies.cells >= ENOUGH or not tallies.figures):
+                break
+            tallies.begin_step()
+            source.stack = ModuleStack()  # a new one, as names count the calls of a module
+            with watch(model, source.stack, lambda *_: None), paddle.set_grad_enabled(number == 0):
+                loss = model(**batch).loss
+                if number == 0:
+                    source.counting = False
+                    loss.backward()
+                    source.counting = True
+                    model.clear_gradients()
+    return tallies.figures
+
+
+def _is_product(got: np.ndarray, given: np.ndarray, mask: Sequence[float]) -> bool:
+    """Whether ``got`` is ``given`` times ``mask`` to within float32 rounding."""
+    tiny = float(np.finfo(np.float32).tiny)  # what is smaller may be flushed to 0
+    return np.allclose(got, given * mask, rtol=2.0**-21, atol=tiny, equal_nan=True)
