@@ -75,7 +75,7 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
     with _appearing(folder) as partial:
         weights, stirred = stir(request.weights, request.seed)
         write_job(request, weights, partial)
-        run_workers(partial, console, {"reference": workers_of(request)["reference"]})
+        run_workers([partial], console, {"reference": workers_of(request)["reference"]})
         (partial / "candidate").rmdir()
         (partial / "reference.log").unlink()
         manifest = manifest_of(partial, stirred)
