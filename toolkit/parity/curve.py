@@ -1,4 +1,4 @@
-"""The losses after an update: how far float32 may take them, beside what perturbed runs of the reference show."""
+"""The parameters and losses after an update: what float32 may cost them beside what runs of the reference show."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ import numpy as np
 
 
 def allowance(name: str, reference: Mapping[str, Any], dtype: str) -> float:
-    """What the bias correction of Adam costs a loss in float32; 0 for all other tensors.
+    """What the bias correction of Adam costs parameters and losses in float32; 0 for all other tensors.
 
     Paddle keeps the powers of beta in float32, torch does not. Of 1 - beta2^2 = 0.002 float32 has few digits left, and
-    the second update of all parameters alike is too small by 3.4e-6 of itself, which no single parameter shows and the
-    loss does. To first order each update's share in the loss is off by as much; twice that is allowed.
+    the second update of all parameters alike is too small by 3.4e-6 of itself. To first order each update's share in a
+    loss is off by as much; twice that is allowed.
 
     Args:
-        name: ``loss#3`` is the loss after two updates.
-        reference: its result, with ``tensors`` and the ``betas`` among its ``facts``.
+        name: ``updated:NAME#2`` is a parameter, ``loss#3`` the loss after two updates.
+        reference: its result, with ``tensors`` and the settings of the ``optimizer`` among its ``facts``.
     """
-    betas = reference["facts"].get("betas")
-    if dtype != "float32" or not name.startswith("loss#") or betas is None:
+    settings = reference["facts"].get("optimizer")
+    kind, _, number = name.partition("#")
+    if dtype != "float32" or settings is None or not ((kind == "loss" and number) or kind.startswith("updated:")):
         return 0.0
-    updates = int(name.removeprefix("loss#")) - 1
-    losses = [reference["tensors"][_loss(number)]["rms"] for number in range(1, updates + 2)]
-    changes = np.abs(np.diff(losses))
-    return float(2 * sum(abs(scale_error(*betas, step + 1)) * change for step, change in enumerate(changes)))
+    if kind == "loss":
+        losses = [reference["tensors"][_loss(each)]["rms"] for each in range(1, int(number) + 1)]
+        changes = np.abs(np.diff(losses))
+    else:
+        changes = [settings["learning_rate"]] * int(number or 1)  # about the most that Adam moves a parameter by
+    errors = (abs(scale_error(settings["beta1"], settings["beta2"], step + 1)) for step in range(len(changes)))
+    return float(2 * sum(error * change for error, change in zip(errors, changes, strict=True)))
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:

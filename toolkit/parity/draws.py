@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+#: What share of R64's gradients the optimizer is given in each update. With the same ones twice, the decay rates of
+#: Adam's moments would cancel out.
+SHARES = (1.0, -0.5)
+
 
 def numbered(name: str, number: int) -> str:
     """``name`` the first time, then ``name#2`` and so on: of what a short training repeats."""

@@ -25,6 +25,7 @@ from toolkit import runtime
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
 from toolkit.parity.attribution import attribute
+from toolkit.parity.draws import SHARES
 from toolkit.parity.junit import write_junit
 from toolkit.parity.page import write_page
 from toolkit.parity.report import PAGE, Report, as_json, print_report
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise stage by stage, where each tensor has so many elements that few runs tell.
 STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Updates of the parameters that are compared: in the first the decay rates of Adam's moments cancel out.
-UPDATES = 2
+#: Updates of the parameters that are compared.
+UPDATES = len(SHARES)
 #: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
 #: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14

@@ -303,8 +303,6 @@ def compare(name: str, theirs: dict, ours: dict, dtype: str, allowed: float = 0.
         noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
     else:
         factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
-        if name.startswith("loss#"):  # one number, and the end of a chaotic path: as an extreme value
-            factor = factor_max
     floor = FLOOR_UNITS * UNIT[dtype]
     return Comparison(
         name=name,

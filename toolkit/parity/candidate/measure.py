@@ -48,7 +48,7 @@ def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtyp
     }
     unwatched: dict[str, np.ndarray] = {}
     step.run(unwatched.__setitem__, watched=False)
-    step.train_on(measure)
+    step.train_on(measure, truth)
     return {
         **result,
         "hooks_change_nothing": all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from models.families import part
 from toolkit.parity import bundle
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.draws import ModuleStack, numbered
+from toolkit.parity.draws import SHARES, ModuleStack, numbered
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
@@ -105,16 +105,20 @@ class Step:
         self._measure_gradients(measure)
         return draws
 
-    def train_on(self, measure: Measure) -> None:
-        """Go on from :meth:`run`: as many updates as the job says, with the optimizer of training and the reference's
-        draws. The parameters after each, and the losses thereafter, are handed on."""
+    def train_on(self, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
+        """Go on with R64's gradients, as many updates as the job says, with the optimizer of training. The parameters
+        after each, and the losses thereafter, are handed on."""
+        import paddle
+
         from models.randomness import use
         from models.weights import dump
         from toolkit.optimizer import adamw
 
         rate = self.settings["learning_rate"]
         optimizer = adamw(self.model, rate, **{k: v for k, v in self.settings.items() if k != "learning_rate"})
+        self.model.clear_gradients()
         for number, path in enumerate(self.recorded[1:], 1):
+            self._accumulate(truth, SHARES[number - 1])
             optimizer.step()
             optimizer.clear_grad()
             for name, value in dump(self.model):
@@ -122,11 +126,20 @@ class Step:
             self.draws_by_name = bundle.read_tensors(path)
             stack = ModuleStack()
             draws = RecordedDraws(self.draws_by_name, self.rates, stack)
-            with use(draws), given_signs(self.model, draws), self.given_choices(), watch(self.model, stack, _ignore):
-                loss = self.model(**self.batch).loss
-                measure(numbered("loss", number + 1), loss.numpy())
-                if path != self.recorded[-1]:
-                    loss.backward()
+            watched = watch(self.model, stack, _ignore)
+            with paddle.no_grad(), use(draws), given_signs(self.model, draws), self.given_choices(), watched:
+                measure(numbered("loss", number + 1), self.model(**self.batch).loss.numpy())
+
+    def _accumulate(self, gradients: Mapping[str, np.ndarray], share: float) -> None:
+        """Add to each parameter's gradient, as a backward does."""
+        import paddle
+
+        from models.weights import to_paddle
+
+        for name, parameter in self.model.named_parameters():
+            if f"gradient:{name}" in gradients and name in self.model.table:
+                gradient = share * to_paddle(gradients[f"gradient:{name}"], self.model.table[name].role)
+                (parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum().backward()
 
     def own_gradients(self) -> dict[str, np.ndarray]:
         """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""

@@ -59,7 +59,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         step.run("float64", keep)
         leaks, saturated = step.leaks, step.saturated
         step.run("float64", unhooked.__setitem__, watched=False)
-        step.train_on(keep)
+        step.train_on(keep, unhooked)
     truth = TensorFile(path)
     step.write_draws(place)
     bundle.write_tensors(place / "constants.safetensors", step.constants())

@@ -19,15 +19,8 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
     In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
     float32. In float64 all have them moved by one unit of float64: where float32's error has grown as large as the
     tensor, it says no more how much float64's grows, and this says it.
-
-    The updates of a float64 run start from gradients that are off by what float32's are off by, shrunk to float64. A
-    gradient that is zero by cancellation, as that of CTRL's key bias, is all rounding, which moving the weights hardly
-    changes; Adam divides it by its own size or by epsilon, so that in float32 the update is as wrong as it can be,
-    and says nothing of float64.
     """
-    disturbances: list[dict[str, np.ndarray]] = []
-    for dtype in sorted(runs):  # float32 first
-        count = runs[dtype]
+    for dtype, count in runs.items():
         for record in records.values():
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
@@ -39,9 +32,7 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
         for run in range(count):
             with SumsReordered(run) if dtype == "float64" else contextlib.nullcontext():
                 step.run(dtype, measure, nudge=run + (dtype == "float64"))
-            if dtype == "float32" and len(disturbances) < runs.get("float64", 0):
-                disturbances.append(step.gradient_errors(truth))
-            step.train_on(measure, disturbances[run] if dtype == "float64" else None)
+            step.train_on(measure, truth)
 
 
 def own_backward_error(step: Step) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from toolkit.parity import bundle
-from toolkit.parity.draws import numbered
+from toolkit.parity.draws import SHARES, numbered
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
@@ -135,38 +135,26 @@ class Step:
             bundle.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
         bundle.write_json(folder / "rates.json", self.draws[0].rates)
 
-    def gradient_errors(self, truth: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """How far the gradients of the last :meth:`run` are off R64's, by parameter."""
-        gradients = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
-        return {name: to_numpy(grad) - truth[f"gradient:{name}"] for name, grad in gradients.items()}
+    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray]) -> None:
+        """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
+        after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
-    def train_on(self, keep: Keep, disturbance: Mapping[str, np.ndarray] | None = None) -> None:
-        """Go on from :meth:`run`: as many updates as the job says, each with draws of its own. To ``keep`` go the
-        parameters after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
-
-        Args:
-            disturbance: float32's errors of the gradients, by parameter; shrunk to float64's, they are added to the
-                gradients before each update.
+        Every run is given the same gradients (see :data:`.draws.SHARES`): Adam divides each by its own size, so that
+        one which is nearly zero would make a difference of the whole update out of its rounding.
         """
         optimizer = Optimizer(self.model, self.settings)
+        self.model.zero_grad()
         for number in range(1, len(self.draws)):
-            self._disturb(disturbance or {})
+            for name, parameter in self.model.named_parameters():
+                if (gradient := truth.get(f"gradient:{name}")) is not None:
+                    parameter.grad = SHARES[number - 1] * torch.from_numpy(gradient).to(parameter)
             optimizer.update()
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
             recorder = Recorder(self.model, self.draws[number], keep)
             recorder.recording = False
-            with no_downcast(), recorder.watch(), self.clean(recorder, True):
-                loss = self.model(**self._inputs()).loss
-                keep(numbered("loss", number + 1), to_numpy(loss))
-                if number + 1 < len(self.draws):
-                    loss.backward()
-
-    def _disturb(self, errors: Mapping[str, np.ndarray]) -> None:
-        shrink = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-        for name, parameter in self.model.named_parameters():
-            if name in errors and parameter.grad is not None:
-                parameter.grad += shrink * torch.from_numpy(errors[name]).to(parameter.grad)
+            with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
+                keep(numbered("loss", number + 1), to_numpy(self.model(**self._inputs()).loss))
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         return {name: value.to(self.device) for name, value in self.batch.items()}
