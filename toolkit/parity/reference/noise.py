@@ -17,8 +17,8 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
     record.
 
     In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
-    float32. In float64 all have them moved by one unit of float64: where float32's error has grown as large as the
-    tensor, it says no more how much float64's grows, and this says it.
+    float32. In float64 all have them moved by one unit of float64, and add up in another order: where float32's error
+    has grown as large as the tensor, it says no more how much float64's grows, and this says it.
     """
     for dtype, count in runs.items():
         for record in records.values():
