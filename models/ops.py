@@ -179,6 +179,14 @@ def softmax(scores: paddle.Tensor) -> paddle.Tensor:
     return masked_softmax(scores, ())
 
 
+def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
+    """Softmax over any axis; a short one, along which no sum loses digits. In float64 see :func:`_softmax`."""
+    if scores.dtype != paddle.float64:
+        return F.softmax(scores, axis=axis)
+    weights = paddle.exp(scores - scores.max(axis, keepdim=True).detach())
+    return weights / weights.sum(axis, keepdim=True)
+
+
 def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     """(N, width) -> (N, 1). Block by block: the longer a plain sum, the more digits it loses."""
     parts = matrix.split([min(BLOCK, matrix.shape[1] - start) for start in range(0, matrix.shape[1], BLOCK)], axis=1)

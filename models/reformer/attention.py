@@ -14,7 +14,7 @@ import math
 import paddle
 from paddle import nn
 
-from models.ops import Linear, masked_softmax, softmax
+from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
 
@@ -187,8 +187,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         context = reorder(context, unsort)  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
-            of_rounds = reorder(weight, unsort).reshape([-1, self.num_hashes, length]).transpose([0, 2, 1])
-            share = softmax(of_rounds).transpose([0, 2, 1]).unsqueeze(-1)  # (B*H, R, T, 1)
+            share = softmax_over(reorder(weight, unsort).reshape([-1, self.num_hashes, length, 1]), axis=1)
             context = (context.reshape(rounds) * share).sum(1).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 

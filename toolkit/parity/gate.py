@@ -198,7 +198,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
         "seed": request.seed,
         "noise_runs": NOISE_RUNS,
         "updates": UPDATES,
-        "spare_memory": np.size(request.batch["input_ids"]) >= LONG,
+        "spare_memory": np.size(request.batch.get("input_ids", ())) >= LONG,
         "optimizer": {key: value and float(np.float32(value)) for key, value in request.optimizer.items()},
         "threads": runtime.physical_cores(),
         "judge_reference_reversible": request.judge_reference_reversible,

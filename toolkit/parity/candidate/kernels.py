@@ -109,8 +109,8 @@ def _masked_softmax(serve: Serve):
 
 
 def _softmax_over(serve: Serve):
-    """Only Reformer weighs its hash rounds so, by exp(x - logsumexp(x)) once more."""
-    return lambda x, axis=-1, dtype=None, name=None: serve("attention_weights", x, dim=axis)[0]
+    """Reformer weighs its hash rounds so, by exp(x - logsumexp(x)) once more."""
+    return lambda scores, axis: serve("attention_weights", scores, dim=axis)[0]
 
 
 def _gelu(serve: Serve):
@@ -156,7 +156,7 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "softmax": [
         (ops, "softmax", _softmax),
         (ops, "masked_softmax", _masked_softmax),
-        (F, "softmax", _softmax_over),
+        (ops, "softmax_over", _softmax_over),
     ],
     "activation": [
         (F, "gelu", _gelu),

@@ -40,6 +40,6 @@ def _changed(port, parameter: str):
         target = dict(model.named_parameters())[parameter]
         held = target.numpy()
         signs = port.np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
-        target.set_value(held * (1 + CHANGE * signs))
+        target.set_value((held * (1 + CHANGE * signs)).astype(held.dtype))
 
     return [(weights, "load", changed) for weights in port.weights]

@@ -77,7 +77,7 @@ def _accumulated_gradient(port):
 
 
 def _hash_round_average(port):
-    return [(port.attention, "softmax", lambda x: port.paddle.full_like(x, 1.0 / x.shape[-1]))]
+    return [(port.attention, "softmax_over", lambda x, axis: port.paddle.full_like(x, 1.0 / x.shape[axis]))]
 
 
 def _dropout_after_activation(port):
