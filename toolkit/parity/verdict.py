@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.parity import chance, curve, information
+from toolkit.parity import chance, information
 
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
@@ -124,9 +124,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         _judge_buckets(reference, ours, dtype, verdict)
         _judge_signs(reference, ours, dtype, verdict)
         for name, theirs in reference["tensors"].items():
-            if name in ours["tensors"]:
-                allowed = curve.allowance(name, reference, dtype)
-                _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict, allowed)
+            if name in ours["tensors"] and _is_judged(name, dtype):
+                _judge_tensor(name, theirs, ours["tensors"][name], dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
     silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
     verdict.notes += information.lost(reference["tensors"], reference["facts"].get("saturation", {}), silent)
@@ -264,15 +263,21 @@ def _judge_constants(errors: dict[str, float], dtype: str, verdict: Verdict) -> 
             verdict.notes.append(f"{name}: the port's own is within {error:.2g} units of rounding of the reference's")
 
 
-def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verdict, allowed: float) -> None:
-    """Verdicts 2 and 3 on one tensor, whose bounds are ``allowed`` wider."""
+def _is_judged(name: str, dtype: str) -> bool:
+    """All but the losses after an update in float32: one number each, at the end of a path that amplifies rounding, of
+    whose spread a few runs of the reference tell too little. Right ports were seen at 10 times the largest of five."""
+    return dtype == "float64" or not name.startswith("loss#")
+
+
+def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
+    """Verdicts 2 and 3 on one tensor."""
     if not _measured(theirs):
         message = "the reference itself is not finite here, in float64 or in a run that measures its noise"
         verdict.findings.append(Finding("structure", name, message, dtype))
         return
     if ours["rms"] is None:
         return  # reported by structure
-    comparison = compare(name, theirs, ours, dtype, allowed)
+    comparison = compare(name, theirs, ours, dtype)
     verdict.comparisons.append(comparison)
     if not comparison.informative:
         verdict.notes.append(
@@ -288,11 +293,10 @@ def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verd
         verdict.findings.append(Finding(kind, name, message, dtype))
 
 
-def compare(name: str, theirs: dict, ours: dict, dtype: str, allowed: float = 0.0) -> Comparison:
+def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
     """One tensor's errors and bounds.
 
     Args:
-        allowed: what both bounds are wider by.
         theirs: ``rms``, ``max`` of R64; by dtype, ``noise``, ``noise_max`` of each run of the reference.
         ours: ``rms``, ``max`` of the port's difference from R64.
     """
@@ -303,14 +307,16 @@ def compare(name: str, theirs: dict, ours: dict, dtype: str, allowed: float = 0.
         noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
     else:
         factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
+    if name.startswith("loss#"):  # one number is its own extreme value
+        factor = factor_max
     floor = FLOOR_UNITS * UNIT[dtype]
     return Comparison(
         name=name,
         dtype=dtype,
         error=ours["rms"],
-        bound=factor * noise + floor * theirs["rms"] + allowed,
+        bound=factor * noise + floor * theirs["rms"],
         error_max=ours["max"],
-        bound_max=factor_max * noise_max + floor * theirs["max"] + allowed,
+        bound_max=factor_max * noise_max + floor * theirs["max"],
         relative=_ratio(ours["rms"], theirs["rms"]),
         informative=dtype == "float64" or noise <= UNINFORMATIVE * theirs["rms"],
     )

@@ -18,7 +18,8 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
 
     In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
     float32. In float64 all have them moved by one unit of float64, and add up in another order: where float32's error
-    has grown as large as the tensor, it says no more how much float64's grows, and this says it.
+    has grown as large as the tensor, it says no more how much float64's grows, and this says it. Of the updates in
+    float32, all but the first run's correct the bias of Adam's moments in float32.
     """
     for dtype, count in runs.items():
         for record in records.values():
@@ -32,7 +33,7 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
         for run in range(count):
             with SumsReordered(run) if dtype == "float64" else contextlib.nullcontext():
                 step.run(dtype, measure, nudge=run + (dtype == "float64"))
-            step.train_on(measure, truth)
+            step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
 
 
 def own_backward_error(step: Step) -> dict[str, dict[str, float]]:

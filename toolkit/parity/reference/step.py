@@ -135,12 +135,15 @@ class Step:
             bundle.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
         bundle.write_json(folder / "rates.json", self.draws[0].rates)
 
-    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray]) -> None:
+    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
         after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
         Every run is given the same gradients (see :data:`.draws.SHARES`): Adam divides each by its own size, so that
         one which is nearly zero would make a difference of the whole update out of its rounding.
+
+        Args:
+            rounded: as :meth:`.optimizer.Optimizer.update`.
         """
         optimizer = Optimizer(self.model, self.settings)
         self.model.zero_grad()
@@ -148,7 +151,7 @@ class Step:
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
                     parameter.grad = SHARES[number - 1] * torch.from_numpy(gradient).to(parameter)
-            optimizer.update()
+            optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
             recorder = Recorder(self.model, self.draws[number], keep)

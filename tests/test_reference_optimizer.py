@@ -1,0 +1,31 @@
+"""The reference's optimizer, and what Paddle's rounding of Adam's bias correction does to an update."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CHECK = """
+import torch
+from toolkit.parity.reference.optimizer import Optimizer, scale_error
+
+assert scale_error(0.9, 0.999, 1) == 0
+assert abs(scale_error(0.9, 0.999, 2) / -3.4e-6 - 1) < 0.01
+assert abs(scale_error(0.875, 0.96875, 2)) < 1e-15  # exact in float32
+settings = dict(learning_rate=1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8, max_grad_norm=None)
+moved = []
+for rounded in (False, True):
+    model = torch.nn.Linear(2, 1, bias=False).double()
+    torch.nn.init.ones_(model.weight)
+    optimizer = Optimizer(model, settings)
+    for number, gradient in ((1, 1.0), (2, -0.5)):
+        before = model.weight.detach().clone()
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        optimizer.update(number, rounded)
+    moved.append(float((model.weight.detach() - before)[0, 0]))
+assert abs(moved[1] / moved[0] - 1 - scale_error(0.9, 0.999, 2)) < 1e-9, moved
+"""
+
+
+def test_an_update_with_the_powers_of_beta_in_float32_is_too_small_by_what_they_lose():
+    subprocess.run([sys.executable, "-c", CHECK], check=True)  # torch stays out of the process that has Paddle
