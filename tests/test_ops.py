@@ -95,11 +95,33 @@ def test_masked_softmax_is_where_then_softmax(draw, with_normaliser):
     assert_equal_to_rounding(ours, values_and_gradients(plain, scores))
 
 
-def test_softmax_in_double_precision_has_weights_as_small_as_they_are():
-    scores = np.array([[0.0, -40.0, -100.0, -1e9]])
-    ours = ops.softmax(paddle.to_tensor(scores)).numpy()
-    np.testing.assert_allclose(ours, np.exp(scores) / np.exp(scores).sum(), rtol=1e-15, atol=1e-300)
-    assert 0 <= ours[0, 3] < 1e-300
+@pytest.mark.parametrize(("dtype", "rounding"), [("float64", 2e-15), ("float32", 2e-6)])
+def test_softmax_has_weights_as_small_as_they_are(dtype, rounding):
+    scores = np.array([[0.0, -40.0, -80.0, -88.0, -1e9]])
+    given = paddle.to_tensor(scores.astype(dtype))
+    exact = (
+        np.exp(scores) / np.exp(scores).sum()
+    )  # the third weight is 2e-35; Paddle's kernel has 2e-28, the fourth 6e-39
+    np.testing.assert_allclose(ops.softmax(given).numpy(), exact, rtol=rounding, atol=0)
+    np.testing.assert_allclose(ops.softmax_over(given, axis=1).numpy(), exact, rtol=rounding, atol=0)
+
+
+def test_masks_do_not_keep_the_fast_softmax_from_scores_that_are_near(draw, monkeypatch):
+    calls = []
+    kernel = F.softmax
+    monkeypatch.setattr(ops.F, "softmax", lambda x, **options: calls.append(1) or kernel(x, **options))
+    kept = paddle.to_tensor([[True, True, False]])
+    for spread, fast in ((10.0, 1), (100.0, 0)):
+        scores = spread * np.array([[0.0, 0.4, 1.0]], "float32")
+        calls.clear()
+        ops.masked_softmax(paddle.to_tensor(scores), [(kept, -1e9)])
+        assert len(calls) == fast
+
+
+def test_cross_entropy_keeps_a_loss_that_is_small_beside_the_logits():
+    logits = np.array([[30.0, -4.0, -7.0]])
+    loss = ops.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor([0])).numpy()
+    np.testing.assert_allclose(loss, np.log1p(np.exp(-34.0) + np.exp(-37.0)), rtol=0.1)  # 1.8e-15, not 0
 
 
 def test_a_row_that_is_masked_everywhere_sends_no_gradient_to_its_scores():

@@ -121,6 +121,9 @@ def describes_a_model(command: Callable) -> Callable:
     metavar="reference[:KIND,...]",
     help="Give the port the reference's kernels (or some kinds of them): float32 must then agree to the last bit.",
 )
+@click.option(
+    "--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where something differs."
+)
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
 @click.option("--limits", is_flag=True, help="Show how small a change of each parameter is caught, in a small model.")
 @click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")

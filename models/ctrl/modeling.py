@@ -28,6 +28,7 @@ from models.ctrl.config import CTRLConfig
 from models.ops import LayerNorm, Linear, linear, softmax
 from models.pretrained import Port
 from models.randomness import Dropout
+from models.trace import at
 
 #: Epsilon of the norms inside a layer; the reference has it as a constant.
 LAYER_EPSILON = 1e-6
@@ -93,13 +94,16 @@ class MultiHeadAttention(nn.Layer):
         key, value = self._split(self.Wk(hidden_states)), self._split(self.Wv(hidden_states))
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
-        scores = paddle.matmul(query, key, transpose_y=True) / math.sqrt(self.depth)  # (B, heads, T, past + T)
-        context = paddle.matmul(softmax(scores + bias), value)  # (B, heads, T, depth)
-        return self.dense(context.transpose([0, 2, 1, 3]).reshape(hidden_states.shape)), (key, value)
+        scores = at("scores", paddle.matmul(query, key, transpose_y=True))  # (B, heads, T, past + T)
+        scores = at("scaled_scores", scores / math.sqrt(self.depth))
+        probabilities = at("probabilities", softmax(at("masked_scores", scores + bias)))
+        context = at("context", paddle.matmul(probabilities, value))  # (B, heads, T, depth)
+        merged = at("merged", context.transpose([0, 2, 1, 3]))
+        return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
     def _split(self, x: paddle.Tensor) -> paddle.Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
-        return x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3])
+        return at("heads", x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3]))
 
 
 class EncoderLayer(nn.Layer):
@@ -119,7 +123,7 @@ class EncoderLayer(nn.Layer):
     ) -> tuple[paddle.Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
         attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
-        hidden_states = hidden_states + self.dropout1(attended)
+        hidden_states = at("stream", hidden_states + self.dropout1(attended))
         return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present
 
 

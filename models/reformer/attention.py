@@ -17,6 +17,7 @@ from paddle import nn
 from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
+from models.trace import at
 
 #: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -1e4
@@ -72,7 +73,7 @@ class ChunkedSelfAttention(nn.Layer):
         """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
         batch, length, _ = projected.shape
         order = heads_first(batch, length, self.num_attention_heads)
-        return reorder(projected.reshape([-1, self.attention_head_size]), order)
+        return at("heads", reorder(projected.reshape([-1, self.attention_head_size]), order))
 
     def merge_heads(self, rows: paddle.Tensor, batch: int, length: int) -> paddle.Tensor:
         """(B*H*T, D) -> (B, T, H*D)."""
@@ -86,7 +87,7 @@ class ChunkedSelfAttention(nn.Layer):
         if count == 1 or self.num_chunks_before == self.num_chunks_after == 0:
             return chunks
         order = adjacent_chunks(rows, count, self.num_chunks_before, self.num_chunks_after)
-        return reorder(chunks.reshape([rows * count, -1]), order).reshape([rows, count, -1, *rest])
+        return at("adjacent", reorder(chunks.reshape([rows * count, -1]), order).reshape([rows, count, -1, *rest]))
 
     def mask_per_head(self, attention_mask: paddle.Tensor) -> paddle.Tensor:
         """(B, T) -> bool (B*H, T)."""
@@ -98,7 +99,8 @@ class ChunkedSelfAttention(nn.Layer):
         """Dropout of attention probabilities (B*H, n, C, K); the draw has the axes B, H, n (if chunked), C, K."""
         _, chunks, *sizes = probabilities.shape
         axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
-        return dropout(probabilities.reshape(axes), self.dropout, self.training).reshape(probabilities.shape)
+        dropped = dropout(probabilities.reshape(axes), self.dropout, self.training)
+        return at("dropped", dropped.reshape(probabilities.shape))
 
 
 class LocalSelfAttention(ChunkedSelfAttention):
@@ -124,13 +126,14 @@ class LocalSelfAttention(ChunkedSelfAttention):
         chunk = min(self.chunk_length, length)
         chunks = [batch * self.num_attention_heads, length // chunk, chunk, self.attention_head_size]
         query = self.split_heads(self.query(hidden_states)).reshape(chunks)  # (B*H, n, C, D)
-        key = self.split_heads(self.key(hidden_states)).reshape(chunks) / math.sqrt(self.attention_head_size)
+        key = self.split_heads(self.key(hidden_states)).reshape(chunks)
+        key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        scores = paddle.matmul(query, self.adjacent(key), transpose_y=True)  # (B*H, n, C, K)
+        scores = at("scores", paddle.matmul(query, self.adjacent(key), transpose_y=True))  # (B*H, n, C, K)
         kept = self.kept_positions(batch, length, attention_mask)
         masks = [] if kept is None else [(kept, masked_value(scores))]
-        probabilities = self.drop(masked_softmax(scores, masks), batch)
-        context = paddle.matmul(probabilities, self.adjacent(value))  # (B*H, n, C, D)
+        probabilities = self.drop(at("probabilities", masked_softmax(scores, masks)), batch)
+        context = at("context", paddle.matmul(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
     def kept_positions(self, batch: int, length: int, attention_mask: paddle.Tensor | None) -> paddle.Tensor | None:
@@ -183,12 +186,14 @@ class LSHSelfAttention(ChunkedSelfAttention):
         if buckets is None:
             buckets = self.hash_vectors(query_key.detach(), rotations, batch, attention_mask)
         place, sort, unsort = self.sort_by_bucket(buckets, length)
-        context, weight = self.attend(reorder(query_key, sort), reorder(value, sort), place, batch, attention_mask)
-        context = reorder(context, unsort)  # (B*H*R*T, D)
+        query_key, value = (at("sorted", reorder(rows, sort)) for rows in (query_key, value))  # (B*H*R*T, D)
+        context, weight = self.attend(query_key, value, place, batch, attention_mask)
+        context = at("unsorted", reorder(context, unsort))  # (B*H*R*T, D)
         if self.num_hashes > 1:
             rounds = [-1, self.num_hashes, length, self.attention_head_size]
-            share = softmax_over(reorder(weight, unsort).reshape([-1, self.num_hashes, length, 1]), axis=1)
-            context = (context.reshape(rounds) * share).sum(1).reshape([-1, self.attention_head_size])
+            weight = at("unsorted_normaliser", reorder(weight, unsort)).reshape([-1, self.num_hashes, length, 1])
+            share = at("round_weights", softmax_over(weight, axis=1))
+            context = at("combined", (context.reshape(rounds) * share).sum(1)).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 
     def in_one_chunk(self, batch: int, length: int) -> paddle.Tensor:
@@ -216,23 +221,25 @@ class LSHSelfAttention(ChunkedSelfAttention):
         chunks = [*place.shape, self.attention_head_size]
         query = query_key.reshape(chunks)  # (B*H, n, C, D)
         key = self.adjacent(self.as_key(query))
-        scores = paddle.matmul(query, key, transpose_y=True)  # (B*H, n, C, K)
+        scores = at("scores", paddle.matmul(query, key, transpose_y=True))  # (B*H, n, C, K)
         seen = self.adjacent(place)  # (B*H, n, K)
         kept = self.kept_positions(place, seen, attention_mask)
         masks = [] if kept is None else [(kept, masked_value(scores))]
         masks.append((against(place, seen, paddle.not_equal), self_masked_value(scores)))
         if self.num_hashes > 1:
             probabilities, normaliser = masked_softmax(scores, masks, with_normaliser=True)
-            weight = normaliser.reshape([-1, 1])
+            weight = at("normaliser", normaliser).reshape([-1, 1])
         else:
             probabilities, weight = masked_softmax(scores, masks), None
-        context = paddle.matmul(self.drop(probabilities, batch), self.adjacent(value.reshape(chunks)))
+        probabilities = self.drop(at("probabilities", probabilities), batch)
+        context = at("context", paddle.matmul(probabilities, self.adjacent(value.reshape(chunks))))
         return context.reshape([-1, self.attention_head_size]), weight
 
     def as_key(self, query_key: paddle.Tensor) -> paddle.Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        mean_square = (query_key * query_key).mean(-1, keepdim=True)
-        return query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
+        mean_square = at("mean_square", (query_key * query_key).mean(-1, keepdim=True))
+        key = query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
+        return at("key", key)
 
     def kept_positions(
         self, place: paddle.Tensor, seen: paddle.Tensor, attention_mask: paddle.Tensor | None

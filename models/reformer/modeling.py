@@ -27,6 +27,7 @@ from models.reformer import schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.reversible import LayerRecord, run_reversible, run_traced
+from models.trace import at
 
 ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -164,7 +165,7 @@ class ReformerFeedForwardDense(nn.Layer):
         self.dense = Linear(config.hidden_size, config.feed_forward_size)
 
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
-        return self.act_fn(dropout(self.dense(hidden_states), self.dropout, self.training))
+        return self.act_fn(at("dropped", dropout(self.dense(hidden_states), self.dropout, self.training)))
 
 
 class ReformerFeedForwardOutput(nn.Layer):

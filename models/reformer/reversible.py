@@ -18,6 +18,7 @@ import paddle
 from paddle.autograd import PyLayer
 
 from models.randomness import Replay
+from models.trace import at
 
 
 @dataclass
@@ -122,7 +123,9 @@ class TracedStream:
     def plus(self, update: paddle.Tensor) -> TracedStream:
         with paddle.no_grad():
             inner = self.inner.plus(update.detach())
-        return TracedStream(self.value + update, inner)
+        total = TracedStream(self.value + update, inner)
+        total.value = at("stream", total.value)
+        return total
 
 
 def run_traced(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:

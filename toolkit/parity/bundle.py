@@ -13,6 +13,9 @@
     candidate/
         result.json
         attribution.json      where float32 alone drifts: the errors with one kind of kernel the reference's at a time
+    trace/               which operation is wrong by itself: see :mod:`.trace`
+        truth.safetensors     the result of every operation of R64, and its gradient
+        reference.json, candidate.json
 
 Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``--ops``
 and the attribution (:mod:`.kernels`). A file appears under its name only when it is complete.

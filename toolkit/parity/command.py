@@ -53,6 +53,7 @@ def command(
     limits: bool,
     sweeps: int | None,
     ops: str | None,
+    trace: bool,
     console: Console,
     **options: Any,
 ) -> int:
@@ -72,7 +73,7 @@ def command(
         return max(_try_mutants(place, console, **options) for place in devices(device))
     if limits:
         return max(_find_limits(place, console, **options) for place in devices(device))
-    request = make_request(**options)
+    request = dataclasses.replace(make_request(**options), trace=trace)
     if kinds is not None:
         return run_exact(request, kinds, output / "cpu", console).exit_status
     return max(

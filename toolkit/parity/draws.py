@@ -54,10 +54,15 @@ class ModuleStack:
         return name
 
     def draw(self, kind: str) -> str:
-        """The name of the next draw of ``kind`` (dropout, normal) by the innermost module."""
+        """The name of the next draw of ``kind`` (dropout, normal) by the innermost module, or of its next operation."""
+        number = self.count(kind)
+        return self._name(kind) + (f"@{number}" if number else "")
+
+    def count(self, kind: str) -> int:
+        """How many of ``kind`` the innermost module has had before."""
         number = self._calls[-1].counts[kind]
         self._calls[-1].counts[kind] += 1
-        return self._name(kind) + (f"@{number}" if number else "")
+        return number
 
     def _name(self, kind: str) -> str:
         numbers = [str(call.number) for call in self._calls if call.number]

@@ -18,11 +18,12 @@ from rich.markup import escape
 
 from toolkit.errors import UserError
 from toolkit.parity import bundle, last_bit
-from toolkit.parity.gate import is_streamed, run_workers, workers_of, write_job
+from toolkit.parity.gate import is_streamed, workers_of, write_job
 from toolkit.parity.kernels import KINDS
 from toolkit.parity.report import short_name
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
+from toolkit.parity.workers import run_workers
 
 
 @dataclass

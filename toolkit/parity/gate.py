@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +16,6 @@ from rich.console import Console
 
 from models.families import part
 from toolkit import runtime
-from toolkit.errors import Inconclusive
 from toolkit.parity import bundle, cache, stream
 from toolkit.parity.attribution import attribute
 from toolkit.parity.draws import SHARES
@@ -31,7 +24,9 @@ from toolkit.parity.page import write_page
 from toolkit.parity.report import PAGE, Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
+from toolkit.parity.trace import follow, unfollowed
 from toolkit.parity.verdict import first_at_fault, judge
+from toolkit.parity.workers import run_workers
 
 if TYPE_CHECKING:
     from toolkit.parity.recording import Recording
@@ -87,6 +82,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         hashes=measured["hashes"],
         cached=cached,
         attribution=measured.get("attribution", []),
+        trace=measured.get("trace") or unfollowed(verdict.findings, request.trace, recording is not None),
     )
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
@@ -117,13 +113,15 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         job = Path(scratch)
         write_job(request, weights, job)
         key = cache.key_of(job, request.reference_python)
-        if kept := cache.load(key):
+        if not request.trace and (kept := cache.load(key)):
             return kept, True
         interpreters = workers_of(request)
         run_workers([job], console, interpreters)
         results = _results(job)
         substitutions = attribute(job, results["reference"], results["candidate"], console, interpreters["reference"])
-        return {**results, "stirred": stirred, "key": key, "attribution": substitutions}, False
+        findings = judge(results["reference"], results["candidate"]).findings
+        followed = follow(job, findings, request.trace, console, interpreters)
+        return {**results, "stirred": stirred, "key": key, "attribution": substitutions, "trace": followed}, False
 
 
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> tuple[dict[str, Any], bool]:
@@ -221,74 +219,6 @@ def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None
 def workers_of(request: GateRequest) -> dict[str, str]:
     """Both sides, and the interpreter that runs each."""
     return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
-
-
-def run_workers(
-    jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str], watch: Callable[[], None] | None = None
-) -> None:
-    """Run the workers at once; the Paddle one starts up while the reference still computes.
-
-    Args:
-        jobs: folders of jobs, done one after another by the same two processes.
-        interpreters: side -> the Python that runs it: both, or one of them.
-        watch: called over and over while they run, to show what they do; by default a line says which of them runs.
-
-    Raises:
-        Inconclusive: one of them failed.
-    """
-    status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
-    with status or contextlib.nullcontext(), _workers(jobs, interpreters) as workers:
-        started = time.monotonic()
-        while any(worker.poll() is None for worker in workers.values()):
-            if watch is not None:
-                watch()
-                continue
-            running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
-            status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
-            time.sleep(0.05)
-    for job, side in itertools.product(jobs, workers):
-        if not (job / side / "result.json").exists():
-            failed, log = job / side / "failed", jobs[0] / f"{side}.log"
-            words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], log)
-            raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
-
-
-def _last_words(worker: subprocess.Popen, log: Path) -> str:
-    """Why a worker ended that could not say so itself."""
-    if worker.returncode == -signal.SIGKILL:
-        return "it was killed, as a system does that has no memory left; a shorter text or fewer examples take less"
-    return f"exit status {worker.returncode}; {log.read_text()[-2000:].strip()}"
-
-
-def _way_out(side: str, words: str) -> str:
-    """What to do about a reference that cannot run in this environment."""
-    if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
-        return "; name a Python that has it with --reference-python, or a recorded reference with --reference"
-    return ""
-
-
-@contextlib.contextmanager
-def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str]) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start the workers; whatever happens, none outlives the ``with`` block."""
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    workers = {}
-    try:
-        for side, python in interpreters.items():
-            with open(jobs[0] / f"{side}.log", "w") as log:
-                workers[side] = subprocess.Popen(
-                    [python, "-m", f"toolkit.parity.{side}", *map(str, jobs)],
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
-        yield workers
-    finally:
-        for worker in workers.values():
-            if worker.poll() is None:
-                worker.kill()
-            worker.wait()
 
 
 def remove_report(folder: Path) -> None:

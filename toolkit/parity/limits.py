@@ -18,10 +18,11 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle
-from toolkit.parity.gate import run_workers, workers_of, write_job
+from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants.change import CHANGE, weight_changed
 from toolkit.parity.request import GateRequest
 from toolkit.parity.verdict import compare, judge
+from toolkit.parity.workers import run_workers
 
 #: What must be caught at the latest: in a matrix, in a gradient.
 WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8

@@ -17,6 +17,7 @@ from toolkit.parity.curves import SERIES, Point, chart, forward_points, gradient
 from toolkit.parity.markup import element, html_text
 from toolkit.parity.page_look import SCRIPT, STYLE
 from toolkit.parity.report import summarise_notes
+from toolkit.parity.trace import describe
 
 #: Findings on the page; after a drift early in the model nearly every tensor is one.
 FINDINGS_SHOWN = 200
@@ -62,7 +63,14 @@ def page(content: Mapping[str, Any]) -> str:
     body = element(
         "body",
         _header(content),
-        element("main", *_curves(content["tensors"]), *_findings(content), *_notes(content), *_tensors(content)),
+        element(
+            "main",
+            *_curves(content["tensors"]),
+            *_operations(content),
+            *_findings(content),
+            *_notes(content),
+            *_tensors(content),
+        ),
         element("footer", *_facts(content)),
         element("script", SCRIPT),
     )
@@ -118,6 +126,23 @@ def _figure(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Elem
 def _legend(series: str) -> Element:
     line = element("path", d="M1 5H35", class_=f"curve {series}")
     return element("li", element("svg", line, viewBox="0 0 36 10", aria_hidden="true"), SERIES[series])
+
+
+def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
+    """Which operations are wrong by themselves."""
+    followed = content["trace"]
+    if not followed:
+        return
+    yield element("h2", "Operation by operation, each on the reference's own input")
+    if "problem" in followed:
+        yield element("p", f"It could not be followed: {followed['problem']}.")
+        return
+    guilty = followed["guilty"]
+    worst = f"; the worst of the others stands at {followed['worst']:.2g} of its bound"
+    yield element("p", f"{len(guilty)} of {followed['compared']} operations and gradients are wrong{worst}.")
+    if guilty:
+        rows = [(_name(describe(g["name"])), g["dtype"], _name(g["where"]), g["message"]) for g in guilty]
+        yield _table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:

@@ -33,9 +33,10 @@ from models.families import FAMILIES, part
 from models.schema import ConfigError
 from toolkit.errors import UserError
 from toolkit.parity import bundle
-from toolkit.parity.gate import is_streamed, run_workers, workers_of, write_job
+from toolkit.parity.gate import is_streamed, workers_of, write_job
 from toolkit.parity.request import OPTIMIZER, GateRequest
 from toolkit.parity.stress import stir
+from toolkit.parity.workers import run_workers
 
 FORMAT = "toolkit parity reference"
 SCHEMA = 1

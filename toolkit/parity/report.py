@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from toolkit.parity import attribution
+from toolkit.parity import attribution, trace
 from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
 from toolkit.parity.verdict import Comparison, Finding, Verdict
@@ -34,6 +34,7 @@ class Report:
         places: for each module of the port, its class and source line.
         cached: whether the measurements are those of an earlier, equal gate.
         attribution: what the reference's kernels restore, kind by kind, where float32 alone drifts.
+        trace: which operations are wrong by themselves (see :func:`.trace.follow`).
     """
 
     request: GateRequest
@@ -47,6 +48,7 @@ class Report:
     hashes: Mapping[str, str] = field(default_factory=dict)
     cached: bool = False
     attribution: Sequence[Mapping[str, Any]] = ()
+    trace: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -92,8 +94,13 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     else:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
+        for line in trace.lines(report.trace):
+            _say(console, line)
         _print_findings(report, console)
         for line in attribution.lines(report.attribution):
+            _say(console, line)
+    if report.passed:
+        for line in trace.lines(report.trace):
             _say(console, line)
     console.print(_table(report))
     if rows := depth_rows(report.reference, report.candidate):
@@ -225,6 +232,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "reference_faults": [vars(fault) for fault in verdict.reference_faults],
         "notes": verdict.notes,
         "attribution": [dict(substitution) for substitution in report.attribution],
+        "trace": dict(report.trace),
         "depth": depth_rows(report.reference, report.candidate),
         "tensors": [_tensor(comparison, report.reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: ours["recomputed"] for dtype, ours in report.candidate["dtypes"].items()},

@@ -40,6 +40,7 @@ class GateRequest:
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
+        trace: follow the port operation by operation even if nothing differs (see :mod:`.trace`).
     """
 
     model: str
@@ -55,3 +56,4 @@ class GateRequest:
     judge_reference_reversible: bool = False
     streamed: bool | None = None
     reference_python: str | None = None
+    trace: bool = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
+from toolkit.parity.reference.points import Operation
 from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step
 
@@ -20,6 +22,9 @@ MASK_NOTE = (
     "the reference masks later tokens with the smallest number of the dtype; it was given CTRL's own mask, which adds "
     "-1e4: they differ where the scores reach that, and at positions that see nothing but padding"
 )
+#: Releases of transformers write the same step in different ways.
+SCALED = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
+SOFTMAX = (torch.softmax, torch.nn.functional.softmax)
 
 
 class CTRLStep(Step):
@@ -43,6 +48,21 @@ class CTRLStep(Step):
     @property
     def notes(self) -> list[str]:
         return [MASK_NOTE] if makes_its_mask_elsewhere() else []
+
+    def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
+        if re.fullmatch(r"transformer\.h\.\d+", module):
+            return Operation("sum", ("stream", None)) if function in (torch.Tensor.add, torch.Tensor.__add__) else None
+        if not module.endswith(".multi_head_attention"):
+            return None
+        if function is torch.Tensor.permute and arguments[1:] == ([0, 2, 1, 3],):
+            return Operation("transpose", ("heads", "heads", "heads", "merged"))
+        if function is torch.Tensor.transpose and arguments[1:] == (1, 2):
+            return Operation("transpose", ("heads", "heads", "heads", "merged"))
+        if function is torch.matmul:
+            return Operation("matmul", ("scores", "context"))
+        if function in SCALED:
+            return Operation("scale", ("scaled_scores", None))
+        return Operation("softmax", ("probabilities",), enters="masked_scores") if function in SOFTMAX else None
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:

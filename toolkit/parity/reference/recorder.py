@@ -10,9 +10,14 @@ import numpy as np
 import torch
 
 from toolkit.parity.draws import ModuleStack
+from toolkit.parity.reference.points import Points
 
 #: Called with the name and value of everything that is recorded, in execution order.
 Keep = Callable[[str, np.ndarray], None]
+
+
+#: Modules that go on computing with what dropout gives them; of any other the output shows it.
+DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 
 
 class Draws:
@@ -74,16 +79,24 @@ class Recorder:
         keep: called with every output.
         prefix: the path of ``model`` in the whole model; "" for the whole.
         embedded: the module whose output is the embedded input: its gradient is kept, too.
+        points: what every module's output passes through, if anything (see :mod:`.points`).
     """
 
     def __init__(
-        self, model: torch.nn.Module, draws: Draws, keep: Keep, prefix: str = "", embedded: str | None = None
+        self,
+        model: torch.nn.Module,
+        draws: Draws,
+        keep: Keep,
+        prefix: str = "",
+        embedded: str | None = None,
+        points: Points | None = None,
     ) -> None:
         self.model = model
         self.draws = draws
         self.keep = keep
         self.prefix = prefix
         self.embedded = embedded
+        self.points = points
         self.embedded_output: torch.Tensor | None = None
         self.stack = ModuleStack()
         self.recording = True
@@ -106,6 +119,10 @@ class Recorder:
         finally:
             for restore in reversed(undo):
                 restore()
+
+    def at(self, operation: str, x: torch.Tensor) -> torch.Tensor:
+        """The result of an operation inside the module that is running, which may be replaced."""
+        return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
 
     def keep_embedded_gradient(self) -> None:
         """After the backward: hand on the gradient of the embedded input."""
@@ -131,6 +148,9 @@ class Recorder:
                 if tensor.requires_grad:
                     tensor.retain_grad()
             self.keep(called, to_numpy(tensor))
+            if self.points is None or not has_replaceable_tensor(output):
+                return None
+            return with_tensor(output, self.points.pass_through(called, tensor))
 
         return hook
 
@@ -144,7 +164,8 @@ class Recorder:
         if not training or p == 0.0:
             return x
         mask = self.draws.mask(self.stack.draw("dropout"), mask_shape, p)
-        return x * (torch.from_numpy(mask).to(x) / (1.0 - p))
+        dropped = x * (torch.from_numpy(mask).to(x) / (1.0 - p))
+        return self.at("dropped", dropped) if self.stack.module.endswith(DROPS_WITHIN) else dropped
 
     def _relu(self, x):
         return torch.where(self.draws.positive(self.stack.draw("relu").partition(":")[2], x), x, torch.zeros_like(x))
@@ -160,6 +181,18 @@ def first_tensor(output):
         return output
     values = output.to_tuple() if hasattr(output, "to_tuple") else output
     return next((value for value in values if isinstance(value, torch.Tensor)), None)
+
+
+def with_tensor(output, tensor: torch.Tensor):
+    """A module's output with its first tensor replaced."""
+    if isinstance(output, torch.Tensor):
+        return tensor
+    return type(output)._make([tensor, *output[1:]]) if hasattr(output, "_make") else (tensor, *output[1:])
+
+
+def has_replaceable_tensor(output) -> bool:
+    """Whether :func:`with_tensor` can replace it: not in a model's own kind of output, whose tensor is a module's."""
+    return isinstance(output, (torch.Tensor, tuple))
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

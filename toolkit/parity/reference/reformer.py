@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -15,12 +15,26 @@ from transformers import ReformerConfig
 from transformers.models.reformer import modeling_reformer
 
 from toolkit.parity.reference.clean import ExactNormaliser
+from toolkit.parity.reference.points import Operation, OperationWatch
 from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step
 
 BIAS_NOTE = (
     "the reference holds lm_head.bias and does not add it to its scores; it was made to, as a released Reformer does"
 )
+#: The path of the layers.
+LAYERS = "reformer.encoder.layers"
+#: Operations inside an attention.
+ATTENTION = {
+    torch.mean: Operation("mean", ("mean_square",)),
+    torch.Tensor.div: Operation("divide", ("key", None)),
+    torch.Tensor.__truediv__: Operation("divide", ("key", None)),
+    torch.gather: Operation("gather", ("sorted",)),
+    torch.matmul: Operation("matmul", ("scores", "context")),
+    torch.where: Operation("where", ("masked_scores",)),
+    torch.exp: Operation("exp", ("probabilities", "round_weights")),
+    torch.sum: Operation("sum", ("combined",)),
+}
 
 
 class ReformerStep(Step):
@@ -52,6 +66,41 @@ class ReformerStep(Step):
             "num_buckets": self.model.config.num_buckets,
             "bucket_slack": bucket_slack(self.draws[0].tensors, records),
         }
+
+    def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
+        if not module.endswith(".self_attention"):
+            return None
+        if function is torch.Tensor.transpose and arguments[1:] == (2, 1):
+            return Operation("transpose", ("heads",))
+        if function is torch.cat and arguments[1:] == (3,):
+            return Operation("cat", ("adjacent",))
+        if function is torch.logsumexp and self.model.config.num_hashes > 1 and "lsh" in self._kind(module):
+            return Operation("logsumexp", ("normaliser", None))
+        return ATTENTION.get(function)
+
+    def _kind(self, module: str) -> str:
+        """``local`` or ``lsh``, of the layer that a module belongs to."""
+        return self.model.config.attn_layers[int(module.split(".")[3])]
+
+    @contextlib.contextmanager
+    def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
+        """Undoing the sort is a function with a backward of its own."""
+        function = modeling_reformer.ReverseSort
+        original = function.apply
+
+        def apply(*arguments):
+            watch.paused = True
+            context, normaliser = original(*arguments)
+            watch.paused = False
+            context = watch.recorder.at("unsorted", context)
+            several = self.model.config.num_hashes > 1
+            return context, watch.recorder.at("unsorted_normaliser", normaliser) if several else normaliser
+
+        undo = replace(function, "apply", apply)
+        try:
+            yield
+        finally:
+            undo()
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
@@ -156,10 +205,14 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory
         for index, layer in enumerate(arguments["layers"]):
             attend = functools.partial(_attended, layer, given, normaliser)
             attention_stream = attention_stream + run(attend, hidden_stream)
+            if recorder.points is not None:
+                attention_stream = recorder.points.pass_through(f"stream:{LAYERS}.{index}", attention_stream)
             hidden_stream = hidden_stream + run(layer.feed_forward, attention_stream)
+            if recorder.points is not None:
+                hidden_stream = recorder.points.pass_through(f"stream:{LAYERS}.{index}@1", hidden_stream)
             if recorder.recording:
-                recorder.keep(f"stream:reformer.encoder.layers.{index}#attention", to_numpy(attention_stream))
-                recorder.keep(f"stream:reformer.encoder.layers.{index}#hidden", to_numpy(hidden_stream))
+                recorder.keep(f"stream:{LAYERS}.{index}#attention", to_numpy(attention_stream))
+                recorder.keep(f"stream:{LAYERS}.{index}#hidden", to_numpy(hidden_stream))
         return torch.cat([attention_stream, hidden_stream], dim=-1)
 
     undo = replace(function, "apply", apply)

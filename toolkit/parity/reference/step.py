@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from toolkit.parity import bundle
 from toolkit.parity.draws import SHARES, numbered
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
+from toolkit.parity.reference.points import Operation, OperationWatch, Points
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -129,6 +130,34 @@ class Step:
             if parameter.grad is not None:
                 keep(f"gradient:{name}", to_numpy(parameter.grad))
 
+    def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
+        """As a watched :meth:`run`, with the output of every module and operation passing through ``points``."""
+        self.load(DTYPES[dtype], nudge)
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        recorder = Recorder(self.model, self.draws[0], _ignore, points=points)
+        operations = OperationWatch(recorder, self.operation)
+        with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
+            output = self.model(**self._inputs())
+            for name in SCORES:
+                if getattr(output, name, None) is not None:
+                    points.keep(name, to_numpy(getattr(output, name)))
+            points.keep("loss", to_numpy(output.loss))
+            output.loss.backward()
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                points.keep(f"gradient:{name}", to_numpy(parameter.grad))
+
+    def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
+        """What a call of a function of torch is inside a module of the reference, by the names of the port's own points
+        (see :mod:`models.trace`); None for any that has no point there."""
+        return None
+
+    @contextlib.contextmanager
+    def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
+        """What takes more than :meth:`operation` to pass through points does so inside the ``with`` block."""
+        yield
+
     def write_draws(self, folder: Path) -> None:
         """Leave what was drawn in each training step, and the dropout rates, in the reference's part of a job."""
         for number, draws in enumerate(self.draws, 1):
@@ -166,6 +195,10 @@ class Step:
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         """What a family needs for a clean run is in force inside the ``with`` block."""
         yield
+
+
+def _ignore(name: str, value: np.ndarray) -> None:
+    """Everything has passed through a point."""
 
 
 def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:

@@ -1,0 +1,92 @@
+"""Points that the tensors of a run pass through, forward and backward: each is handed on, and may be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Operation(NamedTuple):
+    """What a call of torch's inside a module is.
+
+    Attributes:
+        kind: what its calls are counted by, module by module.
+        results: names of the results, one call after another, the last again and again; None for one without a name.
+        enters: the name of its first argument, if that is the result of something that has no name itself.
+    """
+
+    kind: str
+    results: tuple[str | None, ...]
+    enters: str | None = None
+
+
+class Points:
+    """What to do at every point.
+
+    Args:
+        keep: called with the name and value of every tensor that arrives, ``gradient:NAME`` in the backward.
+        truth: what each goes on as, by name; one that is not there goes on as it is.
+    """
+
+    def __init__(self, keep: Callable[[str, np.ndarray], None], truth: Mapping[str, np.ndarray] | None = None) -> None:
+        self.keep = keep
+        self.truth = {} if truth is None else truth
+
+    def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
+        return _Point.apply(x, self, name)
+
+    def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Hand a tensor on, and give what goes on in its place: always another tensor."""
+        self.keep(name, np.array(x.detach().cpu().numpy()))
+        if name not in self.truth:
+            return x.clone()
+        return torch.from_numpy(self.truth[name]).to(x).reshape(x.shape).clone()  # the reference changes some in place
+
+
+class _Point(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, points, name):
+        ctx.points, ctx.name = points, name
+        return points.replaced(name, x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.points.replaced(f"gradient:{ctx.name}", grad), None, None
+
+
+class OperationWatch(TorchFunctionMode):
+    """Names what functions of torch give inside the reference's modules, and lets it pass through the points.
+
+    Args:
+        recorder: knows which module is running.
+        find: given the path of the module, a function of torch and its arguments, gives what operation that is, or
+            None.
+
+    Attributes:
+        paused: while True nothing is named.
+    """
+
+    def __init__(self, recorder, find: Callable[[str, Callable, tuple], Operation | None]) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.find = find
+        self.paused = False
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        operation = None if self.paused else self.find(self.recorder.stack.module, function, (*args, *kwargs.values()))
+        if operation is None:
+            return function(*args, **kwargs)
+        if operation.enters is not None:
+            args = (self.recorder.at(operation.enters, args[0]), *args[1:])
+        result = function(*args, **kwargs)
+        if not result.is_floating_point():
+            return result
+        number = self.recorder.stack.count(operation.kind)
+        name = operation.results[min(number, len(operation.results) - 1)]
+        return result if name is None else self.recorder.at(name, result)

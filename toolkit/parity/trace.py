@@ -1,0 +1,166 @@
+"""Forced input: which operation of the port is wrong by itself, whatever came before it.
+
+In a free run an error spreads to all that is computed from it. Here every operation and module of the port is given
+R64's own input, in the forward and in the backward, and so an error is its own. It is judged as the gate judges a
+tensor; the yardstick is what the reference's float32 is off by in that one operation, on the same input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from toolkit.errors import Inconclusive
+from toolkit.parity import bundle
+from toolkit.parity.verdict import Comparison, Finding, compare
+from toolkit.parity.workers import run_workers
+
+#: Verdicts by which a tensor of the step differs; the others say themselves where they look.
+OF_TENSORS = ("semantics", "rounding")
+#: Guilty operations that the report shows.
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """An operation that is wrong by itself.
+
+    Attributes:
+        name: of its tensor: ``scores:MODULE``, ``output:MODULE``, ``gradient:`` before either for the backward,
+            ``gradient:PARAMETER``, or ``loss``.
+        where: the line of the port.
+        message: by how much it is wrong.
+    """
+
+    name: str
+    where: str
+    dtype: str
+    message: str
+
+    def text(self) -> str:
+        return f"{describe(self.name)}{f' ({self.where})' if self.where else ''}: {self.message}"
+
+
+def describe(name: str) -> str:
+    """An operation in words: ``scores of MODULE``, ``the backward into the scores of MODULE``."""
+    kind, _, rest = name.partition(":")
+    if kind == "gradient" and ":" in rest:
+        return f"the backward into {describe(rest)}"
+    if kind == "gradient":
+        return f"the gradient of {rest}"
+    return f"{kind.replace('_', ' ')} of {rest}" if rest else kind
+
+
+def follow(
+    job: Path, findings: Sequence[Finding], asked: bool, console: Console, interpreters: Mapping[str, str]
+) -> dict[str, Any]:
+    """Follow the port of a job that both workers have run, if its step went wrong somewhere or ``asked`` for.
+
+    Returns:
+        ``compared``: how many tensors; ``alone``: names of those that the port does not pass through; ``guilty``:
+        dictionaries of :class:`Guilty`, the first in the order of execution first; ``worst``: the largest error of
+        those that are right, in units of its bound. Or ``problem``, why it could not be followed. Or nothing.
+    """
+    if not (asked or is_wanted(findings)):
+        return {}
+    if bundle.read_json(job / "job.json")["spare_memory"]:
+        return {"problem": "the text is too long for all of its tensors to be kept; take a shorter one (--length)"}
+    try:
+        reference, candidate = measure(job, console, interpreters)
+    except Inconclusive as problem:
+        return {"problem": str(problem)}
+    return summary(reference, candidate["dtypes"])
+
+
+def unfollowed(findings: Sequence[Finding], asked: bool, is_recorded: bool) -> dict[str, Any]:
+    """As :func:`follow`, where the reference cannot be asked again: it is recorded, or ran stage by stage."""
+    if not (asked or is_wanted(findings)):
+        return {}
+    if is_recorded:
+        return {"problem": "the reference is a recorded one, which does not hold them"}
+    return {"problem": "the model went through the gate stage by stage; take one that fits memory (--layers)"}
+
+
+def is_wanted(findings: Sequence[Finding]) -> bool:
+    """Whether a tensor of the step itself differs: a parameter, a draw or a text says by itself what is wrong."""
+    return any(f.verdict in OF_TENSORS and not f.name.startswith(("updated:", "loss#")) for f in findings)
+
+
+def measure(job: Path, console: Console, interpreters: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both sides' part (see :mod:`.reference.trace`, :mod:`.candidate.trace`).
+
+    Raises:
+        Inconclusive: one of them failed.
+    """
+    (job / "trace").mkdir()
+    run_workers([job], console, interpreters, task="trace")
+    return tuple(bundle.read_json(job / "trace" / f"{side}.json") for side in ("reference", "candidate"))
+
+
+def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`trace`, of what was measured."""
+    order = in_order(list(reference))
+    compared: list[Comparison] = []
+    guilty: list[Guilty] = []
+    for dtype, ours in dtypes.items():
+        for name in (name for name in order if name in ours["tensors"]):
+            own, theirs = ours["tensors"][name], reference[name]
+            if own["rms"] is None:
+                shape = f"shape {own['shape']}, the reference's is {theirs['shape']}"
+                message = shape if own["shape"] != theirs["shape"] else "holds NaN or Inf"
+                guilty.append(Guilty(name, _where(name, ours), dtype, message))
+                continue
+            compared.append(compare(name, theirs, own, dtype))
+            if not compared[-1].passed:
+                message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
+                guilty.append(Guilty(name, _where(name, ours), dtype, message))
+    passed = [one.margin for one in compared if one.passed and one.informative]
+    seen = {name for ours in dtypes.values() for name in ours["tensors"]}
+    return {
+        "compared": len(compared),
+        "alone": [name for name in order if name not in seen],
+        "guilty": [vars(one) for one in guilty],
+        "worst": max(passed, default=0.0),
+    }
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """The names in the order of execution: a parameter's gradient follows that of what its module gives."""
+    parameters = [name for name in names if name.startswith("gradient:") and name.count(":") == 1]
+    taken = set(parameters)
+    order = [name for name in names if name not in taken]
+    for name in parameters:
+        owner = name.partition(":")[2].rpartition(".")[0]
+        places = [index for index, other in enumerate(order) if other.split("#")[0] == f"gradient:output:{owner}"]
+        order.insert(places[-1] + 1 if places else len(order), name)
+    return order
+
+
+def _where(name: str, ours: Mapping[str, Any]) -> str:
+    """The line of an operation; of a module, where it is made and defined."""
+    point = name.removeprefix("gradient:")
+    if point in ours["places"]:
+        return ours["places"][point]
+    module = point.partition(":")[2].split("#")[0] or point.rpartition(".")[0]
+    while module and module not in ours["modules"]:
+        module = module.rpartition(".")[0]
+    return ours["modules"][module]["where"] if module else ""
+
+
+def lines(followed: Mapping[str, Any]) -> list[str]:
+    """What the report says."""
+    if not followed:
+        return []
+    if "problem" in followed:
+        return [f"operation by operation it could not be followed: {followed['problem']}"]
+    guilty = [Guilty(**one) for one in followed["guilty"]]
+    of = f"of {followed['compared']} operations and gradients, each on the reference's own input,"
+    if not guilty:
+        return [f"{of} all are right, the worst at {followed['worst']:.2g} of its bound"]
+    said = [f"{of} {len(guilty)} {'is' if len(guilty) == 1 else 'are'} wrong; in the order of execution:"]
+    said += [f"  {one.dtype} {one.text()}" for one in guilty[:SHOWN]]
+    return said + ([f"  and {len(guilty) - SHOWN} more, in parity.json"] if len(guilty) > SHOWN else [])
