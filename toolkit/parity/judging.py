@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from models.families import part
-from toolkit.parity import bundle
+from toolkit.parity import bundle, trace
 from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
@@ -111,6 +111,8 @@ class Trial:
         culprit: what it named, empty where nothing was found.
         verdict: by which verdict.
         margin: the culprit's error in units of its bound; None where it is no matter of size.
+        operation: the first operation that is wrong by itself, with its line (see :mod:`.trace`); empty where there is
+            none, or where no tensor of the step differs.
     """
 
     mutant: Mutant
@@ -118,10 +120,11 @@ class Trial:
     culprit: str
     verdict: str
     margin: float | None
+    operation: str = ""
 
     @property
     def named(self) -> bool:
-        return self.mutant.expected in self.culprit
+        return self.mutant.expected in self.culprit and self.mutant.operation in self.operation
 
     @property
     def passed(self) -> bool:
@@ -141,10 +144,11 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         run_workers([job], console, workers_of(request))
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
-    return [_trial(mutant, reference, candidate) for mutant in mutants]
+        yardsticks, followed = trace.measure(job, console, workers_of(request))
+    return [_trial(mutant, reference, candidate, yardsticks, followed["mutants"][mutant.name]) for mutant in mutants]
 
 
-def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
+def _trial(mutant: Mutant, reference: dict, candidate: dict, yardsticks: dict, followed: dict) -> Trial:
     measured = candidate["mutants"][mutant.name]
     if "raised" in measured:
         return Trial(mutant, True, measured["raised"], "raised", None)
@@ -155,7 +159,9 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict) -> Trial:
         return Trial(mutant, False, "", "", None)
     margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
     label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
-    return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name))
+    guilty = trace.summary(yardsticks, followed)["guilty"] if trace.is_wanted(verdict.findings) else []
+    operation = f"{guilty[0]['name']} {guilty[0]['where']}" if guilty else ""
+    return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
 
 def sweep(model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None) -> list[int]:
@@ -280,7 +286,7 @@ def _request(
 def print_trials(trials: Sequence[Trial], console: Console) -> None:
     """A row for each mutant, then the score."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("mutant", "caught", "by", "named"):
+    for title in ("mutant", "caught", "by", "named", "wrong by itself"):
         table.add_column(title, overflow="fold")
     table.add_column("error / bound", justify="right")
     for trial in trials:
@@ -288,12 +294,14 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         margin = "" if trial.margin is None else f"{trial.margin:.1e}"
         name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless
         style = "" if trial.passed else "red"
-        table.add_row(trial.mutant.name, outcome, trial.verdict, escape(name), margin, style=style)
+        operation = escape(short_name(trial.operation))
+        table.add_row(trial.mutant.name, outcome, trial.verdict, escape(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
     harmless = [trial for trial in trials if trial.mutant.harmless]
     console.print(
         f"{sum(t.caught for t in faults)} of {len(faults)} faults caught, {sum(t.passed for t in faults)} named; "
-        f"{sum(t.passed for t in harmless)} of {len(harmless)} harmless changes passed",
+        f"{sum(t.passed for t in harmless)} of {len(harmless)} harmless changes passed; "
+        f"of {sum(t.mutant.operation != '' for t in faults)} the operation is known and was to be named, too",
         highlight=False,
     )

@@ -12,6 +12,8 @@ import numpy as np
 
 #: Elements looked at at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
+#: What a masked score is, for all purposes: the lowest that Reformer uses.
+LOWEST = -1e9
 #: Rows of a matrix that are read from disk at a time.
 ROWS = 4096
 
@@ -115,6 +117,12 @@ def describe(value: np.ndarray) -> dict[str, Any]:
     """What is recorded of a tensor by itself: its shape, size and scale, and whether all of it is finite."""
     value = np.asarray(value)
     return Spread.of(value).record(value.shape)
+
+
+def as_compared(name: str, value: np.ndarray) -> np.ndarray:
+    """A tensor as it is measured: of attention scores that a mask has changed, none below :data:`LOWEST`. Beside
+    CTRL's -1.8e308 for padding, its -1e4 for the future would be nothing."""
+    return np.maximum(value, LOWEST) if name.startswith("masked_scores:") else value
 
 
 def difference(value: np.ndarray, truth: np.ndarray) -> dict[str, Any]:

@@ -110,9 +110,7 @@ def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str
         for name in (name for name in order if name in ours["tensors"]):
             own, theirs = ours["tensors"][name], reference[name]
             if own["rms"] is None:
-                shape = f"shape {own['shape']}, the reference's is {theirs['shape']}"
-                message = shape if own["shape"] != theirs["shape"] else "holds NaN or Inf"
-                guilty.append(Guilty(name, _where(name, ours), dtype, message))
+                guilty.append(Guilty(name, _where(name, ours), dtype, _without_size(own, theirs)))
                 continue
             compared.append(compare(name, theirs, own, dtype))
             if not compared[-1].passed:
@@ -126,6 +124,15 @@ def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str
         "guilty": [vars(one) for one in guilty],
         "worst": max(passed, default=0.0),
     }
+
+
+def _without_size(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What is wrong with a tensor whose error cannot be measured."""
+    if own.get("missing"):
+        return "no gradient comes back"
+    if own["shape"] != theirs["shape"]:
+        return f"shape {own['shape']}, the reference's is {theirs['shape']}"
+    return "holds NaN or Inf"
 
 
 def in_order(names: Sequence[str]) -> list[str]:

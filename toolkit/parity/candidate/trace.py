@@ -31,7 +31,7 @@ OPERATIONS = str(ROOT / "models" / "ops.py")
 
 def main(folder: Path) -> None:
     """Leave ``trace/candidate.json``: ``dtypes``, in each dtype as :func:`measure`, and ``mutants``, each by name as
-    ``dtypes``, or with why it stopped by itself, ``{"raised": ...}``."""
+    ``dtypes``; nothing of those that concern no tensor or stop by themselves."""
     job = bundle.read_json(folder / "job.json")
     runtime.configure(job["device"], job["threads"])
     part(job["model"], "modeling")  # loaded while the reference still computes
@@ -54,6 +54,7 @@ def measure(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtype: str
     step = make_step(job, folder, dtype, "autograd")
     points = Points(truth)
     _run(step, points)
+    points.add_missing()
     return {"tensors": points.errors, "places": points.places, "modules": places(step.model)}
 
 
@@ -64,8 +65,8 @@ def _measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], na
     with mutant.in_force():
         try:
             return {} if mutant.tokenizer else {"float64": measure(job, folder, truth, "float64")}
-        except Exception as error:
-            return {"raised": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
+        except Exception:
+            return {}  # what it was, the gate says
 
 
 class Points:
@@ -74,26 +75,33 @@ class Points:
     Attributes:
         errors: by name, how far each lies from the truth.
         places: by name, ``file:line`` of an operation.
+        awaited: the gradients that are to come back.
     """
 
     def __init__(self, truth: Mapping[str, np.ndarray]) -> None:
         self.truth = truth
         self.errors: dict[str, dict[str, Any]] = {}
         self.places: dict[str, str] = {}
+        self.awaited: set[str] = set()
 
     def measure(self, name: str, value: np.ndarray) -> None:
         """The two sides may lay a tensor out in other axes, as long as its elements are in the same order."""
         if name in self.truth:
             truth = self.truth[name]
-            self.errors[name] = spread.difference(
-                value.reshape(truth.shape) if value.size == truth.size else value, truth
-            )
+            value = value.reshape(truth.shape) if value.size == truth.size else value
+            self.errors[name] = spread.difference(*(spread.as_compared(name, one) for one in (value, truth)))
 
     def pass_through(self, name: str, x):
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
         if x.stop_gradient:
             return self.replaced(name, x)
+        self.awaited.add(f"gradient:{name}")
         return _point().apply(x, self, name)
+
+    def add_missing(self) -> None:
+        """A gradient that the reference has and that never came back is an error without size."""
+        for name in self.awaited & self.truth.keys() - self.errors.keys():
+            self.errors[name] = {"missing": True, "shape": [], "finite": True, "rms": None, "max": None}
 
     def replaced(self, name: str, x):
         """Measure a tensor, and give what goes on in its place."""
@@ -156,6 +164,7 @@ def _run(step: Step, points: Points) -> None:
         points.measure("loss", output.loss.numpy())
         output.loss.backward()
     for name, parameter in step.model.named_parameters():
+        points.awaited.add(f"gradient:{name}")
         if parameter.grad is not None and name in step.model.table:
             points.measure(f"gradient:{name}", to_paddle(parameter.grad.numpy(), step.model.table[name].role))
 

@@ -17,6 +17,8 @@ class Mutant:
         name: short, unique.
         fault: what is wrong, in a line.
         expected: what the name of the culprit must contain.
+        operation: what the name of the first operation that is wrong by itself must contain; empty where the fault is
+            in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
         apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
         port: makes that namespace.
         tokenizer: whether the tokenizer is at fault, not the model.
@@ -29,6 +31,7 @@ class Mutant:
     apply: Callable[[SimpleNamespace], list[tuple[Any, str, Any]]]
     port: Callable[[], SimpleNamespace]
     harmless: str = ""
+    operation: str = ""
     tokenizer: bool = False
 
     @contextlib.contextmanager

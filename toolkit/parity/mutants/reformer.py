@@ -220,44 +220,89 @@ _fault = partial(Mutant, port=_port)
 
 REFORMER: tuple[Mutant, ...] = (
     # -- normalisation, activation, linear maps
-    _fault("norm-epsilon-x10", "LayerNorm epsilon ten times too large", "layer_norm", lambda p: _epsilon(p, 10)),
+    _fault(
+        "norm-epsilon-x10",
+        "LayerNorm epsilon ten times too large",
+        "layer_norm",
+        lambda p: _epsilon(p, 10),
+        operation="output:reformer.encoder.layers.0.attention.layer_norm",
+    ),
     _fault(
         "norm-epsilon-paddle",
         "LayerNorm with Paddle's default epsilon of 1e-5",
         "layer_norm",
         lambda p: _epsilon(p, 1e7),
+        operation="output:reformer.encoder.layers.0.attention.layer_norm",
     ),
-    _fault("tanh-gelu", "GELU by its tanh approximation", "act_fn", lambda p: _activation(p, p.paddle.nn.GELU(True))),
-    _fault("relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU())),
-    _fault("bias-dropped", "linear layers without their bias", "feed_forward.dense.dense", _dropped_bias),
-    _fault("square-untransposed", "square weights loaded untransposed", "self_attention", _untransposed_square),
-    _fault("embedding-scaled", "embeddings multiplied by sqrt(hidden)", "embeddings", _embedding_scaled),
+    _fault(
+        "tanh-gelu",
+        "GELU by its tanh approximation",
+        "act_fn",
+        lambda p: _activation(p, p.paddle.nn.GELU(True)),
+        operation="act_fn",
+    ),
+    _fault(
+        "relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU()), operation="act_fn"
+    ),
+    _fault(
+        "bias-dropped",
+        "linear layers without their bias",
+        "feed_forward.dense.dense",
+        _dropped_bias,
+        operation="feed_forward.dense.dense",
+    ),
+    _fault(
+        "square-untransposed",
+        "square weights loaded untransposed",
+        "self_attention",
+        _untransposed_square,
+        operation="self_attention.query",
+    ),
+    _fault(
+        "embedding-scaled",
+        "embeddings multiplied by sqrt(hidden)",
+        "embeddings",
+        _embedding_scaled,
+        operation="output:reformer.embeddings",
+    ),
     # -- attention scores
-    _fault("no-1/sqrt(d)", "scores not divided by the root of the head size", "self_attention", _no_scale),
-    _fault("swapped-query-key", "query and key projections exchanged", "self_attention", _swapped_query_and_key),
+    _fault(
+        "no-1/sqrt(d)", "scores not divided by the root of the head size", "self_attention", _no_scale, operation="key:"
+    ),
+    _fault(
+        "swapped-query-key",
+        "query and key projections exchanged",
+        "self_attention",
+        _swapped_query_and_key,
+        operation="heads:",
+    ),
     _fault(
         "key-epsilon",
         "epsilon of the key normalisation ten times too small",
         "self_attention",
         lambda p: [(p.attention, "KEY_NORM_EPSILON", 1e-7)],
+        operation="key:",
     ),
     _fault(
         "key-unnormalised",
         "LSH keys not normalised",
         "self_attention",
         lambda p: _key_from(p, lambda original, self, qk: qk / math.sqrt(self.attention_head_size)),
+        operation="adjacent:",
     ),
     _fault(
         "key-unit-length",
         "LSH keys of unit length, not unit mean square",
         "self_attention",
         lambda p: _key_from(p, lambda original, self, qk: original(self, qk) / math.sqrt(self.attention_head_size)),
+        operation="adjacent:",
     ),
     _fault(
         "key-detached",
         "no gradient through LSH keys",
         "query_key",
         lambda p: _key_from(p, lambda original, self, qk: original(self, qk.detach())),
+        operation="gradient:sorted:",
     ),
     # -- masks
     _fault(
@@ -272,26 +317,42 @@ REFORMER: tuple[Mutant, ...] = (
         "padding masked with -1e4, above the self mask of LSH attention",
         "self_attention",
         lambda p: [(p.attention, "MASKED", -1e4)],
+        operation="masked_scores:",
     ),
-    _fault("mask-value-30", "padding masked with -30", "self_attention", lambda p: [(p.attention, "MASKED", -30.0)]),
+    _fault(
+        "mask-value-30",
+        "padding masked with -30",
+        "self_attention",
+        lambda p: [(p.attention, "MASKED", -30.0)],
+        operation="masked_scores:",
+    ),
     _fault(
         "self-mask-value",
         "a position masked from itself with -20",
         "self_attention",
         lambda p: [(p.attention, "SELF_MASKED", -20.0)],
+        operation="masked_scores:",
     ),
-    _fault("no-self-mask", "a position attends to itself in LSH attention", "self_attention", _no_self_mask),
+    _fault(
+        "no-self-mask",
+        "a position attends to itself in LSH attention",
+        "self_attention",
+        _no_self_mask,
+        operation="masked_scores:",
+    ),
     _fault(
         "padding-seen",
         "local attention ignores the padding mask",
         "self_attention",
         lambda p: _mask_by(p, lambda kept: None),
+        operation="probabilities:",
     ),
     _fault(
         "padding-off-by-one",
         "the padding mask moved by one position",
         "self_attention",
         lambda p: _mask_by(p, lambda kept: None if kept is None else p.paddle.roll(kept, 1, -1)),
+        operation="masked_scores:",
     ),
     # -- chunks
     _fault(
@@ -299,24 +360,28 @@ REFORMER: tuple[Mutant, ...] = (
         "local attention looks at the next chunk, not the last",
         "self_attention",
         lambda p: _look(p, p.local, num_chunks_before=0, num_chunks_after=1),
+        operation="adjacent:",
     ),
     _fault(
         "lsh-looks-ahead",
         "LSH attention looks at the next chunk, not the last",
         "self_attention",
         lambda p: _look(p, p.lsh, num_chunks_before=0, num_chunks_after=1),
+        operation="adjacent:",
     ),
     _fault(
         "no-look-back",
         "chunks do not see their neighbours",
         "self_attention",
         lambda p: _look(p, p.chunked, num_chunks_before=0, num_chunks_after=0),
+        operation="scores:",
     ),
     _fault(
         "chunk-length",
         "local chunks half as long",
         "self_attention",
         lambda p: built(p.local, lambda layer: settings(layer, chunk_length=layer.chunk_length // 2)),
+        operation="adjacent:",
     ),
     # -- hashing
     _fault(
@@ -331,12 +396,19 @@ REFORMER: tuple[Mutant, ...] = (
         "buckets",
         lambda p: around(p.lsh, "hash_vectors", lambda original, self, v, r, b, m: original(self, v, r, b, None)),
     ),
-    _fault("unstable-sort", "equal buckets sorted by descending position", "self_attention", _unstable_sort),
+    _fault(
+        "unstable-sort",
+        "equal buckets sorted by descending position",
+        "self_attention",
+        _unstable_sort,
+        operation="sorted:",
+    ),
     _fault(
         "rounds-averaged",
         "hash rounds averaged, not weighed by their normalisers",
         "self_attention",
         _hash_round_average,
+        operation="round_weights:",
     ),
     # -- dropout
     _fault("dropout-unscaled", "dropout without 1/(1-p)", "embeddings", _unscaled_dropout),
@@ -345,39 +417,51 @@ REFORMER: tuple[Mutant, ...] = (
         "attention dropout at twice its rate",
         "self_attention",
         lambda p: built(p.chunked, lambda layer: settings(layer, dropout=2 * layer.dropout)),
+        operation="dropped:",
     ),
     _fault(
         "dropout-missing",
         "no dropout after the attention's output projection",
         "attention.output",
         lambda p: built(p.modeling.ReformerSelfOutput, lambda layer: settings(layer, dropout=0.0)),
+        operation="attention.output",
     ),
     _fault(
         "dropout-after-activation",
         "feed-forward dropout after the activation",
         "feed_forward.dense",
         _dropout_after_activation,
+        operation="act_fn",
     ),
     _fault("fresh-dropout-mask", "a recomputed block draws its dropout masks anew", "replay", _fresh_draws),
     # -- the residual
-    _fault("streams-swapped", "the two residual streams concatenated in the wrong order", "encoder", _swapped_streams),
+    _fault(
+        "streams-swapped",
+        "the two residual streams concatenated in the wrong order",
+        "encoder",
+        _swapped_streams,
+        operation="output:reformer.encoder.layer_norm",
+    ),
     _fault(
         "feed-forward-from-hidden",
         "feed-forward reads the stream it updates",
         "feed_forward",
         lambda p: _feed_forward_from(p, "hidden"),
+        operation="feed_forward.layer_norm",
     ),
     _fault(
         "feed-forward-from-stale",
         "feed-forward reads the stream before attention",
         "feed_forward",
         lambda p: _feed_forward_from(p, "stale"),
+        operation="feed_forward.layer_norm",
     ),
     _fault(
         "feed-forward-from-update",
         "feed-forward reads attention's output without the residual",
         "feed_forward",
         lambda p: _feed_forward_from(p, "update"),
+        operation="feed_forward.layer_norm",
     ),
     _fault(
         "residual-gradient", "a thousandth of the identity path's gradient lost", "gradient:", _lost_residual_gradient
@@ -385,7 +469,11 @@ REFORMER: tuple[Mutant, ...] = (
     _fault("gradient-accumulated", "the backward of each block runs twice", "#1", _accumulated_gradient),
     _fault("block-gradient", "a block's gradient 5% too large", "gradient:", _scaled_block_gradient),
     _fault(
-        "gather-backward", "the gradient of sorting taken in the forward order", "gradient:", _gather_without_inverse
+        "gather-backward",
+        "the gradient of sorting taken in the forward order",
+        "gradient:",
+        _gather_without_inverse,
+        operation="gradient:",
     ),
     # -- head and loss
     _fault(
@@ -393,8 +481,15 @@ REFORMER: tuple[Mutant, ...] = (
         "the classification head reads the second position",
         "classifier",
         lambda p: _head_of(p, 1),
+        operation="classifier.dropout",
     ),
-    _fault("head-at-last", "the classification head reads the last position", "classifier", lambda p: _head_of(p, -1)),
-    _fault("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean),
-    _fault("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing),
+    _fault(
+        "head-at-last",
+        "the classification head reads the last position",
+        "classifier",
+        lambda p: _head_of(p, -1),
+        operation="classifier.dropout",
+    ),
+    _fault("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean, operation="loss"),
+    _fault("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing, operation="loss"),
 )

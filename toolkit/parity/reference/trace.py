@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
 
         def keep(name: str, value: np.ndarray) -> None:
             writer.add(name, value)
-            records[name] = {**spread.describe(value), "noise": {}, "noise_max": {}}
+            records[name] = {**spread.describe(spread.as_compared(name, value)), "noise": {}, "noise_max": {}}
 
         step.trace("float64", Points(keep))
     _measure_noise(step, TensorFile(place / "truth.safetensors"), records, job["noise_runs"])
@@ -46,7 +46,7 @@ def _measure_noise(step: Step, truth: TensorFile, records: dict[str, dict], runs
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = spread.difference(value, truth[name])
+            error = spread.difference(*(spread.as_compared(name, one) for one in (value, truth[name])))
             records[name]["noise"][dtype].append(error["rms"])
             records[name]["noise_max"][dtype].append(error["max"])
 

@@ -1,0 +1,121 @@
+"""Forced input: right operations pass one by one; a wrong one is named with its line, forward or backward."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from toolkit.parity import gate, trace
+from toolkit.parity.judging import trial_request
+from toolkit.parity.spread import as_compared
+from toolkit.parity.verdict import Finding
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Every operation inside an attention, by family.
+OPERATIONS = {
+    "reformer": {
+        *("heads", "key", "adjacent", "scores", "masked_scores", "probabilities", "dropped", "context"),
+        *("sorted", "mean_square", "normaliser", "unsorted", "unsorted_normaliser", "round_weights", "combined"),
+    },
+    "ctrl": {"heads", "scores", "scaled_scores", "masked_scores", "probabilities", "context", "merged"},
+}
+
+
+@pytest.mark.parametrize(("model", "kind"), [("reformer", "heavy-tailed"), ("ctrl", "large-gains")])
+def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind, tmp_path):
+    request = replace(trial_request(model, kind, 0), dtypes=("float64", "float32"), trace=True)
+    out = io.StringIO()
+    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
+    assert report.passed and "all are right" in out.getvalue()
+    assert report.trace["guilty"] == [] and 0 < report.trace["worst"] < 1
+    # The port masks and takes the softmax in one step, whose inner gradient nobody sees; all else is compared.
+    assert {name.split(":")[1] for name in report.trace["alone"]} <= {"masked_scores"}
+    assert json.loads((tmp_path / "parity.json").read_text())["trace"] == report.trace
+    assert "Operation by operation" in (tmp_path / "parity.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "file", "right", "wrong", "named"),
+    [
+        ("ctrl", "ctrl/modeling.py", "scores / math.sqrt", "1.0000001 * scores / math.sqrt", "scaled scores of transf"),
+        (
+            "reformer",
+            "reformer/attention.py",
+            "paddle.rsqrt(mean_square +",
+            "paddle.rsqrt(mean_square.detach() +",
+            "the backward into mean square of",
+        ),
+    ],
+)
+def test_a_faulty_line_of_the_source_is_named(model, file, right, wrong, named, tmp_path):
+    """The real command on a copy of the source: the second fault is in the backward alone."""
+    for package in ("models", "toolkit"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / "models" / file
+    text = source.read_text()
+    assert text.count(right) == 1
+    source.write_text(text.replace(right, wrong))
+    size = {"ctrl": ["n_embd=16", "n_head=2", "dff=16", "vocab_size=32"], "reformer": ["hidden_size=256"]}[model]
+    command = ["parity", "--model", model, "--layers", "2", "--length", "128", "--batch-size", "1", *size]
+    done = subprocess.run(
+        [sys.executable, "-c", "from toolkit.cli import main; main()", *command, "--output", str(tmp_path / "out")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    first = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())["trace"]["guilty"][0]
+    said = trace.Guilty(**first).text()
+    assert said.startswith(named) and said in done.stdout
+    line = int(first["where"].split(":")[1])
+    assert first["where"].startswith(f"models/{file}:")
+    near = source.read_text().splitlines()[line - 1 : line + 2]
+    assert any(wrong in one for one in near)
+
+
+def test_a_parameters_gradient_comes_after_that_of_what_its_module_gives():
+    names = ["output:a", "loss", "gradient:output:b", "gradient:output:a", "gradient:output:0", "gradient:a.weight"]
+    assert trace.in_order(names) == [*names[:4], "gradient:a.weight", "gradient:output:0"]
+
+
+def test_a_wrong_shape_or_nan_is_guilty_whatever_its_size():
+    theirs = {"rms": 1.0, "max": 1.0, "shape": [2], "noise": {"float64": [0.0], "float32": [0.0]}}
+    reference = {name: {**theirs, "noise_max": theirs["noise"]} for name in ("scores:a", "scores:b")}
+    right = {"shape": [2], "finite": True, "rms": 0.0, "max": 0.0}
+    for wrong in ({"shape": [3], "finite": True}, {"shape": [2], "finite": False}):
+        tensors = {"scores:a": right, "scores:b": {**wrong, "rms": None, "max": None}}
+        found = trace.summary(reference, {"float64": {"tensors": tensors, "places": {}, "modules": {}}})
+        assert [one["name"] for one in found["guilty"]] == ["scores:b"]
+        assert (
+            found["guilty"][0]["message"]
+            == {3: "shape [3], the reference's is [2]", 2: "holds NaN or Inf"}[wrong["shape"][0]]
+        )
+
+
+def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():
+    """RMS and maximum of the whole would be those of -1.8e308, next to which -1e4 is nothing."""
+    scores = np.array([3.0, -1e4, np.finfo("float64").min])
+    np.testing.assert_array_equal(as_compared("masked_scores:a", scores), [3.0, -1e4, -1e9])
+    assert as_compared("scores:a", scores) is scores
+
+
+def test_only_tensors_of_the_step_are_followed():
+    assert trace.is_wanted([Finding("rounding", "gradient:a.weight", "", "float32")])
+    for name, verdict in (("updated:a", "semantics"), ("text 0", "tokenizer"), ("gradient:a", "replay")):
+        assert not trace.is_wanted([Finding(verdict, name, "")])
+
+
+def test_where_the_reference_cannot_be_asked_again_the_report_says_so():
+    drift = [Finding("semantics", "loss", "", "float64")]
+    assert "recorded" in trace.lines(trace.unfollowed(drift, False, True))[0]
+    assert "stage by stage" in trace.lines(trace.unfollowed(drift, False, False))[0]
+    assert trace.unfollowed([], False, True) == {}
