@@ -122,7 +122,7 @@ CTRL_ARGUMENTS = (
         (
             "models/reformer/attention.py",
             [
-                (".reshape(chunks) / math.sqrt(self.attention_head_size)", ".reshape(chunks)"),
+                ("at(\"key\", key / math.sqrt(self.attention_head_size))", "key"),
                 ("transpose_y=True)", "transpose_y=True) / math.sqrt(self.attention_head_size)"),
             ],
             REFORMER_ARGUMENTS,
@@ -131,8 +131,9 @@ CTRL_ARGUMENTS = (
         (
             "models/ctrl/modeling.py",
             [
-                ("paddle.matmul(query, key, transpose_y=True) / math.sqrt(self.depth)",
+                ("paddle.matmul(query, key, transpose_y=True)",
                  "paddle.matmul(query / math.sqrt(self.depth), key, transpose_y=True)"),
+                ("scores / math.sqrt(self.depth)", "scores"),
             ],
             CTRL_ARGUMENTS,
             # The attention's own output comes after that of the projection within it.
