@@ -127,12 +127,13 @@ def _softmax(scores: paddle.Tensor, is_narrow: bool) -> paddle.Tensor:
 
     Paddle's CPU kernel takes exp(-64) for every smaller number: no weight is below 1e-28. Where attention is saturated,
     gradients are smaller than that (1e-35 was seen in float32), and come out as 1e-23: noise, of which Adam makes whole
-    updates. The kernel is twice as fast, forward and backward, and is used where no weight that counts is that small.
+    updates. The kernel is twice as fast, forward and backward, and is used where no weight that counts is that small,
+    and in mixed precision.
 
     Args:
         is_narrow: whether the scores that are not masked lie within :data:`NARROW` of one another.
     """
-    if is_narrow and scores.dtype != paddle.float64:
+    if scores.dtype != paddle.float64 and (is_narrow or scores.dtype != paddle.float32):
         return F.softmax(scores)
     weights = _exp(scores - scores.max(-1, keepdim=True))
     return weights / _row_sums(weights)
