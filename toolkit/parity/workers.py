@@ -37,20 +37,27 @@ def run_workers(
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
     with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
-        started = time.monotonic()
+        started, stopped = time.monotonic(), []
         while any(worker.poll() is None for worker in workers.values()):
+            ended = [side for side, worker in workers.items() if worker.poll() is not None]
+            if stopped := [side for side in ended if not _result(jobs[-1], side, task).exists()]:
+                break  # the other would wait for what it has not left
             if watch is not None:
                 watch()
                 continue
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
             status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
             time.sleep(0.05)
-    for job, side in itertools.product(jobs, workers):
-        result = job / task / f"{side}.json" if task else job / side / "result.json"
-        if not result.exists():
+    for job, side in itertools.product(jobs, sorted(workers, key=lambda side: side not in stopped)):
+        if not _result(job, side, task).exists():
             failed, log = job / (task or side) / "failed", jobs[0] / f"{side}.log"
             words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], log)
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _result(job: Path, side: str, task: str) -> Path:
+    """The file that a worker writes last."""
+    return job / task / f"{side}.json" if task else job / side / "result.json"
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
