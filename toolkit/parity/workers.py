@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -48,11 +47,16 @@ def run_workers(
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
             status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
             time.sleep(0.05)
-    for job, side in itertools.product(jobs, sorted(workers, key=lambda side: side not in stopped)):
-        if not _result(job, side, task).exists():
-            failed, log = job / (task or side) / "failed", jobs[0] / f"{side}.log"
-            words = failed.read_text().strip() if failed.exists() else _last_words(workers[side], log)
-            raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+    for job in jobs:
+        failures = {side: job / (task or side) / "failed" for side in workers}
+        by_itself = [side for side in workers if failures[side].exists() or side in stopped]
+        for side in [*by_itself, *workers]:  # one that was ended here comes last
+            if not _result(job, side, task).exists():
+                log = jobs[0] / f"{side}.log"
+                words = (
+                    failures[side].read_text().strip() if failures[side].exists() else _last_words(workers[side], log)
+                )
+                raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
 
 def _result(job: Path, side: str, task: str) -> Path:
