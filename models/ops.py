@@ -117,24 +117,29 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _exp(x: paddle.Tensor) -> paddle.Tensor:
-    """exp, down to the smallest number and 0: Paddle's CPU kernel ends at the smallest that has all its digits."""
+    """exp, down to the smallest number and 0: Paddle's CPU kernel ends at the smallest that has all its digits. In
+    float64 that is 1e-308, and small enough."""
+    if x.dtype == paddle.float64:
+        return paddle.exp(x)
     half = paddle.exp(0.5 * x)
     return half * half
 
 
-def _softmax(scores: paddle.Tensor, is_narrow: bool) -> paddle.Tensor:
-    """Softmax of the rows of (N, K).
+def _suits_the_kernel(scores: paddle.Tensor) -> bool:
+    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these scores, not masked yet.
 
     Paddle's CPU kernel takes exp(-64) for every smaller number: no weight is below 1e-28. Where attention is saturated,
     gradients are smaller than that (1e-35 was seen in float32), and come out as 1e-23: noise, of which Adam makes whole
     updates. The kernel is twice as fast, forward and backward, and is used where no weight that counts is that small,
     and in mixed precision.
-
-    Args:
-        is_narrow: whether the scores that are not masked lie within :data:`NARROW` of one another.
     """
-    if scores.dtype != paddle.float64 and (is_narrow or scores.dtype != paddle.float32):
-        return F.softmax(scores)
+    if scores.dtype in (paddle.float32, paddle.float64):
+        return scores.dtype == paddle.float32 and float(scores.max() - scores.min()) < NARROW
+    return True
+
+
+def _softmax(scores: paddle.Tensor) -> paddle.Tensor:
+    """Softmax of the rows of (N, K), with weights as small as they are."""
     weights = _exp(scores - scores.max(-1, keepdim=True))
     return weights / _row_sums(weights)
 
@@ -149,10 +154,10 @@ def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]])
 class _MaskedSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, masks, with_normaliser):
-        is_narrow = float(scores.max() - scores.min()) < NARROW
+        softmax_of_rows = F.softmax if _suits_the_kernel(scores) else _softmax
         scores = _masked(scores, masks)
         flat = scores.reshape([-1, scores.shape[-1]])
-        probabilities = _softmax(flat, is_narrow)
+        probabilities = softmax_of_rows(flat)
         ctx.masks = [kept for kept, _ in masks]
         ctx.with_normaliser = with_normaliser
         ctx.save_for_backward(probabilities)
@@ -200,7 +205,8 @@ def softmax(scores: paddle.Tensor) -> paddle.Tensor:
 
 
 def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
-    """Softmax over any axis; a short one, along which no sum loses digits. Composed as :func:`_softmax` says why."""
+    """Softmax over any axis; a short one, along which no sum loses digits. Why not by Paddle's kernel, see
+    :func:`_suits_the_kernel`."""
     weights = _exp(scores - scores.max(axis, keepdim=True).detach())
     return weights / weights.sum(axis, keepdim=True)
 

@@ -191,8 +191,8 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     [
         (
             (
-                "        return F.softmax(scores)\n",
-                "        return F.softmax(scores).astype('bfloat16').astype('float32')\n",
+                "        probabilities = softmax_of_rows(flat)\n",
+                "        probabilities = softmax_of_rows(flat).astype('bfloat16').astype('float32')\n",
             ),
             REFORMER_ARGUMENTS,
             "softmax",

@@ -17,7 +17,7 @@ from rich.console import Console
 from toolkit.parity import gate, trace
 from toolkit.parity.judging import trial_request
 from toolkit.parity.spread import as_compared
-from toolkit.parity.verdict import Finding
+from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Every operation inside an attention, by family.
@@ -31,12 +31,21 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize(("model", "kind"), [("reformer", "heavy-tailed"), ("ctrl", "large-gains")])
-def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind, tmp_path):
+def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind, tmp_path, monkeypatch):
+    judged = []
+    monkeypatch.setattr(
+        trace, "summary", lambda *measured, judge=trace.summary: judged.append(measured) or judge(*measured)
+    )
     request = replace(trial_request(model, kind, 0), dtypes=("float64", "float32"), trace=True)
     out = io.StringIO()
     report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
     assert report.passed and "all are right" in out.getvalue()
     assert report.trace["guilty"] == [] and 0 < report.trace["worst"] < 1
+    ((_, dtypes),) = judged
+    for ours in dtypes.values():
+        forward = {name.split(":")[0] for name in ours["tensors"]}
+        backward = {name.split(":")[1] for name in ours["tensors"] if name.startswith("gradient:")}
+        assert OPERATIONS[model] <= forward and OPERATIONS[model] - {"masked_scores"} <= backward
     # The port masks and takes the softmax in one step, whose inner gradient nobody sees; all else is compared.
     assert {name.split(":")[1] for name in report.trace["alone"]} <= {"masked_scores"}
     assert json.loads((tmp_path / "parity.json").read_text())["trace"] == report.trace
@@ -87,18 +96,21 @@ def test_a_parameters_gradient_comes_after_that_of_what_its_module_gives():
     assert trace.in_order(names) == [*names[:4], "gradient:a.weight", "gradient:output:0"]
 
 
-def test_a_wrong_shape_or_nan_is_guilty_whatever_its_size():
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"shape": [3], "finite": True}, "shape [3], the reference's is [2]"),
+        ({"shape": [2], "finite": False}, "holds NaN or Inf"),
+        ({"missing": True}, "no gradient comes back"),
+    ],
+)
+def test_what_has_no_error_is_guilty_whatever_its_size(wrong, message):
     theirs = {"rms": 1.0, "max": 1.0, "shape": [2], "noise": {"float64": [0.0], "float32": [0.0]}}
     reference = {name: {**theirs, "noise_max": theirs["noise"]} for name in ("scores:a", "scores:b")}
     right = {"shape": [2], "finite": True, "rms": 0.0, "max": 0.0}
-    for wrong in ({"shape": [3], "finite": True}, {"shape": [2], "finite": False}):
-        tensors = {"scores:a": right, "scores:b": {**wrong, "rms": None, "max": None}}
-        found = trace.summary(reference, {"float64": {"tensors": tensors, "places": {}, "modules": {}}})
-        assert [one["name"] for one in found["guilty"]] == ["scores:b"]
-        assert (
-            found["guilty"][0]["message"]
-            == {3: "shape [3], the reference's is [2]", 2: "holds NaN or Inf"}[wrong["shape"][0]]
-        )
+    tensors = {"scores:a": right, "scores:b": {**wrong, "rms": None, "max": None}}
+    found = trace.summary(reference, {"float64": {"tensors": tensors, "places": {}, "modules": {}}})
+    assert [(one["name"], one["message"]) for one in found["guilty"]] == [("scores:b", message)]
 
 
 def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():
@@ -109,13 +121,15 @@ def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():
 
 
 def test_only_tensors_of_the_step_are_followed():
-    assert trace.is_wanted([Finding("rounding", "gradient:a.weight", "", "float32")])
+    drift = Finding("rounding", "gradient:a.weight", "", "float32")
+    assert trace.is_wanted(Verdict(findings=[drift]))
     for name, verdict in (("updated:a", "semantics"), ("text 0", "tokenizer"), ("gradient:a", "replay")):
-        assert not trace.is_wanted([Finding(verdict, name, "")])
+        assert not trace.is_wanted(Verdict(findings=[Finding(verdict, name, "")]))
+    assert not trace.is_wanted(Verdict(findings=[drift], reference_faults=[drift]))
 
 
 def test_where_the_reference_cannot_be_asked_again_the_report_says_so():
-    drift = [Finding("semantics", "loss", "", "float64")]
+    drift = Verdict(findings=[Finding("semantics", "loss", "", "float64")])
     assert "recorded" in trace.lines(trace.unfollowed(drift, False, True))[0]
     assert "stage by stage" in trace.lines(trace.unfollowed(drift, False, False))[0]
-    assert trace.unfollowed([], False, True) == {}
+    assert trace.unfollowed(Verdict(), False, True) == {}

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Verdict, compare, judge
+from toolkit.parity.verdict import Verdict, compare
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
 
 
 def attribute(
-    job: Path, reference: dict[str, Any], candidate: dict[str, Any], console: Console, python: str = sys.executable
+    job: Path, verdict: Verdict, results: dict[str, Any], console: Console, python: str = sys.executable
 ) -> list[dict[str, Any]]:
     """What each kind of kernel restores, the most first, as dictionaries of :class:`Substitution`.
 
@@ -59,11 +59,12 @@ def attribute(
 
     Args:
         job: the folder of a gate that has run.
-        reference, candidate: both workers' results.
+        verdict: on ``results``, the ``reference``'s and the ``candidate``'s.
         python: the interpreter that has torch.
     """
+    reference, candidate = results["reference"], results["candidate"]
     content = bundle.read_json(job / "job.json")
-    if content["device"] != "cpu" or not wanted(judge(reference, candidate), list(candidate["dtypes"])):
+    if content["device"] != "cpu" or not wanted(verdict, list(candidate["dtypes"])):
         return []
     with console.status("parity gate: float32 drifts; running the port with the reference's kernels, kind by kind"):
         measured, problem = _measure(job, python)

@@ -59,7 +59,7 @@ class ModuleStack:
         return self._name(kind) + (f"@{number}" if number else "")
 
     def count(self, kind: str) -> int:
-        """How many of ``kind`` the innermost module has had before."""
+        """Count one more of ``kind`` in the innermost module; returns how many it has had before."""
         number = self._calls[-1].counts[kind]
         self._calls[-1].counts[kind] += 1
         return number

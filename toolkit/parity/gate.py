@@ -82,8 +82,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         hashes=measured["hashes"],
         cached=cached,
         attribution=measured.get("attribution", []),
-        trace=measured.get("trace")
-        or unfollowed([] if verdict.inconclusive else verdict.findings, request.trace, recording is not None),
+        trace=measured.get("trace") or unfollowed(verdict, request.trace, recording is not None),
     )
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
@@ -119,10 +118,9 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         interpreters = workers_of(request)
         run_workers([job], console, interpreters)
         results = _results(job)
-        substitutions = attribute(job, results["reference"], results["candidate"], console, interpreters["reference"])
         verdict = judge(results["reference"], results["candidate"])
-        findings = [] if verdict.inconclusive else verdict.findings  # a wrong reference is no yardstick
-        followed = follow(job, findings, request.trace, console, interpreters)
+        substitutions = attribute(job, verdict, results, console, interpreters["reference"])
+        followed = follow(job, verdict, request.trace, console, interpreters)
         return {**results, "stirred": stirred, "key": key, "attribution": substitutions, "trace": followed}, False
 
 

@@ -159,7 +159,7 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict, yardsticks: dict, f
         return Trial(mutant, False, "", "", None)
     margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
     label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
-    guilty = trace.summary(yardsticks, followed)["guilty"] if trace.is_wanted(verdict.findings) else []
+    guilty = trace.summary(yardsticks, followed)["guilty"] if trace.is_wanted(verdict) else []
     operation = f"{guilty[0]['name']} {guilty[0]['where']}" if guilty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 

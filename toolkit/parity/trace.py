@@ -16,7 +16,7 @@ from rich.console import Console
 
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Comparison, Finding, compare
+from toolkit.parity.verdict import Comparison, Verdict, compare
 from toolkit.parity.workers import run_workers
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
@@ -56,16 +56,16 @@ def describe(name: str) -> str:
 
 
 def follow(
-    job: Path, findings: Sequence[Finding], asked: bool, console: Console, interpreters: Mapping[str, str]
+    job: Path, verdict: Verdict, asked: bool, console: Console, interpreters: Mapping[str, str]
 ) -> dict[str, Any]:
     """Follow the port of a job that both workers have run, if its step went wrong somewhere or ``asked`` for.
 
     Returns:
-        ``compared``: how many tensors; ``alone``: names of those that the port does not pass through; ``guilty``:
+        ``compared``: how many tensors; ``alone``: names of those that only one side has; ``guilty``:
         dictionaries of :class:`Guilty`, the first in the order of execution first; ``worst``: the largest error of
         those that are right, in units of its bound. Or ``problem``, why it could not be followed. Or nothing.
     """
-    if not (asked or is_wanted(findings)):
+    if not (asked or is_wanted(verdict)):
         return {}
     if bundle.read_json(job / "job.json")["spare_memory"]:
         return {"problem": "the text is too long for all of its tensors to be kept; take a shorter one (--length)"}
@@ -76,18 +76,20 @@ def follow(
     return summary(reference, candidate["dtypes"])
 
 
-def unfollowed(findings: Sequence[Finding], asked: bool, is_recorded: bool) -> dict[str, Any]:
+def unfollowed(verdict: Verdict, asked: bool, is_recorded: bool) -> dict[str, Any]:
     """As :func:`follow`, where the reference cannot be asked again: it is recorded, or ran stage by stage."""
-    if not (asked or is_wanted(findings)):
+    if not (asked or is_wanted(verdict)):
         return {}
     if is_recorded:
         return {"problem": "the reference is a recorded one, which does not hold them"}
     return {"problem": "the model went through the gate stage by stage; take one that fits memory (--layers)"}
 
 
-def is_wanted(findings: Sequence[Finding]) -> bool:
-    """Whether a tensor of the step itself differs: a parameter, a draw or a text says by itself what is wrong."""
-    return any(f.verdict in OF_TENSORS and not f.name.startswith(("updated:", "loss#")) for f in findings)
+def is_wanted(verdict: Verdict) -> bool:
+    """Whether a tensor of the step itself differs: a parameter, a draw or a text says by itself what is wrong. A wrong
+    reference is no yardstick."""
+    of_step = (f for f in verdict.findings if not f.name.startswith(("updated:", "loss#")))
+    return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
 def measure(job: Path, console: Console, interpreters: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -102,36 +104,37 @@ def measure(job: Path, console: Console, interpreters: Mapping[str, str]) -> tup
 
 
 def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, Any]:
-    """As :func:`trace`, of what was measured."""
+    """As :func:`follow`, of what was measured."""
     order = in_order(list(reference))
     compared: list[Comparison] = []
     guilty: list[Guilty] = []
     for dtype, ours in dtypes.items():
         for name in (name for name in order if name in ours["tensors"]):
-            own, theirs = ours["tensors"][name], reference[name]
-            if own["rms"] is None:
-                guilty.append(Guilty(name, _where(name, ours), dtype, _without_size(own, theirs)))
+            error, theirs = ours["tensors"][name], reference[name]
+            if error["rms"] is None:
+                guilty.append(Guilty(name, _where(name, ours), dtype, _without_size(error, theirs)))
                 continue
-            compared.append(compare(name, theirs, own, dtype))
+            compared.append(compare(name, theirs, error, dtype))
             if not compared[-1].passed:
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
                 guilty.append(Guilty(name, _where(name, ours), dtype, message))
     passed = [one.margin for one in compared if one.passed and one.informative]
     seen = {name for ours in dtypes.values() for name in ours["tensors"]}
+    own = {name: None for ours in dtypes.values() for name in ours["places"] if name not in reference}
     return {
         "compared": len(compared),
-        "alone": [name for name in order if name not in seen],
+        "alone": [*(name for name in order if name not in seen), *own],
         "guilty": [vars(one) for one in guilty],
         "worst": max(passed, default=0.0),
     }
 
 
-def _without_size(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def _without_size(error: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """What is wrong with a tensor whose error cannot be measured."""
-    if own.get("missing"):
+    if error.get("missing"):
         return "no gradient comes back"
-    if own["shape"] != theirs["shape"]:
-        return f"shape {own['shape']}, the reference's is {theirs['shape']}"
+    if error["shape"] != theirs["shape"]:
+        return f"shape {error['shape']}, the reference's is {theirs['shape']}"
     return "holds NaN or Inf"
 
 

@@ -204,13 +204,14 @@ def given_signs(model, draws: RecordedDraws) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watch(
-    model, stack: ModuleStack, left: Callable[[str, str, object, object], None], prefix: str = ""
+    model, stack: ModuleStack, left: Callable[[str, str, object, object], object], prefix: str = ""
 ) -> Iterator[None]:
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
         model: a port, or a part of it.
-        left: called after each module with its path, the name of its output, itself and the output.
+        left: called after each module with its path, the name of its output, itself and the output. What it gives, if
+            anything, goes on in place of the output.
         prefix: the path of ``model`` in the whole model; "" for the whole.
     """
     hooks = []

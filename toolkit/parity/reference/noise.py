@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from toolkit.parity import spread
+from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
 
 
 def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, int]) -> None:
-    """Run and train the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its
-    record.
+    """As :func:`in_runs`, of a step and the training after it. Of the updates in float32, all but the first run's
+    correct the bias of Adam's moments in float32."""
+
+    def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
+        with sums_in_another_order(dtype, run):
+            step.run(dtype, measure, nudge=nudge)
+        step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
+
+    in_runs(once, truth, records, runs)
+
+
+def in_runs(
+    once: Callable[[str, int, int, Keep], None],
+    truth: Mapping[str, np.ndarray],
+    records: dict,
+    runs: Mapping[str, int],
+) -> None:
+    """Run the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its record.
 
     In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
     float32. In float64 all have them moved by one unit of float64, and add up in another order: where float32's error
-    has grown as large as the tensor, it says no more how much float64's grows, and this says it. Of the updates in
-    float32, all but the first run's correct the bias of Adam's moments in float32.
+    has grown as large as the tensor, it says no more how much float64's grows, and this says it.
+
+    Args:
+        once: called with the dtype, the run's number, how to move the weights (:meth:`Step.load`) and what every
+            tensor is to be handed to.
     """
     for dtype, count in runs.items():
         for record in records.values():
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = spread.difference(value, truth[name])
+            error = spread.difference(*(spread.as_compared(name, one) for one in (value, truth[name])))
             records[name]["noise"][dtype].append(error["rms"])
             records[name]["noise_max"][dtype].append(error["max"])
 
         for run in range(count):
-            with SumsReordered(run) if dtype == "float64" else contextlib.nullcontext():
-                step.run(dtype, measure, nudge=run + (dtype == "float64"))
-            step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
+            once(dtype, run, run + (dtype == "float64"), measure)
+
+
+def sums_in_another_order(dtype: str, run: int) -> contextlib.AbstractContextManager:
+    """In float64, :class:`SumsReordered`, in each run otherwise."""
+    return SumsReordered(run) if dtype == "float64" else contextlib.nullcontext()
 
 
 def own_backward_error(step: Step) -> dict[str, dict[str, float]]:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from toolkit.parity.reference.recorder import Keep, to_numpy
+
 
 class Operation(NamedTuple):
     """What a call of torch's inside a module is.
@@ -32,7 +34,7 @@ class Points:
         truth: what each goes on as, by name; one that is not there goes on as it is.
     """
 
-    def __init__(self, keep: Callable[[str, np.ndarray], None], truth: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(self, keep: Keep, truth: Mapping[str, np.ndarray] | None = None) -> None:
         self.keep = keep
         self.truth = {} if truth is None else truth
 
@@ -42,7 +44,7 @@ class Points:
 
     def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Hand a tensor on, and give what goes on in its place: always another tensor."""
-        self.keep(name, np.array(x.detach().cpu().numpy()))
+        self.keep(name, to_numpy(x))
         if name not in self.truth:
             return x.clone()
         return torch.from_numpy(self.truth[name]).to(x).reshape(x.shape).clone()  # the reference changes some in place

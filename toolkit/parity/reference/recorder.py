@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from toolkit.parity.draws import ModuleStack
-from toolkit.parity.reference.points import Points
+
+if TYPE_CHECKING:
+    from toolkit.parity.reference.points import Points
 
 #: Called with the name and value of everything that is recorded, in execution order.
 Keep = Callable[[str, np.ndarray], None]

@@ -6,7 +6,6 @@ truth right after it was measured: what is left is the rounding of one operation
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import numpy as np
 
 from toolkit.parity import bundle, spread, worker
 from toolkit.parity.reference.__main__ import make_step, set_up
+from toolkit.parity.reference.noise import in_runs, sums_in_another_order
 from toolkit.parity.reference.points import Points
-from toolkit.parity.reference.reordered import SumsReordered
-from toolkit.parity.reference.step import Step
+from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.tensors import TensorFile, TensorWriter
 
 
@@ -35,24 +34,14 @@ def main(folder: Path) -> None:
             records[name] = {**spread.describe(spread.as_compared(name, value)), "noise": {}, "noise_max": {}}
 
         step.trace("float64", Points(keep))
-    _measure_noise(step, TensorFile(place / "truth.safetensors"), records, job["noise_runs"])
+    truth = TensorFile(place / "truth.safetensors")
+
+    def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
+        with sums_in_another_order(dtype, run):
+            step.trace(dtype, Points(measure, truth), nudge)
+
+    in_runs(once, truth, records, job["noise_runs"])
     bundle.write_json(place / "reference.json", records)
-
-
-def _measure_noise(step: Step, truth: TensorFile, records: dict[str, dict], runs: dict[str, int]) -> None:
-    """As :func:`.noise.measure_noise`, of one operation at a time."""
-    for dtype, count in runs.items():
-        for record in records.values():
-            record["noise"][dtype], record["noise_max"][dtype] = [], []
-
-        def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = spread.difference(*(spread.as_compared(name, one) for one in (value, truth[name])))
-            records[name]["noise"][dtype].append(error["rms"])
-            records[name]["noise_max"][dtype].append(error["max"])
-
-        for run in range(count):
-            with SumsReordered(run) if dtype == "float64" else contextlib.nullcontext():
-                step.trace(dtype, Points(measure, truth), nudge=run + (dtype == "float64"))
 
 
 if __name__ == "__main__":
