@@ -125,16 +125,18 @@ def _exp(x: paddle.Tensor) -> paddle.Tensor:
     return half * half
 
 
-def _suits_the_kernel(scores: paddle.Tensor) -> bool:
-    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these scores, not masked yet.
+def _suits_the_kernel(scores: paddle.Tensor, spread: float = NARROW) -> bool:
+    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these scores, not masked yet: whether they lie
+    within ``spread`` of one another.
 
     Paddle's CPU kernel takes exp(-64) for every smaller number: no weight is below 1e-28. Where attention is saturated,
     gradients are smaller than that (1e-35 was seen in float32), and come out as 1e-23: noise, of which Adam makes whole
-    updates. The kernel is twice as fast, forward and backward, and is used where no weight that counts is that small,
-    and in mixed precision.
+    updates. The kernel is three times as fast, and is used where no weight that counts is that small, and in mixed
+    precision.
     """
     if scores.dtype in (paddle.float32, paddle.float64):
-        return scores.dtype == paddle.float32 and float(scores.max() - scores.min()) < NARROW
+        scores = scores.detach()
+        return scores.dtype == paddle.float32 and float(scores.max() - scores.min()) < spread
     return True
 
 
@@ -153,11 +155,10 @@ def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]])
 
 class _MaskedSoftmax(PyLayer):
     @staticmethod
-    def forward(ctx, scores, masks, with_normaliser):
-        softmax_of_rows = F.softmax if _suits_the_kernel(scores) else _softmax
+    def forward(ctx, scores, masks, with_normaliser, suits_the_kernel):
         scores = _masked(scores, masks)
         flat = scores.reshape([-1, scores.shape[-1]])
-        probabilities = softmax_of_rows(flat)
+        probabilities = F.softmax(flat) if suits_the_kernel else _softmax(flat)
         ctx.masks = [kept for kept, _ in masks]
         ctx.with_normaliser = with_normaliser
         ctx.save_for_backward(probabilities)
@@ -193,15 +194,23 @@ def masked_softmax(
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
     if is_on_cpu(scores):
-        return _MaskedSoftmax.apply(scores, masks, with_normaliser)
+        return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
     scores = _masked(scores, masks)
     probabilities = F.softmax(scores)
     return (probabilities, paddle.logsumexp(scores, -1, keepdim=True)) if with_normaliser else probabilities
 
 
-def softmax(scores: paddle.Tensor) -> paddle.Tensor:
-    """Softmax over the last axis."""
-    return masked_softmax(scores, ())
+def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> paddle.Tensor:
+    """Softmax over the last axis.
+
+    Args:
+        unmasked: the scores before some were made very small, which decide how to compute it. Paddle's kernel gives
+            those the weight exp(-64), and a gradient; half of that distance keeps it 1e-14 below all that count.
+    """
+    if not is_on_cpu(scores):
+        return F.softmax(scores)
+    near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)
+    return _MaskedSoftmax.apply(scores, (), False, near)
 
 
 def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
@@ -213,9 +222,11 @@ def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
 
 def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     """(N, width) -> (N, 1). Block by block: the longer a plain sum, the more digits it loses."""
-    parts = matrix.split([min(BLOCK, matrix.shape[1] - start) for start in range(0, matrix.shape[1], BLOCK)], axis=1)
-    sums = [paddle.matmul(part, paddle.ones([part.shape[1], 1], part.dtype)) for part in parts]
-    return sums[0] if len(sums) == 1 else paddle.concat(sums, axis=1).sum(-1, keepdim=True)
+    width = matrix.shape[1]
+    if width <= BLOCK:  # split would copy it, which takes ten times as long as adding it up
+        return paddle.matmul(matrix, paddle.ones([width, 1], matrix.dtype))
+    parts = matrix.split([min(BLOCK, width - start) for start in range(0, width, BLOCK)], axis=1)
+    return paddle.concat([_row_sums(part) for part in parts], axis=1).sum(-1, keepdim=True)
 
 
 class _CrossEntropy(PyLayer):

@@ -122,6 +122,24 @@ def test_masks_do_not_keep_the_fast_softmax_from_scores_that_are_near(draw, monk
         assert len(calls) == fast
 
 
+@pytest.mark.parametrize(("spread", "fast"), [(10.0, 1), (40.0, 0)])
+def test_a_bias_does_not_keep_the_fast_softmax_from_scores_that_are_near(spread, fast, draw, monkeypatch):
+    """A key that no query but the last may see has that query's gradient, however many are masked."""
+    calls = []
+    kernel = F.softmax
+    monkeypatch.setattr(ops.F, "softmax", lambda x, **options: calls.append(1) or kernel(x, **options))
+    scores = paddle.to_tensor(-spread * np.tri(64, k=0)[:, ::-1].copy().astype("float32"), stop_gradient=False)
+    scores.retain_grads()
+    bias = paddle.to_tensor(-1e4 * np.triu(np.ones((64, 64), "float32"), 1))
+    upstream = draw.standard_normal((64, 64)).astype("float32")
+    ops.softmax(scores + bias, unmasked=scores).backward(paddle.to_tensor(upstream))
+    assert len(calls) == fast
+    exact = np.exp(np.float64(scores.numpy()) + bias.numpy())
+    exact /= exact.sum(-1, keepdims=True)
+    gradient = exact * (upstream - (exact * upstream).sum(-1, keepdims=True))
+    np.testing.assert_allclose(scores.grad.numpy().sum(0), gradient.sum(0), rtol=1e-4)
+
+
 def test_cross_entropy_keeps_a_loss_that_is_small_beside_the_logits():
     logits = np.array([[30.0, -4.0, -7.0]])
     loss = ops.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor([0])).numpy()

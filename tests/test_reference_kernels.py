@@ -191,8 +191,8 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     [
         (
             (
-                "softmax_of_rows = F.softmax if",
-                "softmax_of_rows = (lambda x: F.softmax(x).astype('bfloat16').astype('float32')) if",
+                "F.softmax(flat) if",
+                "F.softmax(flat).astype('bfloat16').astype('float32') if",
             ),
             REFORMER_ARGUMENTS,
             "softmax",

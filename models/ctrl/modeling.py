@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Layer):
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
         scores = at("scores", paddle.matmul(query, key, transpose_y=True))  # (B, heads, T, past + T)
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
-        probabilities = at("probabilities", softmax(at("masked_scores", scores + bias)))
+        probabilities = at("probabilities", softmax(at("masked_scores", scores + bias), unmasked=scores))
         context = at("context", paddle.matmul(probabilities, value))  # (B, heads, T, depth)
         merged = at("merged", context.transpose([0, 2, 1, 3]))
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)

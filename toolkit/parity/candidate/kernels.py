@@ -95,7 +95,7 @@ def _layer_norm(serve: Serve):
 
 
 def _softmax(serve: Serve):
-    return lambda scores: serve("softmax", scores)
+    return lambda scores, unmasked=None: serve("softmax", scores)
 
 
 def _masked_softmax(serve: Serve):
