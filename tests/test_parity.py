@@ -19,8 +19,9 @@ from models.families import FAMILIES, part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate
+from toolkit.parity.draws import given_gradient
 from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.judging import CTRL_TRIAL, sweep, trial_request, try_mutants
+from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.stress import StressWeights, random_batch, stir
@@ -101,6 +102,35 @@ def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(
     trials = try_mutants(trial_request(model, "random", 0), Console(file=io.StringIO()))
     assert len(trials) == len(CATALOGUES[model]) >= count
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
+
+
+def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it():
+    mutant = next(one for one in CATALOGUES["ctrl"] if one.name == "ctrl-last-norm-epsilon")
+    here, elsewhere = mutant.operation, "scores:transformer.h.0.multi_head_attention"
+    by_structure = {"verdict": "structure", "culprit": "epsilon:transformer.layernorm"}
+    by_size = {"verdict": "semantics", "culprit": "output:transformer.layernorm"}
+    for named, operation, found in (
+        (True, here, by_size),
+        (False, elsewhere, by_size),
+        (False, None, by_size),
+        (True, None, by_structure),
+        (False, elsewhere, by_structure),
+        (False, "", by_structure),
+    ):
+        trial = Trial(mutant, True, margin=None, operation=operation, **found)
+        assert trial.passed == named
+        out = io.StringIO()
+        print_trials([trial], Console(file=out, width=300))
+        assert (f", not {mutant.expected} and {mutant.operation}" in out.getvalue()) == (not named)
+        assert f"1 of 1 faults caught, {int(named)} named" in out.getvalue()
+
+
+def test_gradients_that_are_given_to_the_optimizer_differ_in_size_however_they_are_clipped():
+    """Twice the same sizes, and nothing depends on the decay of Adam's second moment."""
+    gradient = np.random.default_rng(0).standard_normal((7, 5))
+    first, second = (np.abs(given_gradient(gradient, update)) for update in (1, 2))
+    same_norm = second * np.linalg.norm(first) / np.linalg.norm(second)
+    assert (np.abs(first - second) > 0.1 * first).all() and (np.abs(first - same_norm) > 0.1 * first).all()
 
 
 @pytest.mark.parametrize("model", FAMILIES)

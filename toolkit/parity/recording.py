@@ -3,7 +3,7 @@
 A bundle is a folder. It holds what the job folder (:mod:`.bundle`) holds when the reference has finished, and
 ``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
 
-    {"format": "toolkit parity reference", "schema": 1, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+    {"format": "toolkit parity reference", "schema": 2, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
      "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, stirred_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
@@ -39,7 +39,8 @@ from toolkit.parity.stress import stir
 from toolkit.parity.workers import run_workers
 
 FORMAT = "toolkit parity reference"
-SCHEMA = 1
+#: Raised whenever a reference leaves other things than before, or the port's side needs others.
+SCHEMA = 2
 MANIFEST = "bundle.json"
 #: What the port's side reads. A bundle may hold more, if its manifest lists it.
 NEEDED = (

@@ -11,7 +11,7 @@ import numpy as np
 from models.families import part
 from toolkit.parity import bundle
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.draws import SHARES, ModuleStack, numbered
+from toolkit.parity.draws import ModuleStack, given_gradient, numbered
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
@@ -118,7 +118,7 @@ class Step:
         optimizer = adamw(self.model, rate, **{k: v for k, v in self.settings.items() if k != "learning_rate"})
         self.model.clear_gradients()
         for number, path in enumerate(self.recorded[1:], 1):
-            self._accumulate(truth, SHARES[number - 1])
+            self._accumulate(truth, number)
             optimizer.step()
             optimizer.clear_grad()
             for name, value in dump(self.model):
@@ -130,15 +130,16 @@ class Step:
             with paddle.no_grad(), use(draws), given_signs(self.model, draws), self.given_choices(), watched:
                 measure(numbered("loss", number + 1), self.model(**self.batch).loss.numpy())
 
-    def _accumulate(self, gradients: Mapping[str, np.ndarray], share: float) -> None:
-        """Add to each parameter's gradient, as a backward does."""
+    def _accumulate(self, gradients: Mapping[str, np.ndarray], update: int) -> None:
+        """Add to each parameter's gradient what the update is given, as a backward does."""
         import paddle
 
         from models.weights import to_paddle
 
         for name, parameter in self.model.named_parameters():
             if f"gradient:{name}" in gradients and name in self.model.table:
-                gradient = share * to_paddle(gradients[f"gradient:{name}"], self.model.table[name].role)
+                given = given_gradient(gradients[f"gradient:{name}"], update)
+                gradient = to_paddle(given, self.model.table[name].role)
                 (parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum().backward()
 
     def own_gradients(self) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from toolkit.parity import bundle
-from toolkit.parity.draws import SHARES, numbered
+from toolkit.parity.draws import given_gradient, numbered
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Operation, OperationWatch, Points
@@ -168,8 +168,8 @@ class Step:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
         after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
-        Every run is given the same gradients (see :data:`.draws.SHARES`): Adam divides each by its own size, so that
-        one which is nearly zero would make a difference of the whole update out of its rounding.
+        Every run is given the same gradients (:func:`.draws.given_gradient`): Adam divides each by its own size, so
+        that one which is nearly zero would make a difference of the whole update out of its rounding.
 
         Args:
             rounded: as :meth:`.optimizer.Optimizer.update`.
@@ -179,7 +179,7 @@ class Step:
         for number in range(1, len(self.draws)):
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    parameter.grad = SHARES[number - 1] * torch.from_numpy(gradient).to(parameter)
+                    parameter.grad = torch.from_numpy(given_gradient(gradient, number)).to(parameter)
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
