@@ -19,12 +19,12 @@ from models.families import FAMILIES, part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate
-from toolkit.parity.draws import given_gradient
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.stress import StressWeights, random_batch, stir
+from toolkit.parity.updates import given_gradient
 from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,18 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
-#: What shares of R64's gradients the optimizer is given in each update; the elements of each take them in turn. With
-#: the same gradients twice, the decay rates of Adam's moments would cancel out; with half of all of them, that of the
-#: second moment still would wherever both are clipped to the same norm.
-SHARES = ((1.0,), (-0.5, 0.25))
-
-
-def given_gradient(gradient: np.ndarray, update: int) -> np.ndarray:
-    """What the optimizer is given of one of R64's gradients, in the layout of the reference, in an update from 1 on."""
-    return gradient * np.resize(SHARES[update - 1], gradient.shape)
-
 
 def numbered(name: str, number: int) -> str:
     """``name`` the first time, then ``name#2`` and so on: of what a short training repeats."""

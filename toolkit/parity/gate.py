@@ -18,13 +18,13 @@ from models.families import part
 from toolkit import runtime
 from toolkit.parity import bundle, cache, stream
 from toolkit.parity.attribution import attribute
-from toolkit.parity.draws import SHARES
 from toolkit.parity.junit import write_junit
 from toolkit.parity.page import write_page
 from toolkit.parity.report import PAGE, Report, as_json, print_report
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
 from toolkit.parity.trace import follow, unfollowed
+from toolkit.parity.updates import SHARES
 from toolkit.parity.verdict import first_at_fault, judge
 from toolkit.parity.workers import run_workers
 

@@ -11,7 +11,8 @@ import numpy as np
 from models.families import part
 from toolkit.parity import bundle
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.draws import ModuleStack, given_gradient, numbered
+from toolkit.parity.draws import ModuleStack, numbered
+from toolkit.parity.updates import given_gradient
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]

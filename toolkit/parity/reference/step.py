@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from toolkit.parity import bundle
-from toolkit.parity.draws import given_gradient, numbered
+from toolkit.parity.draws import numbered
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Operation, OperationWatch, Points
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
+from toolkit.parity.updates import given_gradient
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: What heads score with, besides the loss.
@@ -168,7 +169,7 @@ class Step:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
         after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
-        Every run is given the same gradients (:func:`.draws.given_gradient`): Adam divides each by its own size, so
+        Every run is given the same gradients (:func:`.updates.given_gradient`): Adam divides each by its own size, so
         that one which is nearly zero would make a difference of the whole update out of its rounding.
 
         Args:
