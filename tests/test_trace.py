@@ -113,6 +113,27 @@ def test_what_has_no_error_is_guilty_whatever_its_size(wrong, message):
     assert [(one["name"], one["message"]) for one in found["guilty"]] == [("scores:b", message)]
 
 
+def test_a_step_that_is_several_of_the_references_may_be_off_by_what_those_are_together():
+    def record(noise):
+        noise = {"float32": [noise], "float64": [0.0]}
+        return {"rms": 1.0, "max": 1.0, "shape": [2], "noise": noise, "noise_max": noise}
+
+    reference = {"gradient:masked_scores:a": record(1e-4), "gradient:scores:a": record(0.0)}
+    error = {"shape": [2], "finite": True, "rms": 1e-4, "max": 1e-4}
+
+    def guilty(*names):
+        tensors = {name: error if name == "gradient:scores:a" else {**error, "rms": 0.0, "max": 0.0} for name in names}
+        found = trace.summary(reference, {"float32": {"tensors": tensors, "places": {}, "modules": {}}})
+        return [one["name"] for one in found["guilty"]]
+
+    assert guilty("gradient:scores:a") == []
+    assert guilty(*reference) == ["gradient:scores:a"]
+    reference = {"gradient:masked_scores:b": record(1e-4), "gradient:scores:a": record(0.0)}
+    assert guilty("gradient:scores:a") == ["gradient:scores:a"]
+    reference = {"masked_scores:a": record(1e-4), "gradient:scores:a": record(0.0)}
+    assert guilty("gradient:scores:a") == ["gradient:scores:a"]
+
+
 def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():
     """RMS and maximum of the whole would be those of -1.8e308, next to which -1e4 is nothing."""
     scores = np.array([3.0, -1e4, np.finfo("float64").min])

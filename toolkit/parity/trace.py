@@ -7,7 +7,7 @@ tensor; the yardstick is what the reference's float32 is off by in that one oper
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,13 @@ def measure(job: Path, console: Console, interpreters: Mapping[str, str]) -> tup
 def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, Any]:
     """As :func:`follow`, of what was measured."""
     order = in_order(list(reference))
+    seen = {name for ours in dtypes.values() for name in ours["tensors"]}
+    yardsticks = in_the_ports_steps({name: reference[name] for name in order}, seen)
     compared: list[Comparison] = []
     guilty: list[Guilty] = []
     for dtype, ours in dtypes.items():
         for name in (name for name in order if name in ours["tensors"]):
-            error, theirs = ours["tensors"][name], reference[name]
+            error, theirs = ours["tensors"][name], yardsticks[name]
             if error["rms"] is None:
                 guilty.append(Guilty(name, _where(name, ours), dtype, _without_size(error, theirs)))
                 continue
@@ -119,13 +121,46 @@ def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
                 guilty.append(Guilty(name, _where(name, ours), dtype, message))
     passed = [one.margin for one in compared if one.passed and one.informative]
-    seen = {name for ours in dtypes.values() for name in ours["tensors"]}
     own = {name: None for ours in dtypes.values() for name in ours["places"] if name not in reference}
     return {
         "compared": len(compared),
         "alone": [*(name for name in order if name not in seen), *own],
         "guilty": [vars(one) for one in guilty],
         "worst": max(passed, default=0.0),
+    }
+
+
+def in_the_ports_steps(reference: Mapping[str, Any], seen: Collection[str]) -> dict[str, Any]:
+    """The reference's records of what the port has ``seen``, where a step of the port's may be several of its.
+
+    The port masks and takes the softmax at once. On the way back its step ends at the scores; the reference's ends at
+    the masked scores, and the next, to the scores, is no more than a copy. So what the reference is off by in gradients
+    that the port does not stop at counts for the next one of that shape in the same module.
+    """
+    records: dict[str, Any] = {}
+    skipped: list[str] = []
+    for name, record in reference.items():
+        if name not in seen:
+            skipped.append(name)
+            continue
+        steps = [record, *(reference[other] for other in skipped if _leads_to(other, name, reference))]
+        records[name] = {**record, "noise": _added_up(steps, "noise"), "noise_max": _added_up(steps, "noise_max")}
+        skipped = []
+    return records
+
+
+def _leads_to(gradient: str, later: str, reference: Mapping[str, Any]) -> bool:
+    both = (gradient, later)
+    modules = {name.rpartition(":")[2].split("@")[0] for name in both}
+    shapes = {tuple(reference[name]["shape"]) for name in both}
+    return all(name.startswith("gradient:") for name in both) and len(modules) == len(shapes) == 1
+
+
+def _added_up(steps: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[float]]:
+    """By dtype, for each run of the reference, the sum over the steps."""
+    return {
+        dtype: [sum(errors) for errors in zip(*(step[key][dtype] for step in steps), strict=True)]
+        for dtype in steps[0][key]
     }
 
 
