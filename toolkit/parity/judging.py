@@ -146,7 +146,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         run_workers([job], console, workers_of(request))
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
-        yardsticks, followed = trace.measure(job, console, workers_of(request))
+        [(yardsticks, followed)] = trace.measure([job], console, workers_of(request))
     return [_trial(mutant, reference, candidate, yardsticks, followed["mutants"][mutant.name]) for mutant in mutants]
 
 
@@ -169,35 +169,43 @@ def _trial(mutant: Mutant, reference: dict, candidate: dict, yardsticks: dict, f
 
 
 def sweep(model: str, count: int, first_seed: int, console: Console, reference_python: str | None = None) -> list[int]:
-    """Gate ``count`` right ports of random shapes, heads and weights; returns the seeds of those that were stopped."""
+    """Gate ``count`` right ports of random shapes, heads and weights, and follow each; returns the seeds of those that
+    were stopped, or of which an operation was said to be wrong."""
     alarms = []
     seeds = range(first_seed, first_seed + count)
     for some in (seeds[start : start + AT_A_TIME] for start in range(0, count, AT_A_TIME)):
         requests = {seed: replace(RANDOM[model](seed), reference_python=reference_python) for seed in some}
-        for (seed, request), verdict in zip(requests.items(), judge_all(list(requests.values()), console), strict=True):
+        judged = judge_all(list(requests.values()), console)
+        for (seed, request), (verdict, followed) in zip(requests.items(), judged, strict=True):
             config = ", ".join(f"{key} {request.config[key]}" for key in SWEPT[model])
-            culprit = None if verdict.passed else verdict.findings[0]
-            outcome = f"[red]ALARM[/] {escape(f'{culprit.name}: {culprit.message}')}" if culprit else "right"
+            wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
+            wrong += [trace.Guilty(**one).text() for one in followed["guilty"]]
+            outcome = f"[red]ALARM[/] {escape(wrong[0])}" if wrong else "right"
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
-            line = f"{seed}: {outcome}, nearest {worst:.2f} of its bound; {config}"
-            console.print(line, highlight=False, soft_wrap=True)
-            if culprit:
+            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {followed['worst']:.2f}"
+            console.print(f"{seed}: {outcome}, {nearest}; {config}", highlight=False, soft_wrap=True)
+            if wrong:
                 alarms.append(seed)
     console.print(f"{len(alarms)} false alarms in {count} gates", highlight=False)
     return alarms
 
 
-def judge_all(requests: Sequence[GateRequest], console: Console) -> list[Verdict]:
-    """The verdicts of many gates, whose jobs two processes do one after another."""
+def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, dict[str, Any]]]:
+    """The verdicts of many gates, whose jobs two processes do one after another, and what :func:`.trace.summary` says
+    of each."""
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         jobs = [Path(scratch, str(number)) for number in range(len(requests))]
         for request, job in zip(requests, jobs, strict=True):
             job.mkdir()
             write_job(request, stir(request.weights, request.seed)[0], job)
         run_workers(jobs, console, workers_of(requests[0]))
+        results = [
+            [bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")] for job in jobs
+        ]
+        followed = trace.measure(jobs, console, workers_of(requests[0]))
         return [
-            judge(*(bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")))
-            for job in jobs
+            (judge(reference, candidate), trace.summary(yardsticks, traced["dtypes"]))
+            for (reference, candidate), (yardsticks, traced) in zip(results, followed, strict=True)
         ]
 
 

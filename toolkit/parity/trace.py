@@ -70,7 +70,7 @@ def follow(
     if bundle.read_json(job / "job.json")["spare_memory"]:
         return {"problem": "the text is too long for all of its tensors to be kept; take a shorter one (--length)"}
     try:
-        reference, candidate = measure(job, console, interpreters)
+        [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
         return {"problem": str(problem)}
     return summary(reference, candidate["dtypes"])
@@ -92,15 +92,21 @@ def is_wanted(verdict: Verdict) -> bool:
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
-def measure(job: Path, console: Console, interpreters: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both sides' part (see :mod:`.reference.trace`, :mod:`.candidate.trace`).
+def measure(
+    jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Of each job both sides' part (see :mod:`.reference.trace`, :mod:`.candidate.trace`).
 
     Raises:
         Inconclusive: one of them failed.
     """
-    (job / "trace").mkdir()
-    run_workers([job], console, interpreters, task="trace")
-    return tuple(bundle.read_json(job / "trace" / f"{side}.json") for side in ("reference", "candidate"))
+    for job in jobs:
+        (job / "trace").mkdir()
+    run_workers(jobs, console, interpreters, task="trace")
+    return [
+        (bundle.read_json(job / "trace" / "reference.json"), bundle.read_json(job / "trace" / "candidate.json"))
+        for job in jobs
+    ]
 
 
 def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, Any]:
