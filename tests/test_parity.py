@@ -18,14 +18,14 @@ from rich.console import Console
 from models.families import FAMILIES, part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import command, gate
+from toolkit.parity import command, gate, judging
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.stress import StressWeights, random_batch, stir
 from toolkit.parity.updates import given_gradient
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.verdict import Comparison, Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -138,6 +138,17 @@ def test_a_sweep_over_random_shapes_raises_no_alarm(model):
     out = io.StringIO()
     assert sweep(model, 2, 0, Console(file=out)) == []
     assert "0 false alarms in 2 gates" in out.getvalue()
+
+
+def test_a_sweep_counts_a_right_operation_that_is_called_wrong(monkeypatch):
+    right = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
+    guilty = {"name": "scores:a", "where": "models/a.py:1", "dtype": "float64", "message": "off by much"}
+    followed = [{"guilty": [], "worst": 0.5}, {"guilty": [guilty], "worst": 0.5}]
+    monkeypatch.setattr(judging, "judge_all", lambda requests, _: [(right, one) for one in followed])
+    out = io.StringIO()
+    assert sweep("ctrl", 2, 7, Console(file=out)) == [8]
+    assert "8: ALARM scores of a (models/a.py:1): off by much" in out.getvalue()
+    assert "1 false alarms in 2 gates" in out.getvalue()
 
 
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, tmp_path):
