@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from models.families import FAMILIES, part
+from models.families import part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate, judging
@@ -133,10 +133,11 @@ def test_gradients_that_are_given_to_the_optimizer_differ_in_size_however_they_a
     assert (np.abs(first - second) > 0.1 * first).all() and (np.abs(first - same_norm) > 0.1 * first).all()
 
 
-@pytest.mark.parametrize("model", FAMILIES)
-def test_a_sweep_over_random_shapes_raises_no_alarm(model):
+@pytest.mark.parametrize(("model", "seed"), [("reformer", 0), ("ctrl", 9065)])
+def test_a_sweep_over_random_shapes_raises_no_alarm(model, seed):
+    """9065: the reference's sum of a key bias's gradient, which cancels, is right by luck on its exact input."""
     out = io.StringIO()
-    assert sweep(model, 2, 0, Console(file=out)) == []
+    assert sweep(model, 2, seed, Console(file=out)) == []
     assert "0 false alarms in 2 gates" in out.getvalue()
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from toolkit.parity import gate, trace
 from toolkit.parity.judging import trial_request
+from toolkit.parity.reference.points import moved
 from toolkit.parity.spread import as_compared
 from toolkit.parity.verdict import Finding, Verdict
 
@@ -41,7 +42,10 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind,
     report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
     assert report.passed and "all are right" in out.getvalue()
     assert report.trace["guilty"] == [] and 0 < report.trace["worst"] < 1
-    ((_, dtypes),) = judged
+    ((records, dtypes),) = judged
+    for name, record in records.items():  # no run of the reference repeats another, whose rounding may be luck
+        if name.startswith("gradient:") and name.endswith(".bias"):
+            assert len(set(record["noise"]["float32"])) > 1
     for ours in dtypes.values():
         forward = {name.split(":")[0] for name in ours["tensors"]}
         backward = {name.split(":")[1] for name in ours["tensors"] if name.startswith("gradient:")}
@@ -132,6 +136,18 @@ def test_a_step_that_is_several_of_the_references_may_be_off_by_what_those_are_t
     assert guilty("gradient:scores:a") == ["gradient:scores:a"]
     reference = {"masked_scores:a": record(1e-4), "gradient:scores:a": record(0.0)}
     assert guilty("gradient:scores:a") == ["gradient:scores:a"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_the_reference_is_given_is_moved_by_one_unit_and_no_further(dtype):
+    value = np.resize(np.array([1.0, -3.0, 0.0, np.finfo(dtype).min, 1e-30]), 100).astype(dtype)
+    once, again = moved(value, 1), moved(value, 2)
+    assert (once != again).any() and once.dtype == dtype
+    for one in (once, again):
+        stays = (value == 0) | (value == np.finfo(dtype).min)
+        assert (one[value == 0] == 0).all() and np.isfinite(one).all()
+        assert ((one != value) | stays).all() and (np.nextafter(one, value) == value).all()
+    assert (moved(value, 0) == value).all() and moved(value, 0) is not value
 
 
 def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():

@@ -32,11 +32,14 @@ class Points:
     Args:
         keep: called with the name and value of every tensor that arrives, ``gradient:NAME`` in the backward.
         truth: what each goes on as, by name; one that is not there goes on as it is.
+        nudge: other numbers move what goes on by one unit in the last place, in other directions; 0: not at all. On the
+            very same input an operation is always off by the same, which may be little by luck.
     """
 
-    def __init__(self, keep: Keep, truth: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(self, keep: Keep, truth: Mapping[str, np.ndarray] | None = None, nudge: int = 0) -> None:
         self.keep = keep
         self.truth = {} if truth is None else truth
+        self.nudge = nudge
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
@@ -44,10 +47,23 @@ class Points:
 
     def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Hand a tensor on, and give what goes on in its place: always another tensor."""
-        self.keep(name, to_numpy(x))
+        value = to_numpy(x)
+        self.keep(name, value)
         if name not in self.truth:
             return x.clone()
-        return torch.from_numpy(self.truth[name]).to(x).reshape(x.shape).clone()  # the reference changes some in place
+        given = moved(self.truth[name].astype(value.dtype), self.nudge).reshape(value.shape)
+        return torch.from_numpy(given).to(x.device)
+
+
+def moved(value: np.ndarray, nudge: int) -> np.ndarray:
+    """A copy, every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none. What is
+    0 is so exactly, and stays; what stands for minus infinity stays finite."""
+    if not nudge:
+        return value.copy()
+    up = np.random.default_rng(nudge).integers(0, 2, value.shape, dtype=bool)
+    with np.errstate(over="ignore"):
+        near = np.nextafter(value, np.where(up, np.inf, -np.inf).astype(value.dtype))
+    return np.where((value == 0) | ~np.isfinite(near), value, near)
 
 
 class _Point(torch.autograd.Function):

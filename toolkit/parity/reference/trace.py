@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
-            step.trace(dtype, Points(measure, truth), nudge)
+            step.trace(dtype, Points(measure, truth, nudge), nudge)
 
     in_runs(once, truth, records, job["noise_runs"])
     bundle.write_json(place / "reference.json", records)
