@@ -140,10 +140,29 @@ def test_a_bias_does_not_keep_the_fast_softmax_from_scores_that_are_near(spread,
     np.testing.assert_allclose(scores.grad.numpy().sum(0), gradient.sum(0), rtol=1e-4)
 
 
-def test_cross_entropy_keeps_a_loss_that_is_small_beside_the_logits():
-    logits = np.array([[30.0, -4.0, -7.0]])
-    loss = ops.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor([0])).numpy()
-    np.testing.assert_allclose(loss, np.log1p(np.exp(-34.0) + np.exp(-37.0)), rtol=0.1)  # 1.8e-15, not 0
+def test_the_gradient_of_a_saturated_row_keeps_its_digits(draw):
+    """g - sum(p g) is then a difference of nearly equal numbers: taken once, it is off by up to 1e-3 here."""
+    given = np.where(np.arange(64) % 16 == 0, 0.0, -12.0) + 0.1 * draw.standard_normal((200, 64))
+    given[:, 0] += 12.0
+    upstream = draw.standard_normal((200, 64)).astype("float32")
+    scores = paddle.to_tensor(given.astype("float32"), stop_gradient=False)
+    ops.softmax(scores).backward(paddle.to_tensor(upstream))
+    exact = np.exp(np.float64(scores.numpy()))
+    exact /= exact.sum(-1, keepdims=True)
+    gradient = exact * (upstream - (exact * upstream).sum(-1, keepdims=True))
+    error = np.sqrt(np.mean((scores.grad.numpy() - gradient) ** 2)) / np.sqrt(np.mean(gradient**2))
+    assert error < 1e-5
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float64", 1e-14), ("float32", 1e-6)])
+def test_cross_entropy_keeps_the_digits_of_a_loss_that_is_nearly_0(dtype, rounding):
+    """As log(sum) it would be 0, or off by 7% in float64; as softmax - 1 its gradient, too."""
+    logits = paddle.to_tensor(np.array([[30.0, -4.0, -7.0]]).astype(dtype), stop_gradient=False)
+    loss = ops.cross_entropy(logits, paddle.to_tensor([0]))
+    loss.backward()
+    others = np.exp([-34.0, -37.0])
+    np.testing.assert_allclose(loss.numpy(), np.log1p(others.sum()), rtol=rounding)  # 1.8e-15
+    np.testing.assert_allclose(logits.grad.numpy()[0], [-others.sum(), *others], rtol=rounding)
 
 
 def test_a_row_that_is_masked_everywhere_sends_no_gradient_to_its_scores():
