@@ -174,13 +174,15 @@ class _MaskedSoftmax(PyLayer):
         (probabilities,) = ctx.saved_tensor()
         width = probabilities.shape[-1]
         flat = grad.reshape([-1, width])
-        ones = paddle.ones([width, 1], flat.dtype)
-        # The mean is taken twice: where one probability is nearly 1, all that counts is lost in the first.
-        flat = flat - paddle.matmul(flat * probabilities, ones)
-        along = paddle.matmul(flat * probabilities, ones)
+        flat = flat - _row_sums(flat * probabilities)
+        if flat.dtype == paddle.float32:
+            # Where one probability is nearly 1, its difference loses its digits: what is left of the mean has them.
+            # Where it is 1, float64 loses them too, and 0 is what it says.
+            left = _row_sums(flat * probabilities)
+            flat = flat - left * (probabilities.max(-1, keepdim=True) < 1).astype(left.dtype)
         if ctx.with_normaliser:
-            along = along - grad_normaliser.reshape([-1, 1])
-        grad_scores = (probabilities * (flat - along)).reshape(grad.shape)
+            flat = flat + grad_normaliser.reshape([-1, 1])
+        grad_scores = (probabilities * flat).reshape(grad.shape)
         for kept in ctx.masks:
             grad_scores = paddle.where(kept, grad_scores, paddle.zeros([1], grad.dtype))
         return grad_scores
@@ -233,26 +235,21 @@ def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
 
 
 class _CrossEntropy(PyLayer):
-    """The label's weight is kept apart from the others: where it is nearly all, 1 - softmax(logits)[label] is their sum
-    to its last digit, and as a difference it would be noise."""
-
     @staticmethod
     def forward(ctx, logits, labels):
         largest = logits.max(-1, keepdim=True)
-        below = largest - paddle.take_along_axis(logits, labels, 1, broadcast=False)
-        others = paddle.exp(logits - largest)
-        others.put_along_axis_(labels, paddle.zeros_like(below), 1, broadcast=False)
-        sum_of_others = _row_sums(others)
-        total = sum_of_others + paddle.exp(-below)
-        ctx.save_for_backward(others, total, labels)
-        return paddle.where(below == 0, paddle.log1p(sum_of_others), paddle.log(total) + below).flatten()
+        weights = paddle.exp(logits - largest)
+        total = _row_sums(weights)
+        ctx.save_for_backward(weights, total, labels)
+        # In this order a loss of 1e-15 keeps its digits beside logits of 30.
+        return (paddle.log(total) + (largest - paddle.take_along_axis(logits, labels, 1, broadcast=False))).flatten()
 
     @staticmethod
     def backward(ctx, grad):
-        others, total, labels = ctx.saved_tensor()
-        grad_logits = others * (grad.unsqueeze(-1) / total)
-        grad_logits.put_along_axis_(labels, -_row_sums(grad_logits), 1, broadcast=False)
-        return grad_logits
+        weights, total, labels = ctx.saved_tensor()
+        grad = grad.unsqueeze(-1)
+        grad_logits = weights * (grad / total)
+        return paddle.put_along_axis(grad_logits, labels, -grad, 1, reduce="add", broadcast=False)
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
