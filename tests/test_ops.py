@@ -154,6 +154,14 @@ def test_the_gradient_of_a_saturated_row_keeps_its_digits(draw):
     assert error < 1e-5
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_gradient_of_a_row_that_is_one_probability_is_what_float64_has(dtype):
+    """-exp(-60) would be true of the first, and 0 is the truth that the gate has."""
+    scores = paddle.to_tensor(np.array([[0.0, -60.0]]).astype(dtype), stop_gradient=False)
+    ops.softmax(scores).backward(paddle.to_tensor(np.array([[1.0, 2.0]]).astype(dtype)))
+    np.testing.assert_allclose(scores.grad.numpy(), [[0.0, np.exp(-60.0)]], rtol=1e-5, atol=0)
+
+
 def test_cross_entropy_keeps_a_loss_that_is_small_beside_the_logits():
     logits = np.array([[30.0, -4.0, -7.0]])
     loss = ops.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor([0])).numpy()
