@@ -8,6 +8,7 @@ first, then the runs that measure its noise.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.ctrl import MASK_NOTE, config_of, makes_its_mask_elsewhere, own_mask
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
+from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, nudged
 from toolkit.parity.spread import Spread
 
@@ -146,6 +148,13 @@ class StreamedCTRL:
         self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
         self.leaks: list[str] = []
 
+    def _each_run(self) -> Iterator[Variant]:
+        """The runs one after another, those that measure float64's noise with every sum in another order."""
+        for run in self.runs:
+            is_float64s_noise = run.dtype == "float64" and run.name != "truth"
+            with SumsReordered(run.nudge) if is_float64s_noise else contextlib.nullcontext():
+                yield run
+
     # -- parts of the reference ---------------------------------------------------------------------------------------
 
     def _skeleton(self, kind: type) -> nn.Module:
@@ -243,7 +252,7 @@ class StreamedCTRL:
     def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         weights = stages.read_weights(self.folder, stage)
         after = {}
-        for run in self.runs:
+        for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
             recorder = Recorder(layer, self.draws, lambda n, v, run=run: ledger.keep(run, n, v), prefix)
             call = self.arguments[run.dtype]
@@ -257,7 +266,7 @@ class StreamedCTRL:
         index = stages.layer_of(stage)
         inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)
         after = {}
-        for run in self.runs:
+        for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
             recorder = Recorder(layer, self.draws, None, prefix)
             recorder.recording = False
@@ -280,7 +289,7 @@ class StreamedCTRL:
             weights.update(stages.read_weights(self.folder, stages.EMBEDDING))
         after: dict[str, np.ndarray] = {}
         partial: dict[str, Any] = {}
-        for run in self.runs:
+        for run in self._each_run():
             model = self._head_model(run, weights, table)
             hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
             model.transformer.hidden_states = hidden_states
@@ -350,7 +359,7 @@ class StreamedCTRL:
         rows = self.rows.cpu()
         unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
         spreads = {}
-        for run in self.runs:
+        for run in self._each_run():
             ledger.keep(run, "gradient:transformer.dropout", state[run.name])
             hidden_states, table = self._embed(run, weights, None)
             hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
