@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import paddle
 import paddle.nn.functional as F
 
@@ -13,7 +15,8 @@ IGNORED_LABEL = -100
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = IGNORED_LABEL) -> paddle.Tensor:
     """The mean cross entropy over the labels that are not to be ignored.
 
-    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative.
+    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative. Where none is left
+    the mean is NaN, and its gradients are 0, as in torch.
 
     Args:
         logits: (N, classes).
@@ -21,7 +24,9 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
     """
     counted = labels != ignored
     losses = cross_entropies(logits, paddle.where(counted, labels, paddle.zeros_like(labels)))
-    return (losses * counted.astype(losses.dtype)).sum() / counted.sum().astype(losses.dtype)
+    count = counted.sum().astype(losses.dtype)
+    of_none = paddle.where(count == 0, paddle.full_like(count, math.nan), paddle.zeros_like(count))
+    return (losses * counted.astype(losses.dtype)).sum() / count.clip(min=1) + of_none
 
 
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:

@@ -81,7 +81,8 @@ def collect(
         body: prefix of the parameters that must not be missing.
 
     Raises:
-        WeightsError: a wrong shape, a missing body parameter, an unknown tensor or two values of one name.
+        WeightsError: a wrong shape, a missing body parameter, an unknown tensor, two values of one name, or values that
+            are no numbers.
     """
     found: dict[str, np.ndarray] = {}
     unknown = []
@@ -94,6 +95,8 @@ def collect(
                 )
             if name in found and not np.array_equal(found[name], value):
                 raise WeightsError(f"{name}: stands there twice, with different values")
+            if lost := np.size(value) - np.count_nonzero(np.isfinite(value)):
+                raise WeightsError(f"{name}: {lost} of its {np.size(value)} values are NaN or infinite")
             found[name] = value
         elif name not in foreign:
             unknown.append(name)

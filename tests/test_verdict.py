@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
 
-from toolkit.parity import bundle, spread
+from toolkit.parity import attribution, bundle, spread
 from toolkit.parity.draws import ModuleStack
 from toolkit.parity.verdict import compare, first_at_fault, judge
 
@@ -28,6 +29,13 @@ def tensor(rms: float = 1.0, noise: float = 1e-7) -> dict:
 
 def measured(error: float) -> dict:
     return {"shape": [4], "finite": True, "rms": error, "max": 3 * error}
+
+
+def not_finite(dtype: str) -> dict:
+    """A record of R64 of which one run in ``dtype`` held NaN or Inf."""
+    record = tensor()
+    record["noise"][dtype][-1] = record["noise_max"][dtype][-1] = None
+    return record
 
 
 NAMES = ("output:a", "output:b", "loss", "gradient:a.weight", "gradient:b.weight")
@@ -110,10 +118,46 @@ def test_where_float32_has_saturated_float64s_own_noise_is_the_yardstick():
     assert not compare("output:a", saturated, measured(1e-4), "float64").passed
 
 
-def test_a_reference_that_is_not_finite_is_no_reason_to_pass(reference, candidate):
-    reference["tensors"]["output:b"]["noise"]["float32"][1] = None
-    findings = judge(reference, candidate).findings
-    assert {(f.verdict, f.name) for f in findings} == {("structure", "output:b")}
+def test_where_float32_overflows_float64_is_judged_and_the_port_not_blamed(reference, candidate):
+    for name in NAMES[1:]:
+        reference["tensors"][name] = not_finite("float32")
+        candidate["dtypes"]["float32"]["tensors"][name].update(finite=False, rms=None, max=None)
+    verdict = judge(reference, candidate)
+    assert [(f.verdict, f.name, f.dtype) for f in verdict.findings] == [("reference", NAMES[1], "float32")]
+    assert "float32 here and in 3 tensors after it" in verdict.findings[0].message
+    assert verdict.inconclusive and not attribution.wanted(verdict, ["float64", "float32"])
+    assert len(verdict.comparisons) == len(NAMES) + 1
+    del candidate["dtypes"]["float32"]
+    verdict = judge(reference, candidate)
+    assert verdict.passed and any("not finite in float32" in note for note in verdict.notes)
+    candidate["dtypes"]["float64"]["tensors"][NAMES[2]] = measured(1e-9)
+    verdict = judge(reference, candidate)
+    assert [(f.verdict, f.name) for f in verdict.findings] == [("semantics", NAMES[2])] and not verdict.inconclusive
+
+
+def test_the_truth_itself_must_be_finite(reference, candidate):
+    reference["tensors"]["loss"].update(finite=False, rms=None, max=None)
+    verdict = judge(reference, candidate)
+    assert {(f.name, f.dtype) for f in verdict.findings} == {("loss", "float64"), ("loss", "float32")}
+    assert verdict.inconclusive
+
+
+def test_a_port_that_overflows_where_the_reference_does_not_is_wrong(reference, candidate):
+    reference["tensors"]["output:b"] = not_finite("float32")
+    candidate["dtypes"]["float64"]["tensors"]["output:b"].update(finite=False, rms=None, max=None)
+    verdict = judge(reference, candidate)
+    assert ("structure", "output:b", "float64") in [(f.verdict, f.name, f.dtype) for f in verdict.findings]
+    assert not verdict.inconclusive
+
+
+def test_what_hangs_on_a_number_that_is_not_finite_may_come_out_either_way_in_float32_alone(reference, candidate):
+    reference["facts"].update(bucket_slack={"a": math.inf}, relu_moved={"b": math.inf})
+    flips = {"count": 1, "of": 8, "largest_margin": 0.5}
+    for dtype, wrong in (("float32", set()), ("float64", {"buckets", "signs"})):
+        candidate["dtypes"][dtype]["facts"].update(flips={"a": flips}, relu_flips={"b": flips})
+        verdict = judge(reference, candidate)
+        assert {f.verdict for f in verdict.findings} == wrong
+        assert any("R32 is not finite there" in note for note in verdict.notes)
 
 
 def test_the_floor_is_a_few_units_of_the_tensors_own_scale_and_no_more():

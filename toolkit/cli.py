@@ -88,7 +88,9 @@ MODEL_OPTIONS = (
         show_default=True,
         help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id.",
     ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of the weights, the tokens and all draws."),
+    click.option(
+        "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."
+    ),
     click.option(
         "--reference-reversible",
         is_flag=True,

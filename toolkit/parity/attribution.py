@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Verdict, compare
+from toolkit.parity.verdict import Verdict, compare, is_measured
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Substitution:
 
 def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
     """Whether float32 drifts, and nothing else is wrong."""
-    return {"float64", "float32"} <= set(dtypes) and {finding.dtype for finding in verdict.findings} == {"float32"}
+    only_float32 = {finding.dtype for finding in verdict.findings} == {"float32"}
+    return {"float64", "float32"} <= set(dtypes) and only_float32 and not verdict.inconclusive
 
 
 def attribute(
@@ -81,7 +82,7 @@ def worst(reference: dict[str, Any], errors: dict[str, dict]) -> tuple[float, st
     compared = [
         compare(name, theirs, errors[name], "float32")
         for name, theirs in reference["tensors"].items()
-        if name in errors and errors[name]["rms"] is not None
+        if name in errors and errors[name]["rms"] is not None and is_measured(theirs, "float32")
     ]
     largest = max((one for one in compared if one.informative), key=lambda one: one.margin)
     return largest.margin, largest.name

@@ -24,6 +24,7 @@ from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutan
 from toolkit.parity.kernels import chosen_kinds
 from toolkit.parity.limits import find_limits, is_seen, print_limits
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
+from toolkit.quiet import silence_startup
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
 #: those of Salesforce/ctrl.
@@ -235,6 +236,8 @@ def configuration(
         depth = layers or DEFAULTS[model]["layers"]
         config = _reformer(ATTENTION[attention], depth, length) if model == "reformer" else _ctrl(depth, length)
     else:
+        silence_startup()  # the configuration's class imports Paddle
+        runtime.configure("cpu")
         try:
             config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
         except (FileNotFoundError, ConfigError) as error:

@@ -84,14 +84,16 @@ def _points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 def _point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
     either = next(iter(by_dtype.values()))
-    errors = {"r32": _relative(either["noise"], either["rms"])}
+    is_measured = either["noise"] is not None
+    errors = {"r32": _relative(either["noise"], either["rms"])} if is_measured else {}
     if "float32" in by_dtype:
         errors["p32"] = _relative(by_dtype["float32"]["error"], either["rms"])
     if "float64" in by_dtype:
         errors["p64"] = _relative(by_dtype["float64"]["error"], either["rms"])
         errors["bound"] = _relative(by_dtype["float64"]["bound"], either["rms"])
     failed = tuple(f"p{dtype.removeprefix('float')}" for dtype, tensor in by_dtype.items() if not tensor["passed"])
-    return Point(name, errors, either["noise"] > UNINFORMATIVE * either["rms"], failed)
+    noisy = is_measured and either["noise"] > UNINFORMATIVE * either["rms"]
+    return Point(name, errors, noisy, failed)
 
 
 def _relative(error: float, size: float) -> float:

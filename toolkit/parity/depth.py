@@ -37,7 +37,7 @@ def depth_rows(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> li
             if name in found:
                 row[dtype] = {key: found[name][key] for key in ("mean", "max")}
         own = reference["tensors"][name]["noise"]["float32"]
-        if "float32" in sides and own:
+        if "float32" in sides and own and None not in own:
             row["ratio"] = sides["float32"]["tensors"][name]["rms"] / max(*own, 1e-300)
         rows.append(row)
     return rows

@@ -76,7 +76,7 @@ def _causes(
             f"attention is saturated in {worst}, where {shares[worst]:.0%} of the rows give all other positions less "
             f"than {SATURATED_BELOW:.0e}"
         )
-    streams = [name for name in tensors if _is_stream(name)]
+    streams = [name for name in tensors if _is_stream(name) and tensors[name]["rms"] is not None]
     if streams and tensors[streams[0]]["rms"]:
         largest = max(streams, key=lambda name: tensors[name]["rms"])
         grown = tensors[largest]["rms"] / tensors[streams[0]]["rms"]

@@ -78,7 +78,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def _verdict(content: Mapping[str, Any]) -> str:
-    return "PARITY" if content["passed"] else "DRIFT"
+    return {0: "PARITY", 1: "DRIFT", 3: "INCONCLUSIVE"}[content["exit_status"]]
 
 
 def _header(content: Mapping[str, Any]) -> Element:

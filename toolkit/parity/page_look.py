@@ -13,7 +13,9 @@ h1 { font-size: 1.35rem; line-height: 1.35; margin: 0 0 .4rem; overflow-wrap: an
 h2 { font-size: 1.05rem; margin: 2.2rem 0 .5rem; }
 header { border-left: .4rem solid var(--good); padding: .2rem 0 .2rem 1rem; }
 header.drift { border-color: var(--bad); }
+header.inconclusive { border-color: var(--soft); }
 .verdict { color: var(--good); letter-spacing: .04em; }
+.inconclusive .verdict { color: var(--soft); }
 .drift .verdict, .failed-row td:last-child { color: var(--bad); font-weight: 600; }
 p { margin: .3rem 0; max-width: 62rem; overflow-wrap: anywhere; }
 .soft, .skipped-row { color: var(--soft); }

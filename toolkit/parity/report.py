@@ -14,7 +14,7 @@ from rich.table import Table
 from toolkit.parity import attribution, trace
 from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
-from toolkit.parity.verdict import Comparison, Finding, Verdict
+from toolkit.parity.verdict import Comparison, Finding, Verdict, is_measured
 
 #: Of ``parity.json``. 2: each tensor has ``kind``, ``rms`` and ``noise`` (see :func:`as_json`); 1 had not.
 REPORT_SCHEMA = 2
@@ -94,13 +94,11 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     else:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
         _say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
-        for line in trace.lines(report.trace):
-            _say(console, line)
+    for line in trace.lines(report.trace):
+        _say(console, line)
+    if not (report.passed or verdict.inconclusive):
         _print_findings(report, console)
         for line in attribution.lines(report.attribution):
-            _say(console, line)
-    if report.passed:
-        for line in trace.lines(report.trace):
             _say(console, line)
     console.print(_table(report))
     if rows := depth_rows(report.reference, report.candidate):
@@ -124,13 +122,19 @@ def _say(console: Console, text: str) -> None:
 
 
 def _print_reference_faults(report: Report, console: Console) -> None:
-    first, *others = report.verdict.reference_faults
+    verdict = report.verdict
+    first, *others = verdict.reference_faults or verdict.findings
     title = f"{first.message}: {first.name}"
     console.print(f"[bold yellow]INCONCLUSIVE[/] {escape(title)}", highlight=False, soft_wrap=True)
     for fault in others:
         _say(console, f"also {fault.message}: {fault.name}")
-    count = len(report.verdict.findings)
-    _say(console, f"{count} comparisons with it fail, and say nothing about the port; all are in parity.json")
+    if verdict.reference_faults:
+        what = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
+        _say(console, f"{what} parity.json")
+    else:
+        counts = {dtype: sum(c.dtype == dtype for c in verdict.comparisons) for dtype in report.request.dtypes}
+        compared = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
+        _say(console, f"where the reference is finite, the port agrees with it: {compared}")
 
 
 def _print_findings(report: Report, console: Console) -> None:
@@ -210,7 +214,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
     - ``kind``: output, stream, gradient, logits, loss, ...;
     - ``rms``: RMS of R64;
-    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype.
+    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null where one
+      of them is not finite.
 
     ``page`` and ``junit`` need nothing but this content.
     """
@@ -259,7 +264,7 @@ def _tensor(comparison: Comparison, reference: Mapping[str, Any]) -> dict[str, A
         **vars(comparison),
         "kind": comparison.name.partition(":")[0],
         "rms": theirs["rms"],
-        "noise": max(theirs["noise"]["float32"]),
+        "noise": max(theirs["noise"]["float32"]) if is_measured(theirs, "float32") else None,
         "passed": comparison.passed,
         "margin": comparison.margin,
     }

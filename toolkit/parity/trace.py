@@ -16,7 +16,7 @@ from rich.console import Console
 
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Comparison, Verdict, compare
+from toolkit.parity.verdict import Comparison, Verdict, compare, is_measured
 from toolkit.parity.workers import run_workers
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
@@ -61,9 +61,10 @@ def follow(
     """Follow the port of a job that both workers have run, if its step went wrong somewhere or ``asked`` for.
 
     Returns:
-        ``compared``: how many tensors; ``alone``: names of those that only one side has; ``guilty``:
-        dictionaries of :class:`Guilty`, the first in the order of execution first; ``worst``: the largest error of
-        those that are right, in units of its bound. Or ``problem``, why it could not be followed. Or nothing.
+        ``compared``: how many tensors; ``alone``: names of those that only one side has; ``not_finite``: by dtype, how
+        many are so in the reference; ``guilty``: dictionaries of :class:`Guilty`, the first in the order of execution
+        first; ``worst``: the largest error of those that are right, in units of its bound. Or ``problem``, why it could
+        not be followed. Or nothing.
     """
     if not (asked or is_wanted(verdict)):
         return {}
@@ -116,8 +117,12 @@ def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str
     yardsticks = in_the_ports_steps({name: reference[name] for name in order}, seen)
     compared: list[Comparison] = []
     guilty: list[Guilty] = []
+    lost: dict[str, int] = {}
     for dtype, ours in dtypes.items():
-        for name in (name for name in order if name in ours["tensors"]):
+        names = [name for name in order if name in ours["tensors"]]
+        measured = [name for name in names if is_measured(yardsticks[name], dtype)]
+        lost[dtype] = len(names) - len(measured)
+        for name in measured:
             error, theirs = ours["tensors"][name], yardsticks[name]
             if error["rms"] is None:
                 guilty.append(Guilty(name, _where(name, ours), dtype, _without_size(error, theirs)))
@@ -131,6 +136,7 @@ def summary(reference: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str
     return {
         "compared": len(compared),
         "alone": [*(name for name in order if name not in seen), *own],
+        "not_finite": {dtype: count for dtype, count in lost.items() if count},
         "guilty": [vars(one) for one in guilty],
         "worst": max(passed, default=0.0),
     }
@@ -163,9 +169,12 @@ def _leads_to(gradient: str, later: str, reference: Mapping[str, Any]) -> bool:
 
 
 def _added_up(steps: Sequence[Mapping[str, Any]], key: str) -> dict[str, list[float]]:
-    """By dtype, for each run of the reference, the sum over the steps."""
+    """By dtype, for each run of the reference, the sum over the steps; None where one of them is not finite."""
     return {
-        dtype: [sum(errors) for errors in zip(*(step[key][dtype] for step in steps), strict=True)]
+        dtype: [
+            None if None in errors else sum(errors)
+            for errors in zip(*(step[key][dtype] for step in steps), strict=True)
+        ]
         for dtype in steps[0][key]
     }
 
@@ -210,8 +219,11 @@ def lines(followed: Mapping[str, Any]) -> list[str]:
         return [f"operation by operation it could not be followed: {followed['problem']}"]
     guilty = [Guilty(**one) for one in followed["guilty"]]
     of = f"of {followed['compared']} operations and gradients, each on the reference's own input,"
+    rest = [f"{count} in {dtype}" for dtype, count in followed["not_finite"].items()]
+    unsaid = [f"not finite in the reference, and not compared: {', '.join(rest)}"] if rest else []
     if not guilty:
-        return [f"{of} all are right, the worst at {followed['worst']:.2g} of its bound"]
+        return [f"{of} all are right, the worst at {followed['worst']:.2g} of its bound", *unsaid]
     said = [f"{of} {len(guilty)} {'is' if len(guilty) == 1 else 'are'} wrong; in the order of execution:"]
     said += [f"  {one.dtype} {one.text()}" for one in guilty[:SHOWN]]
-    return said + ([f"  and {len(guilty) - SHOWN} more, in parity.json"] if len(guilty) > SHOWN else [])
+    more = [f"  and {len(guilty) - SHOWN} more, in parity.json"] if len(guilty) > SHOWN else []
+    return [*said, *more, *unsaid]

@@ -7,6 +7,8 @@ with these weights and inputs, amplifies rounding. No tolerance is absolute.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +77,7 @@ class Finding:
 
     Attributes:
         verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness or tokenizer;
-            ``reference`` where the reference itself is at fault.
+            ``reference`` where the reference itself is at fault, or has nothing to be compared with.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -107,8 +109,9 @@ class Verdict:
 
     @property
     def inconclusive(self) -> bool:
-        """The two differ, and the reference is at fault."""
-        return bool(self.findings and self.reference_faults)
+        """Nothing that was found says anything of the port: the reference is at fault, or not finite."""
+        of_reference = all(finding.verdict == "reference" for finding in self.findings)
+        return bool(self.findings and (self.reference_faults or of_reference))
 
     def worst(self, dtype: str, count: int) -> list[Comparison]:
         """The ``count`` comparisons of a dtype that come nearest to their bounds, or exceed them most."""
@@ -121,6 +124,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
     verdict = Verdict()
     for dtype, ours in candidate["dtypes"].items():
         _judge_structure(reference, ours, dtype, verdict)
+        if lost := _not_finite(reference, dtype):
+            verdict.findings.append(Finding("reference", *lost, dtype))
         _judge_buckets(reference, ours, dtype, verdict)
         _judge_signs(reference, ours, dtype, verdict)
         for name, theirs in reference["tensors"].items():
@@ -129,6 +134,8 @@ def judge(reference: dict[str, Any], candidate: dict[str, Any]) -> Verdict:
         _judge_recomputed(reference, ours, dtype, verdict)
     silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
     verdict.notes += information.lost(reference["tensors"], reference["facts"].get("saturation", {}), silent)
+    if "float32" not in candidate["dtypes"] and (lost := _not_finite(reference, "float32")):
+        verdict.notes.append(f"{lost[1]} ({lost[0]}); float64 was measured by its own noise alone")
     _judge_generators(candidate.get("generators", {}), verdict)
     _judge_tokens(reference["tokens"], candidate["tokens"], verdict)
     verdict.reference_faults = reference_faults(reference)
@@ -196,7 +203,7 @@ def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) 
             wrong(name, "not computed by the port")
         elif ours["tensors"][name]["shape"] != tensor["shape"]:
             wrong(name, f"shape {ours['tensors'][name]['shape']}, the reference's is {tensor['shape']}")
-        elif not ours["tensors"][name]["finite"] or ours["tensors"][name]["rms"] is None:
+        elif ours["tensors"][name]["rms"] is None and is_measured(tensor, dtype):
             wrong(name, "empty, or holds NaN or Inf")
     for name in ours["tensors"]:
         if name not in theirs:
@@ -214,6 +221,15 @@ def _judge_structure(reference: dict, ours: dict, dtype: str, verdict: Verdict) 
         verdict.notes.append(f"{dtype}: watching the port changes what it computes")
 
 
+def _not_finite(reference: dict, dtype: str) -> tuple[str, str] | None:
+    """Where a reference that is not finite ceases to be so, and what a report says of it: it is no yardstick, and no
+    reason to pass."""
+    tensors = reference["tensors"]
+    lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
+    rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
+    return (lost[0], f"the reference itself is not finite in {dtype}{rest}") if lost else None
+
+
 def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
     """Verdict 4: a flip is excused only where the two best buckets were too close to tell in the dtype."""
     for module, flips in ours["facts"].get("flips", {}).items():
@@ -221,15 +237,18 @@ def _judge_buckets(reference: dict, ours: dict, dtype: str, verdict: Verdict) ->
         if "shape" in flips:
             verdict.findings.append(Finding("buckets", name, f"shape {flips['shape']} differs", dtype))
         elif flips["count"]:
-            slack = reference["facts"]["bucket_slack"][module] * (UNIT[dtype] / UNIT["float32"])
+            slack = _slack(reference["facts"]["bucket_slack"][module], dtype)
             text = f"{flips['count']} of {flips['of']} differ"
-            if flips["largest_margin"] > slack:
+            if not flips["largest_margin"] <= slack:
                 message = (
                     f"{text}, one where the best bucket led by {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
                 )
                 verdict.findings.append(Finding("buckets", name, message, dtype))
             else:
-                verdict.notes.append(f"{dtype}: {name}: {text}, all within rounding of a tie ({slack:.1e})")
+                why = (
+                    f"all within rounding of a tie ({slack:.1e})" if math.isfinite(slack) else "R32 is not finite there"
+                )
+                verdict.notes.append(f"{dtype}: {name}: {text}, {why}")
 
 
 def _judge_signs(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
@@ -238,15 +257,22 @@ def _judge_signs(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> N
     moved = reference["facts"].get("relu_moved", {})
     excused = 0
     for module, flips in ours["facts"].get("relu_flips", {}).items():
-        slack = SIGN_FACTOR * moved.get(module, 0.0) * (UNIT[dtype] / UNIT["float32"])
+        slack = SIGN_FACTOR * _slack(moved.get(module, 0.0), dtype)
         if not flips["largest_margin"] <= slack:
             text = f"{flips['count']} of {flips['of']} inputs have another sign, one of them where"
             message = f"{text} it is {flips['largest_margin']:.1e}; rounding: {slack:.1e}"
             verdict.findings.append(Finding("signs", f"relu:{module}", message, dtype))
-        else:
+        elif math.isfinite(slack):
             excused += flips["count"]
     if excused:
         verdict.notes.append(f"{dtype}: {excused} inputs of ReLU lie on the other side of 0, all within rounding of it")
+
+
+def _slack(of_float32: float, dtype: str) -> float:
+    """What rounding may turn around, from what it may in float32; infinite where R32 is not finite, which says nothing
+    of float64."""
+    shrunk = of_float32 * (UNIT[dtype] / UNIT["float32"])
+    return shrunk if dtype == "float32" or math.isfinite(shrunk) else 0.0
 
 
 def _judge_constants(errors: dict[str, float], dtype: str, verdict: Verdict) -> None:
@@ -271,24 +297,20 @@ def _is_judged(name: str, dtype: str) -> bool:
 
 def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
     """Verdicts 2 and 3 on one tensor."""
-    if not _measured(theirs):
-        message = "the reference itself is not finite here, in float64 or in a run that measures its noise"
-        verdict.findings.append(Finding("structure", name, message, dtype))
-        return
-    if ours["rms"] is None:
-        return  # reported by structure
+    if ours["rms"] is None or not is_measured(theirs, dtype):
+        return  # said of the port's structure, or of the reference
     comparison = compare(name, theirs, ours, dtype)
     verdict.comparisons.append(comparison)
     if not comparison.informative:
         verdict.notes.append(
-            f"{name}: the reference's own float32 is off by {_float32_noise(theirs):.1e} of the tensor; "
+            f"{name}: the reference's own float32 is {_float32_noise(theirs)} of the tensor; "
             "float32 carries no information there, float64 alone decides"
         )
     if not comparison.passed:
         kind = "semantics" if dtype == "float64" else "rounding"
         message = (
             f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound; "
-            f"the reference's own float32 is off by {_float32_noise(theirs):.1e}"
+            f"the reference's own float32 is {_float32_noise(theirs)}"
         )
         verdict.findings.append(Finding(kind, name, message, dtype))
 
@@ -297,14 +319,16 @@ def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
     """One tensor's errors and bounds.
 
     Args:
-        theirs: ``rms``, ``max`` of R64; by dtype, ``noise``, ``noise_max`` of each run of the reference.
+        theirs: ``rms``, ``max`` of R64; by dtype, ``noise``, ``noise_max`` of each run of the reference; what is
+            measured in ``dtype`` (:func:`is_measured`).
         ours: ``rms``, ``max`` of the port's difference from R64.
     """
     noise, noise_max = max(theirs["noise"][dtype]), max(theirs["noise_max"][dtype])
     if dtype == "float64":
         factor, factor_max, shrink = SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX, UNIT["float64"] / UNIT["float32"]
-        noise = max(noise, shrink * max(theirs["noise"]["float32"]))
-        noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
+        if is_measured(theirs, "float32"):
+            noise = max(noise, shrink * max(theirs["noise"]["float32"]))
+            noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
     else:
         factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
     if name.startswith("loss#"):  # one number is its own extreme value
@@ -322,14 +346,16 @@ def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
     )
 
 
-def _measured(theirs: dict) -> bool:
-    """Whether R64 and all runs that measure its noise are finite."""
-    return theirs["rms"] is not None and all(None not in runs for runs in theirs["noise"].values())
+def is_measured(theirs: Mapping[str, Any], dtype: str) -> bool:
+    """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
+    return theirs["rms"] is not None and None not in theirs["noise"][dtype]
 
 
-def _float32_noise(theirs: dict) -> float:
+def _float32_noise(theirs: dict) -> str:
     """The reference's float32 error relative to the tensor."""
-    return _ratio(max(theirs["noise"]["float32"]), theirs["rms"])
+    if not is_measured(theirs, "float32"):
+        return "not finite"
+    return f"off by {_ratio(max(theirs['noise']['float32']), theirs['rms']):.1e}"
 
 
 def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
@@ -338,7 +364,7 @@ def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict)
     for kind, what in (("recomputed", "recorded draws"), ("replay", "the port's own generator")):
         for name, error in ours[kind].items():
             theirs = reference["tensors"].get(name)
-            if theirs is None or not _measured(theirs):
+            if theirs is None or not is_measured(theirs, dtype):
                 continue
             lost = max(theirs["noise"][dtype]) > UNINFORMATIVE * theirs["rms"]  # all noise: no scale to be relative to
             if not error <= RECOMPUTED_LIMIT and not lost:
@@ -393,13 +419,13 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
     that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the rest. Where the reference is at fault, no part of the port is named but that.
+    the rest. Where nothing says anything of the port, what is wrong with the reference is named.
 
     Args:
         order: the reference's tensors in execution order.
     """
     if verdict.inconclusive:
-        return verdict.reference_faults[0]
+        return (verdict.reference_faults or verdict.findings)[0]
     place = {name: index for index, name in enumerate(order)}
 
     def rank(finding: Finding) -> tuple:

@@ -50,7 +50,8 @@ class RecordedDraws:
     def relu(self, x, own):
         """What a ReLU makes of ``x`` where R64 decides which inputs are positive; ``own`` is what it makes by itself.
 
-        Where the two differ in that, the number of places and R64's largest input there are written down.
+        Where the two differ in that, the number of places and R64's largest input there are written down; what is NaN
+        shows in the output.
         """
         import paddle
 
@@ -58,7 +59,7 @@ class RecordedDraws:
         truth = self.tensors.get(f"relu:{name}")
         if truth is None or list(truth.shape) != own.shape:
             return own  # whatever is wrong shows in the output
-        flipped = (own.numpy() > 0) != (truth > 0)
+        flipped = ((own.numpy() > 0) != (truth > 0)) & ~np.isnan(x.numpy())
         if not flipped.any():
             return own
         largest = float(np.abs(self.tensors[f"input:{name}"][flipped]).max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,8 @@ class Draws:
             self.tensors[f"input:{name}"] = x.detach().to(torch.float32).numpy(force=True)
         elif x.dtype == torch.float32:
             difference = x.detach() - torch.from_numpy(self.tensors[f"input:{name}"]).to(x)
-            self.moved[name] = max(self.moved.get(name, 0.0), float(difference.abs().max()))
+            by = float(difference.abs().max())
+            self.moved[name] = max(self.moved.get(name, 0.0), math.inf if math.isnan(by) else by)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def _generator(self, name: str) -> np.random.Generator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
 
@@ -171,12 +172,16 @@ def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -
 
     A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
     and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
+    Infinite where the vectors are not finite.
     """
     slack = {}
     for name in (key.partition(":")[2] for key in draws if key.startswith("buckets:")):
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[f"output:{name}.query_key"]
+        if vectors["max"] is None or None in vectors["noise"]["float32"]:
+            slack[name] = math.inf
+            continue
         inherited = max(vectors["noise"]["float32"]) * column
         rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors["max"] * column
         slack[name] = 2 * 8 * (inherited + float(rounding))

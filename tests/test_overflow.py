@@ -1,0 +1,65 @@
+"""Weights too large for float32, or no numbers at all: no fault of the port's, and nothing to train."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import save_file
+
+from models.families import part
+from toolkit import cli
+from toolkit.parity import gate
+from toolkit.parity.judging import trial_request
+
+#: The last map of a block of the first layer: what follows it is as large as that.
+LAST_MAP = {
+    "reformer": "reformer.encoder.layers.0.feed_forward.output.dense.weight",
+    "ctrl": "transformer.h.0.ffn.2.weight",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "dtypes", "status", "title"),
+    [
+        (
+            "reformer",
+            ("float64", "float32"),
+            3,
+            "INCONCLUSIVE the reference itself is not finite in float32 here and in",
+        ),
+        ("ctrl", ("float64", "float32"), 3, "INCONCLUSIVE the reference itself is not finite in float32 here and in"),
+        ("ctrl", ("float64",), 0, "PARITY"),
+    ],
+)
+def test_weights_too_large_for_float32_end_inconclusive_and_pass_in_float64(model, dtypes, status, title, tmp_path):
+    request = trial_request(model, "random", 0)
+    large = np.float32(3e38) * request.weights[LAST_MAP[model]]
+    assert np.isfinite(large).all()
+    weights = {**request.weights, LAST_MAP[model]: large}
+    out = io.StringIO()
+    request = dataclasses.replace(request, weights=weights, dtypes=dtypes, trace=True)
+    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
+    assert out.getvalue().startswith(title) and report.exit_status == status
+    assert report.trace["guilty"] == [] and "are right, the worst at" in out.getvalue()
+    assert ("not finite in the reference, and not compared" in out.getvalue()) == (status == 3)
+    assert f">{title.split()[0]}</span>" in (tmp_path / "parity.html").read_text()
+    assert max(c.relative for c in report.verdict.comparisons if c.dtype == "float64") > 0
+
+
+@pytest.mark.parametrize(("value", "count"), [(np.nan, 1), (-np.inf, 2)])
+def test_a_checkpoint_with_values_that_are_no_numbers_is_wrong_input(value, count, tmp_path, capsys):
+    request = trial_request("ctrl", "random", 0)
+    tensors = dict(request.weights)
+    name = LAST_MAP["ctrl"]
+    tensors[name] = tensors[name].copy()
+    tensors[name][:count, 0] = value
+    part("ctrl", "config").CONFIG_CLASS(**request.config).save_pretrained(tmp_path)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "ctrl", "--weights", str(tmp_path), "--length", "32"])
+    message = f"{name}: {count} of its {tensors[name].size} values are NaN or infinite"
+    assert left.value.code == 2 and capsys.readouterr().err == f"error: --weights {tmp_path}: {message}\n"
