@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import ClassVar
@@ -12,7 +13,8 @@ import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.parity.reference.points import Operation
+from toolkit.parity.draws import ModuleStack
+from toolkit.parity.reference.points import Operation, OperationWatch
 from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step
 
@@ -50,24 +52,58 @@ class CTRLStep(Step):
         return [MASK_NOTE] if makes_its_mask_elsewhere() else []
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
-        if re.fullmatch(r"transformer\.h\.\d+", module):
-            return Operation("sum", ("stream", None)) if function in (torch.Tensor.add, torch.Tensor.__add__) else None
-        if not module.endswith(".multi_head_attention"):
-            return None
-        if function is torch.Tensor.permute and arguments[1:] == ([0, 2, 1, 3],):
-            return Operation("transpose", ("heads", "heads", "heads", "merged"))
-        if function is torch.Tensor.transpose and arguments[1:] == (1, 2):
-            return Operation("transpose", ("heads", "heads", "heads", "merged"))
-        if function is torch.matmul:
-            return Operation("matmul", ("scores", "context"))
-        if function in SCALED:
-            return Operation("scale", ("scaled_scores", None))
-        return Operation("softmax", ("probabilities",), enters="masked_scores") if function in SOFTMAX else None
+        return operation(module, function, arguments)
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         with own_mask():
             yield
+
+    def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
+        return masked_scores_rounded_otherwise(recorder.stack, nudge)
+
+
+def operation(module: str, function: Callable, arguments: tuple) -> Operation | None:
+    """As :meth:`.step.Step.operation`."""
+    if re.fullmatch(r"transformer\.h\.\d+", module):
+        return Operation("sum", ("stream", None)) if function in (torch.Tensor.add, torch.Tensor.__add__) else None
+    if not module.endswith(".multi_head_attention"):
+        return None
+    if function is torch.Tensor.permute and arguments[1:] == ([0, 2, 1, 3],):
+        return Operation("transpose", ("heads", "heads", "heads", "merged"))
+    if function is torch.Tensor.transpose and arguments[1:] == (1, 2):
+        return Operation("transpose", ("heads", "heads", "heads", "merged"))
+    if function is torch.matmul:
+        return Operation("matmul", ("scores", "context"))
+    if function in SCALED:
+        return Operation("scale", ("scaled_scores", None))
+    return Operation("softmax", ("probabilities",), enters="masked_scores") if function in SOFTMAX else None
+
+
+def masked_scores_rounded_otherwise(stack: ModuleStack, nudge: int) -> contextlib.AbstractContextManager:
+    """Inside the ``with`` block the scores that a mask pushes to -1e4 are rounded another way; not with ``nudge`` 0.
+
+    Down there a score keeps 1e-3 in float32, 1e-12 in float64, and which way it is rounded is luck. Where a position
+    sees nothing but padding, its weights hang on that, and would by the same luck in every run: moving the weights by
+    a unit in the last place moves a score by far less. So all scores of an attention are moved by the same part of a
+    unit of -1e4, which softmax does not see, before the mask is added.
+    """
+    return OperationWatch(_MovedScores(stack, nudge), operation) if nudge else contextlib.nullcontext()
+
+
+class _MovedScores:
+    """What :class:`.points.OperationWatch` asks for, in a recorder's place."""
+
+    def __init__(self, stack: ModuleStack, nudge: int) -> None:
+        self.stack = stack
+        self.nudge = nudge
+
+    def at(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        if name != "scaled_scores":
+            return x
+        unit = torch.finfo(x.dtype).eps * 2.0 ** math.floor(math.log2(-LATER))
+        draw = np.random.default_rng([self.nudge, *self.stack.module.encode()])  # the same layer by layer
+        return x + unit * draw.random()
 
 
 def config_of(keys: Mapping) -> CTRLConfig:

@@ -113,6 +113,7 @@ class Step:
             no_downcast() as leaks,
             recorder.watch(),
             self.clean(recorder, plain),
+            self.rounded_otherwise(recorder, nudge),
             narrowing if is_truth else contextlib.nullcontext(),
             saturation if is_truth else contextlib.nullcontext(),
         ):
@@ -188,6 +189,11 @@ class Step:
             recorder.recording = False
             with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
                 keep(numbered("loss", number + 1), to_numpy(self.model(**self._inputs()).loss))
+
+    def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
+        """What is rounded by luck, and by the same luck however the weights are moved, comes out another way inside the
+        ``with`` block, by draws that differ with ``nudge``; 0: as it is."""
+        return contextlib.nullcontext()
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         return {name: value.to(self.device) for name, value in self.batch.items()}

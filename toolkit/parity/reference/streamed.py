@@ -22,7 +22,13 @@ from transformers.models.ctrl import modeling_ctrl
 from toolkit.parity import bundle, spread, stages
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
-from toolkit.parity.reference.ctrl import MASK_NOTE, config_of, makes_its_mask_elsewhere, own_mask
+from toolkit.parity.reference.ctrl import (
+    MASK_NOTE,
+    config_of,
+    makes_its_mask_elsewhere,
+    masked_scores_rounded_otherwise,
+    own_mask,
+)
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, nudged
@@ -256,7 +262,8 @@ class StreamedCTRL:
             layer, prefix = self._load_layer(run, stage, weights)
             recorder = Recorder(layer, self.draws, lambda n, v, run=run: ledger.keep(run, n, v), prefix)
             call = self.arguments[run.dtype]
-            with torch.no_grad(), recorder.watch():
+            moved = masked_scores_rounded_otherwise(recorder.stack, run.nudge)
+            with torch.no_grad(), recorder.watch(), moved:
                 hidden_states = torch.from_numpy(state[run.name]).to(self.device)
                 after[run.name] = to_numpy(first_tensor(layer(hidden_states, *call.arguments, **call.options)))
         return after
@@ -272,7 +279,7 @@ class StreamedCTRL:
             recorder.recording = False
             call = self.arguments[run.dtype]
             hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
-            with recorder.watch():
+            with recorder.watch(), masked_scores_rounded_otherwise(recorder.stack, run.nudge):
                 output = first_tensor(layer(hidden_states, *call.arguments, **call.options))
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():

@@ -1,0 +1,32 @@
+"""The runs that measure how far the reference lies from itself: none may share its luck with another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.parity import bundle
+from toolkit.parity.gate import write_job
+from toolkit.parity.judging import trial_request
+from toolkit.parity.reference.__main__ import make_step
+
+
+def test_scores_that_a_mask_leaves_without_digits_are_rounded_otherwise_in_every_run(tmp_path):
+    request = trial_request("ctrl", "heavy-tailed", 0)
+    write_job(request, request.weights, tmp_path)
+    step = make_step(bundle.read_json(tmp_path / "job.json"), tmp_path)
+    blind = np.cumsum(request.batch["attention_mask"], axis=1) == 0  # sees nothing but padding, and later tokens
+    assert blind.any()
+
+    def attended(dtype: str, nudge: int) -> np.ndarray:
+        outputs: dict[str, np.ndarray] = {}
+        step.run(dtype, outputs.__setitem__, nudge=nudge)
+        return outputs["output:transformer.h.0.multi_head_attention"].astype("float64")
+
+    truth = attended("float64", 0)
+    runs = [attended("float32", nudge) for nudge in range(4)]
+    errors = [np.abs(run - truth) for run in runs]
+    assert min(error[blind].max() for error in errors) > 10 * max(error[~blind].max() for error in errors)
+    for index, run in enumerate(runs):
+        apart = min(np.abs(run - other)[blind].max() for other in runs[:index] + runs[index + 1 :])
+        assert apart > 0.3 * errors[index][blind].max()
+    assert max(error[~blind].max() for error in errors[1:]) < 3 * errors[0][~blind].max()
