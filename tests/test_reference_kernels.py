@@ -18,7 +18,7 @@ import paddle.nn.functional as F
 import pytest
 from rich.console import Console
 
-from models import losses, ops
+from models import activations, losses, ops
 from models.families import part
 from toolkit import cli
 from toolkit.parity import attribution, bundle, last_bit
@@ -274,10 +274,10 @@ OPERATIONS = {
     ),
     "softmax over": ("softmax", "attention_weights", lambda x: ops.softmax_over(x, 1), [(2, 3, 5)]),
     "gelu": ("activation", "activation", lambda x: F.gelu(x), [(3, 5)]),
-    "gelu_new": ("activation", "activation", lambda x: F.gelu(x, approximate=True), [(3, 5)]),
-    "silu": ("activation", "activation", lambda x: F.silu(x), [(3, 5)]),
-    "tanh": ("activation", "activation", lambda x: paddle.tanh(x), [(3, 5)]),
-    "tanh layer": ("activation", "activation", lambda x: paddle.nn.Tanh()(x), [(3, 5)]),
+    "gelu_new": ("activation", "activation", lambda x: activations.tanh_gelu(x), [(3, 5)]),
+    "silu": ("activation", "activation", lambda x: activations.silu(x), [(3, 5)]),
+    "tanh": ("activation", "activation", lambda x: activations.tanh(x), [(3, 5)]),
+    "tanh layer": ("activation", "activation", lambda x: activations.Tanh()(x), [(3, 5)]),
     "sigmoid": ("activation", "activation", lambda x: paddle.nn.Sigmoid()(x), [(3, 5)]),
     "sum": ("sum", "sum", lambda x: x.sum(1), [(2, 3, 5)]),
     "mean": ("sum", "mean", lambda x: x.mean(-1, keepdim=True), [(2, 3, 5)]),

@@ -20,6 +20,7 @@ from paddlenlp.transformers.model_outputs import (
 )
 
 from models import losses
+from models.activations import ACTIVATIONS, tanh
 from models.ops import LayerNorm, Linear
 from models.pretrained import Port
 from models.randomness import Dropout, Replay, dropout
@@ -28,16 +29,6 @@ from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.reversible import LayerRecord, run_reversible, run_traced
 from models.trace import at
-
-ACTIVATIONS = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "gelu_new": lambda: nn.GELU(approximate=True),
-    "silu": nn.Silu,
-    "swish": nn.Silu,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-}
 
 
 def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
@@ -294,7 +285,7 @@ class ReformerClassificationHead(nn.Layer):
     def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
         """(B, T, 2 * hidden) -> (B, labels)."""
         first = self.dropout(hidden_states[:, 0])
-        return self.out_proj(self.dropout(paddle.tanh(self.dense(first))))
+        return self.out_proj(self.dropout(tanh(self.dense(first))))
 
 
 class ReformerForSequenceClassification(ReformerPretrainedModel):

@@ -17,7 +17,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle.autograd import PyLayer
 
-from models import losses, ops
+from models import activations, losses, ops
 from toolkit.parity.candidate.kernel_server import KernelServer
 
 
@@ -113,13 +113,6 @@ def _softmax_over(serve: Serve):
     return lambda scores, axis: serve("attention_weights", scores, dim=axis)[0]
 
 
-def _gelu(serve: Serve):
-    def gelu(x, approximate=False, name=None):
-        return serve("activation", x, name="gelu_new" if approximate else "gelu")
-
-    return gelu
-
-
 def _activation(kernel: str) -> Maker:
     return lambda serve: lambda x, *inplace_and_name, **keywords: serve("activation", x, name=kernel)
 
@@ -159,11 +152,11 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
         (ops, "softmax_over", _softmax_over),
     ],
     "activation": [
-        (F, "gelu", _gelu),
-        (F, "silu", _activation("silu")),
-        (F, "tanh", _activation("tanh")),
+        (F, "gelu", _activation("gelu")),
+        (activations, "tanh_gelu", _activation("gelu_new")),
+        (activations, "silu", _activation("silu")),
+        (activations, "tanh", _activation("tanh")),
         (F, "sigmoid", _activation("sigmoid")),
-        (paddle, "tanh", _activation("tanh")),
     ],
     "sum": [(paddle.Tensor, "sum", _reduction("sum")), (paddle.Tensor, "mean", _reduction("mean"))],
     "rsqrt": [(paddle, "rsqrt", _rsqrt)],
