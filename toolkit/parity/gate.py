@@ -18,6 +18,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.parity import bundle, cache, stream
 from toolkit.parity.attribution import attribute
+from toolkit.parity.doubt import UNSETTLED, is_doubtful, settle
 from toolkit.parity.junit import write_junit
 from toolkit.parity.page import write_page
 from toolkit.parity.report import PAGE, Report, as_json, print_report
@@ -68,6 +69,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         measured, cached = measure(request, folder, console)
     reference, candidate = measured["reference"], measured["candidate"]
     verdict = judge(reference, candidate)
+    if is_doubtful(verdict) and (recording is not None or is_streamed(request)):
+        verdict.notes.append(UNSETTLED)
     if not cached and verdict.passed and measured["key"]:
         cache.store(measured["key"], measured)
     report = Report(
@@ -118,6 +121,8 @@ def _measure_whole(request: GateRequest, folder: Path, console: Console) -> tupl
         interpreters = workers_of(request)
         run_workers([job], console, interpreters)
         results = _results(job)
+        first = judge(results["reference"], results["candidate"])
+        [results["reference"]] = settle([job], [(results["reference"], first)], console, interpreters["reference"])
         verdict = judge(results["reference"], results["candidate"])
         substitutions = attribute(job, verdict, results, console, interpreters["reference"])
         followed = follow(job, verdict, request.trace, console, interpreters)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from models.families import part
-from toolkit.parity import bundle, trace
+from toolkit.parity import bundle, doubt, trace
 from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
@@ -147,16 +147,32 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         reference = bundle.read_json(job / "reference" / "result.json")
         candidate = bundle.read_json(job / "candidate" / "result.json")
         [(yardsticks, followed)] = trace.measure([job], console, workers_of(request))
-    return [_trial(mutant, reference, candidate, yardsticks, followed["mutants"][mutant.name]) for mutant in mutants]
+        verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
+        if doubtful := [name for name, one in verdicts.items() if one is not None and doubt.is_doubtful(one)]:
+            [more] = doubt.measure_again([job], console, workers_of(request)["reference"])
+            for mutant in (mutant for mutant in mutants if mutant.name in doubtful):
+                settled = doubt.with_more_runs(reference, verdicts[mutant.name], more)
+                verdicts[mutant.name] = _verdict_on(mutant, settled, candidate)
+    order = list(reference["tensors"])
+    return [
+        _trial(mutant, verdicts[mutant.name], order, candidate, yardsticks, followed["mutants"][mutant.name])
+        for mutant in mutants
+    ]
 
 
-def _trial(mutant: Mutant, reference: dict, candidate: dict, yardsticks: dict, followed: dict) -> Trial:
+def _verdict_on(mutant: Mutant, reference: dict, candidate: dict) -> Verdict | None:
+    """None where the port did not get through the step with it."""
     measured = candidate["mutants"][mutant.name]
-    if "raised" in measured:
-        return Trial(mutant, True, measured["raised"], "raised", None)
     others = {"dtypes": {}, "tokens": candidate["tokens"]}  # what is right is not judged again
-    verdict = judge(reference, {**candidate, **others, **measured})
-    culprit = first_at_fault(verdict, list(reference["tensors"]))
+    return None if "raised" in measured else judge(reference, {**candidate, **others, **measured})
+
+
+def _trial(
+    mutant: Mutant, verdict: Verdict | None, order: list[str], candidate: dict, yardsticks: dict, followed: dict
+) -> Trial:
+    if verdict is None:
+        return Trial(mutant, True, candidate["mutants"][mutant.name]["raised"], "raised", None)
+    culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
     margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
@@ -199,13 +215,16 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
             job.mkdir()
             write_job(request, stir(request.weights, request.seed)[0], job)
         run_workers(jobs, console, workers_of(requests[0]))
-        results = [
-            [bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")] for job in jobs
-        ]
+        references, candidates = (
+            [bundle.read_json(job / side / "result.json") for job in jobs] for side in ("reference", "candidate")
+        )
+        first = [judge(*results) for results in zip(references, candidates, strict=True)]
+        python = workers_of(requests[0])["reference"]
+        references = doubt.settle(jobs, list(zip(references, first, strict=True)), console, python)
         followed = trace.measure(jobs, console, workers_of(requests[0]))
         return [
             (judge(reference, candidate), trace.summary(yardsticks, traced["dtypes"]))
-            for (reference, candidate), (yardsticks, traced) in zip(results, followed, strict=True)
+            for reference, candidate, (yardsticks, traced) in zip(references, candidates, followed, strict=True)
         ]
 
 

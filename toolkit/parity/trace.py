@@ -16,11 +16,9 @@ from rich.console import Console
 
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Comparison, Verdict, compare, is_measured
+from toolkit.parity.verdict import OF_TENSORS, Comparison, Verdict, compare, is_measured
 from toolkit.parity.workers import run_workers
 
-#: Verdicts by which a tensor of the step differs; the others say themselves where they look.
-OF_TENSORS = ("semantics", "rounding")
 #: Guilty operations that the report shows.
 SHOWN = 6
 

@@ -17,6 +17,8 @@ from toolkit.parity import chance, information
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
 
+#: Verdicts by which a tensor of the step differs; the others say themselves where they look.
+OF_TENSORS = ("semantics", "rounding")
 #: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves
 #: by when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
 #: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon

@@ -65,7 +65,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     bundle.write_tensors(place / "constants.safetensors", step.constants())
     bundle.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     changed = [name for name, value in unhooked.items() if not np.array_equal(value, truth[name], equal_nan=True)]
-    measure_noise(step, truth, records, job["noise_runs"])
+    measure_noise(step, truth, records, {dtype: range(count) for dtype, count in job["noise_runs"].items()})
     return {
         "tensors": records,
         "parameters": {name: list(value.shape) for name, value in step.model.named_parameters()},

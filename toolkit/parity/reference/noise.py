@@ -13,7 +13,7 @@ from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
 
 
-def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, int]) -> None:
+def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, range]) -> None:
     """As :func:`in_runs`, of a step and the training after it. Of the updates in float32, all but the first run's
     correct the bias of Adam's moments in float32."""
 
@@ -29,11 +29,11 @@ def in_runs(
     once: Callable[[str, int, int, Keep], None],
     truth: Mapping[str, np.ndarray],
     records: dict,
-    runs: Mapping[str, int],
+    runs: Mapping[str, range],
 ) -> None:
-    """Run the reference ``runs[dtype]`` times in each dtype and add each tensor's distance from R64 to its record.
+    """Run the reference once for each number of ``runs`` and note each tensor's distance from R64 in its record.
 
-    In float32 the first run has the weights as they are, the others have them moved by one unit in the last place of
+    In float32 run 0 has the weights as they are, the others have them moved by one unit in the last place of
     float32. In float64 all have them moved by one unit of float64, and add up in another order: where float32's error
     has grown as large as the tensor, it says no more how much float64's grows, and this says it.
 
@@ -41,7 +41,7 @@ def in_runs(
         once: called with the dtype, the run's number, how to move the weights (:meth:`Step.load`) and what every
             tensor is to be handed to.
     """
-    for dtype, count in runs.items():
+    for dtype, numbers in runs.items():
         for record in records.values():
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
@@ -50,7 +50,7 @@ def in_runs(
             records[name]["noise"][dtype].append(error["rms"])
             records[name]["noise_max"][dtype].append(error["max"])
 
-        for run in range(count):
+        for run in numbers:
             once(dtype, run, run + (dtype == "float64"), measure)
 
 

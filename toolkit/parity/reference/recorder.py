@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Keep = Callable[[str, np.ndarray], None]
 
 
+def ignore(name: str, value: np.ndarray) -> None:
+    """Keeps nothing."""
+
+
 #: Modules that go on computing with what dropout gives them; of any other the output shows it.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 

@@ -15,7 +15,7 @@ from toolkit.parity.draws import numbered
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Operation, OperationWatch, Points
-from toolkit.parity.reference.recorder import Draws, Keep, Recorder, to_numpy
+from toolkit.parity.reference.recorder import Draws, Keep, Recorder, ignore, to_numpy
 from toolkit.parity.updates import given_gradient
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -137,7 +137,7 @@ class Step:
         self.load(DTYPES[dtype], nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[0], _ignore, points=points)
+        recorder = Recorder(self.model, self.draws[0], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
         with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
             output = self.model(**self._inputs())
@@ -202,10 +202,6 @@ class Step:
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         """What a family needs for a clean run is in force inside the ``with`` block."""
         yield
-
-
-def _ignore(name: str, value: np.ndarray) -> None:
-    """Everything has passed through a point."""
 
 
 def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:

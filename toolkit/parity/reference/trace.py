@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
         with sums_in_another_order(dtype, run):
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
-    in_runs(once, truth, records, job["noise_runs"])
+    in_runs(once, truth, records, {dtype: range(count) for dtype, count in job["noise_runs"].items()})
     bundle.write_json(place / "reference.json", records)
 
 

@@ -1,0 +1,71 @@
+"""What is a little beyond its bound is measured by more runs of the reference before a port is stopped for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from toolkit.parity import doubt, gate, verdict
+from toolkit.parity.judging import trial_request
+from toolkit.parity.verdict import Comparison, Finding, Verdict, compare
+
+
+def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
+    finding = Finding(kind, f"output:{margin}", "off", "float32")
+    return finding, Comparison(finding.name, "float32", margin, 1.0, 0.0, 1.0, margin, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_doubtful"),
+    [
+        ([], False),
+        ([beyond(1.5)], True),
+        ([beyond(1.5), beyond(9.0, "semantics")], True),
+        ([beyond(1.5), beyond(11.0)], False),
+        ([beyond(1.5), beyond(2.0, "structure")], False),
+    ],
+)
+def test_only_tensors_near_their_bounds_are_in_doubt(found, is_doubtful):
+    findings, comparisons = zip(*found, strict=True) if found else ((), ())
+    assert doubt.is_doubtful(Verdict(comparisons=list(comparisons), findings=list(findings))) == is_doubtful
+
+
+def test_more_runs_widen_the_yardstick_to_the_largest_of_all_and_the_report_says_by_how_many():
+    runs = {"float64": [1e-16, 1e-16], "float32": [1e-7] * 5}
+    record = {"rms": 1.0, "max": 1.0, "noise": runs, "noise_max": runs}
+    more = {"float64": [1e-16] * 8, "float32": [1e-7] * 19 + [9e-7]}
+    error = {"rms": 2e-6, "max": 2e-6}
+    first = compare("gradient:a", record, error, "float32")
+    assert not first.passed
+    judged = Verdict(comparisons=[first], findings=[Finding("rounding", "gradient:a", "off", "float32")])
+    settled = doubt.with_more_runs(
+        {"tensors": {"gradient:a": record}}, judged, {"gradient:a": {"noise": more, "noise_max": more}}
+    )
+    assert compare("gradient:a", settled["tensors"]["gradient:a"], error, "float32").passed
+    assert len(settled["tensors"]["gradient:a"]["noise"]["float32"]) == 25 and len(runs["float32"]) == 5
+    assert (
+        "25 float32 and 10 float64 runs, since by 5 float32 and 2 float64 alone gradient:a was at"
+        in settled["notes"][-1]
+    )
+
+
+@pytest.mark.parametrize("model", ["reformer", "ctrl"])
+def test_a_drift_that_more_runs_confirm_is_one(model, tmp_path, monkeypatch):
+    """A right port, by bounds that are a tenth of what they should be."""
+    monkeypatch.setattr(verdict, "ROUNDING_FACTOR", 0.3)
+    monkeypatch.setattr(verdict, "FLOOR_UNITS", 0.0)
+    request = dataclasses.replace(trial_request(model, "heavy-tailed", 0), dtypes=("float32",))
+    out = io.StringIO()
+    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
+    assert report.exit_status == 1 and "near the bounds; 28 more runs of the reference" in out.getvalue()
+    assert any("measured by 25 float32 and 10 float64 runs, since" in note for note in report.verdict.notes)
+    for name, record in report.reference["tensors"].items():
+        for dtype, count in (("float32", 25), ("float64", 10)):
+            assert len(record["noise"][dtype]) == count, name
+        if name.startswith("gradient:") and np.prod(record["shape"]) > 20:  # no run is another once more
+            runs = record["noise"]["float32"]
+            assert len(set(runs)) == 25 and max(runs[5:]) < 10 * max(runs[:5]), name
