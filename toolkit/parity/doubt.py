@@ -1,9 +1,10 @@
 """A tensor a little beyond its bound: the port's fault, or the luck of the few runs by which rounding is measured?
 
 Where one number decides, such as a row of saturated attention, the error of a right port is a draw from the same
-distribution as those of the reference, and three times the largest of five draws is exceeded once in some hundred such
-gates. So before a port is stopped for a tensor that is near its bound, the reference is run more often. A fault of the
-port stays: the largest of 25 draws is seldom twice that of five.
+distribution as those of the reference. If that is normal, three times the largest of five draws is exceeded once in 200
+times, three times the largest of 25 once in 400,000. So before a port is stopped for a tensor that is near its bound,
+the reference is run more often. A fault of the port stays: the largest of 25 draws is 1.4 times that of five, by the
+median.
 """
 
 from __future__ import annotations
