@@ -54,22 +54,16 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
     for job in jobs:
         (job / "again").mkdir()
         bundle.write_json(job / "again" / "runs.json", MORE_RUNS)
-    total = sum(MORE_RUNS.values())
-    console.print(f"parity gate: near the bounds; {total} more runs of the reference", highlight=False, soft_wrap=True)
     run_workers(jobs, console, {"reference": python}, task="again")
     return [bundle.read_json(job / "again" / "reference.json") for job in jobs]
 
 
-def with_more_runs(reference: Mapping[str, Any], verdict: Verdict, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The reference's result, measured by more runs, with a note of what ``verdict`` was without them."""
-    tensors = {name: _joined(record, more[name]) for name, record in reference["tensors"].items()}
-    worst = max((one for one in verdict.comparisons if not one.passed), key=lambda one: one.margin)
-    few, all_runs = (_counts(result[worst.name]["noise"]) for result in (reference["tensors"], tensors))
-    note = (
-        f"the reference's rounding was measured by {all_runs} runs, since by {few} alone {worst.name} was at "
-        f"{worst.margin:.2g} of its bound in {worst.dtype}"
-    )
-    return {**reference, "tensors": tensors, "notes": [*reference.get("notes", []), note]}
+def with_more_runs(reference: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The reference's result, measured by its own runs and those of :func:`measure_again`."""
+    return {
+        **reference,
+        "tensors": {name: _joined(record, more[name]) for name, record in reference["tensors"].items()},
+    }
 
 
 def _joined(record: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +72,18 @@ def _joined(record: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
         for key in ("noise", "noise_max")
     }
     return {**record, **added}
+
+
+def _settled(reference: Mapping[str, Any], verdict: Verdict, more: Mapping[str, Any]) -> dict[str, Any]:
+    """As :func:`with_more_runs`, with a note of what ``verdict`` was without them."""
+    settled = with_more_runs(reference, more)
+    worst = max((one for one in verdict.comparisons if not one.passed), key=lambda one: one.margin)
+    few, all_runs = (_counts(result["tensors"][worst.name]["noise"]) for result in (reference, settled))
+    note = (
+        f"the reference's rounding was measured by {all_runs} runs, since by {few} alone {worst.name} was at "
+        f"{worst.margin:.2g} of its bound in {worst.dtype}"
+    )
+    return {**settled, "notes": [*reference.get("notes", []), note]}
 
 
 def _counts(runs: Mapping[str, Sequence[Any]]) -> str:
@@ -95,12 +101,14 @@ def settle(
     doubtful = [job for job, (_, verdict) in zip(jobs, judged, strict=True) if is_doubtful(verdict)]
     if not doubtful:
         return [reference for reference, _ in judged]
+    total = sum(MORE_RUNS.values())
+    console.print(f"parity gate: near the bounds; {total} more runs of the reference", highlight=False, soft_wrap=True)
     try:
         more = dict(zip(doubtful, measure_again(doubtful, console, python), strict=True))
     except Inconclusive as problem:
         console.print(f"parity gate: {problem}", markup=False)
         return [reference for reference, _ in judged]
     return [
-        with_more_runs(reference, verdict, more[job]) if job in more else reference
+        _settled(reference, verdict, more[job]) if job in more else reference
         for job, (reference, verdict) in zip(jobs, judged, strict=True)
     ]

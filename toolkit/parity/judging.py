@@ -150,9 +150,8 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
         if doubtful := [name for name, one in verdicts.items() if one is not None and doubt.is_doubtful(one)]:
             [more] = doubt.measure_again([job], console, workers_of(request)["reference"])
-            for mutant in (mutant for mutant in mutants if mutant.name in doubtful):
-                settled = doubt.with_more_runs(reference, verdicts[mutant.name], more)
-                verdicts[mutant.name] = _verdict_on(mutant, settled, candidate)
+            settled = doubt.with_more_runs(reference, more)
+            verdicts |= {m.name: _verdict_on(m, settled, candidate) for m in mutants if m.name in doubtful}
     order = list(reference["tensors"])
     return [
         _trial(mutant, verdicts[mutant.name], order, candidate, yardsticks, followed["mutants"][mutant.name])

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models.families import part
-from toolkit.parity import bundle
+from toolkit.parity import bundle, doubt
 from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants.change import CHANGE, weight_changed
 from toolkit.parity.request import GateRequest
@@ -50,7 +50,8 @@ class Limit:
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """The limit of every parameter of a model. Float64 alone."""
+    """The limit of every parameter of a model, in float64 alone, by as many runs of the reference as measure what is
+    near its bound (:mod:`.doubt`)."""
     config = part(request.model, "schema").resolve(request.config)
     table = part(request.model, "weights").parameters(config, request.head)
     with tempfile.TemporaryDirectory(prefix="limits-") as scratch:
@@ -58,6 +59,8 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
         write_job(request, request.weights, job, [weight_changed(name) for name in table])
         run_workers([job], console, workers_of(request))
         reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
+        [more] = doubt.measure_again([job], console, workers_of(request)["reference"])
+        reference = doubt.with_more_runs(reference, more)
     return [
         Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
         for name, (_, role) in table.items()
