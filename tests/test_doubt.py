@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from toolkit.errors import Inconclusive
 from toolkit.parity import doubt, gate, verdict
 from toolkit.parity.judging import trial_request
 from toolkit.parity.verdict import Comparison, Finding, Verdict, compare
@@ -69,3 +70,15 @@ def test_a_drift_that_more_runs_confirm_is_one(model, tmp_path, monkeypatch):
         if name.startswith("gradient:") and np.prod(record["shape"]) > 20:  # no run is another once more
             runs = record["noise"]["float32"]
             assert len(set(runs)) == 25 and max(runs[5:]) < 10 * max(runs[:5]), name
+
+
+def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path, monkeypatch):
+    def fail(*_):
+        raise Inconclusive("out of memory")
+
+    monkeypatch.setattr(doubt, "measure_again", fail)
+    finding, comparison = beyond(1.5)
+    out, reference = io.StringIO(), {"tensors": {}}
+    judged = Verdict(comparisons=[comparison], findings=[finding])
+    assert doubt.settle([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
+    assert "out of memory" in out.getvalue()

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import bundle, command, recording
+from toolkit.parity import bundle, command, doubt, recording, verdict
 from toolkit.parity.gate import run_gate
 from toolkit.parity.judging import trial_request
 
@@ -75,6 +75,13 @@ def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
         assert stored[0][key] == stored[1][key], key
     identity = bundle.sha256(recorded / "bundle.json")
     assert stored[1]["hashes"] == {**stored[0]["hashes"], "bundle.json": identity}
+
+
+def test_a_replay_says_of_what_is_near_its_bound_that_it_cannot_measure_by_more(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "SEMANTIC_FACTOR", 0.5)  # of a right port: its differences seem to be some
+    monkeypatch.setattr(verdict, "FLOOR_UNITS", 0.0)
+    assert command.replay(recorded, "cpu", None, tmp_path, quiet()) == 1
+    assert doubt.UNSETTLED in json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
 
 
 def test_a_replay_needs_no_torch(tmp_path):
