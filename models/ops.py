@@ -19,8 +19,9 @@ from models.trace import at
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
-#: Columns that are added up at a time.
+#: Columns that are added up at a time, and rows.
 BLOCK = 4096
+ROWS = 128
 
 
 def is_on_cpu(x: paddle.Tensor) -> bool:
@@ -28,8 +29,17 @@ def is_on_cpu(x: paddle.Tensor) -> bool:
 
 
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
-    """(N, width) -> (width,), as a product with a row of ones: 25 times faster than Paddle's sum over axis 0."""
-    return paddle.matmul(paddle.ones([1, matrix.shape[0]], matrix.dtype), matrix).flatten()
+    """(N, width) -> (width,), by products with a row of ones: 25 times faster than Paddle's sum over axis 0.
+
+    Block by block: in one product over 131,072 rows, float32 sums are off by 4e-6 of their size, so by 2e-7.
+    """
+    rows, width = matrix.shape
+    if rows <= ROWS:
+        return paddle.matmul(paddle.ones([1, rows], matrix.dtype), matrix).flatten()
+    whole = rows // ROWS * ROWS
+    blocks = (matrix if whole == rows else matrix[:whole]).reshape([-1, ROWS, width])
+    sums = _column_sums(paddle.matmul(paddle.ones([1, ROWS], matrix.dtype), blocks).reshape([-1, width]))
+    return sums if whole == rows else sums + _column_sums(matrix[whole:])
 
 
 class _AddBias(PyLayer):

@@ -58,6 +58,16 @@ def test_layer_norm_has_its_epsilon_in_double_precision(draw):
     np.testing.assert_allclose(layer(paddle.to_tensor(x)).numpy(), exact, rtol=1e-14)
 
 
+@pytest.mark.parametrize("rows", [1, 127, 128, 300, 100_003])
+def test_a_biass_gradient_keeps_its_digits_over_many_rows(rows):
+    upstream = np.random.default_rng(0).standard_normal((rows, 8)).astype("float32")
+    x, bias = (paddle.to_tensor(np.zeros(shape, "float32"), stop_gradient=False) for shape in ((rows, 8), (8,)))
+    ops.add_bias(x, bias).backward(paddle.to_tensor(upstream))
+    size = np.sqrt((upstream.astype("float64") ** 2).sum(0))
+    off = (bias.grad.numpy() - upstream.astype("float64").sum(0)) / size
+    assert np.sqrt(np.mean(off**2)) < 5e-7
+
+
 def test_cross_entropy_is_paddles_where_that_is_exact(draw):
     labels = paddle.to_tensor(draw.integers(0, 7, 5))
     inputs = [draw.standard_normal((5, 7))]
