@@ -133,10 +133,11 @@ def test_gradients_that_are_given_to_the_optimizer_differ_in_size_however_they_a
     assert (np.abs(first - second) > 0.1 * first).all() and (np.abs(first - same_norm) > 0.1 * first).all()
 
 
-@pytest.mark.parametrize(("model", "seed"), [("reformer", 0), ("ctrl", 9065), ("ctrl", 13004)])
+@pytest.mark.parametrize(("model", "seed"), [("reformer", 0), ("ctrl", 9065), ("ctrl", 13004), ("ctrl", 13060)])
 def test_a_sweep_over_random_shapes_raises_no_alarm(model, seed):
     """9065: the reference's sum of a key bias's gradient, which cancels, is right by luck on its exact input. 13004:
-    how scores at -1e4 are rounded decides gradients; five runs that share their luck would stop the port."""
+    how scores at -1e4 are rounded decides gradients; five runs that share their luck would stop the port. 13060: there
+    is no gradient where float64's exp ends."""
     out = io.StringIO()
     assert sweep(model, 2, seed, Console(file=out)) == []
     assert "0 false alarms in 2 gates" in out.getvalue()
