@@ -8,6 +8,7 @@ its family's business (``models/FAMILY/weights.py``).
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -95,8 +96,8 @@ def collect(
                 )
             if name in found and not np.array_equal(found[name], value):
                 raise WeightsError(f"{name}: stands there twice, with different values")
-            if lost := np.size(value) - np.count_nonzero(np.isfinite(value)):
-                raise WeightsError(f"{name}: {lost} of its {np.size(value)} values are NaN or infinite")
+            if lost := np.count_nonzero(~np.isfinite(value)):
+                raise WeightsError(f"{name}: {lost} of its {math.prod(value.shape)} values are NaN or infinite")
             found[name] = value
         elif name not in foreign:
             unknown.append(name)
