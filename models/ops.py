@@ -19,8 +19,8 @@ from models.trace import at
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
-#: Below this float64's exp has no longer all its digits (at -708.4).
-END_OF_FLOAT64 = -708.0
+#: Below this a number's exp has no longer all its digits (at -87.34 and -708.4), and Paddle's CPU kernel never ends.
+END_OF_EXP = {paddle.float32: -87.0, paddle.float64: -708.0}
 #: Columns that are added up at a time, and rows.
 BLOCK = 4096
 ROWS = 128
@@ -129,11 +129,14 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _exp(x: paddle.Tensor) -> paddle.Tensor:
-    """exp, down to the smallest number and 0: Paddle's CPU kernel ends at the smallest that has all its digits, and
+    """exp, down to the smallest number and 0: Paddle's CPU kernel takes 3e-39 and 6e-309 for whatever is smaller, and
     makes gradients of 1e-305 where there are none. In float64 its own digits are kept as far as it has them."""
+    end = END_OF_EXP.get(x.dtype)
+    if not is_on_cpu(x) or end is None or float(x.detach().min()) >= end:
+        return paddle.exp(x)
     half = paddle.exp(0.5 * x)
     square = half * half
-    return paddle.where(x < END_OF_FLOAT64, square, paddle.exp(x)) if x.dtype == paddle.float64 else square
+    return paddle.where(x < end, square, paddle.exp(x)) if x.dtype == paddle.float64 else square
 
 
 def _suits_the_kernel(scores: paddle.Tensor, spread: float = NARROW) -> bool:
@@ -249,7 +252,7 @@ class _CrossEntropy(PyLayer):
     @staticmethod
     def forward(ctx, logits, labels):
         largest = logits.max(-1, keepdim=True)
-        weights = paddle.exp(logits - largest)
+        weights = _exp(logits - largest)
         total = _row_sums(weights)
         ctx.save_for_backward(weights, total, labels)
         # In this order a loss of 1e-15 keeps its digits beside logits of 30.

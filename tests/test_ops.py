@@ -179,6 +179,16 @@ def test_cross_entropy_keeps_a_loss_that_is_small_beside_the_logits():
     np.testing.assert_allclose(loss, np.log1p(np.exp(-34.0) + np.exp(-37.0)), rtol=0.1)  # 1.8e-15, not 0
 
 
+@pytest.mark.parametrize(("dtype", "below"), [("float64", -800.0), ("float32", -110.0)])
+def test_cross_entropy_has_no_gradient_where_the_others_have_no_probability(dtype, below):
+    """Paddle's exp makes 1e-309 and 7e-40 of it, beside which a gate's right gradient, 0, has no size."""
+    logits = paddle.full([4, 64], below, dtype)
+    logits[:, 0] = 0.0
+    logits.stop_gradient = False
+    ops.cross_entropy(logits, paddle.zeros([4], "int64")).sum().backward()
+    assert not logits.grad.numpy().any()
+
+
 def test_a_row_that_is_masked_everywhere_sends_no_gradient_to_its_scores():
     scores = paddle.to_tensor(np.array([[1.0, 2.0, 3.0]]), stop_gradient=False)
     nothing = paddle.zeros([1, 3], "bool")
