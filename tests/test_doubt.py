@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity import doubt, gate, verdict
+from toolkit.parity import bounds, doubt, gate
+from toolkit.parity.bounds import Comparison, compare
 from toolkit.parity.judging import trial_request
-from toolkit.parity.verdict import Comparison, Finding, Verdict, compare
+from toolkit.parity.verdict import Finding, Verdict
 
 
 def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
@@ -57,8 +58,8 @@ def test_more_runs_widen_the_yardstick_to_the_largest_of_all_and_the_report_says
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
 def test_a_drift_that_more_runs_confirm_is_one(model, tmp_path, monkeypatch):
     """A right port, by bounds that are a tenth of what they should be."""
-    monkeypatch.setattr(verdict, "ROUNDING_FACTOR", 0.3)
-    monkeypatch.setattr(verdict, "FLOOR_UNITS", 0.0)
+    monkeypatch.setattr(bounds, "ROUNDING_FACTOR", 0.3)
+    monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
     request = dataclasses.replace(trial_request(model, "heavy-tailed", 0), dtypes=("float32",))
     out = io.StringIO()
     report = gate.run_gate(request, tmp_path, Console(file=out, width=200))

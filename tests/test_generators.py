@@ -9,7 +9,8 @@ import pytest
 
 from toolkit.parity import chance
 from toolkit.parity.candidate.tallies import REPEAT_BITS, Tallies, strides
-from toolkit.parity.verdict import Verdict, _judge_generators, first_at_fault
+from toolkit.parity.culprit import first_at_fault
+from toolkit.parity.verdict import Verdict, _judge_generators
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}

@@ -19,13 +19,14 @@ from models.families import part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import command, gate, judging
+from toolkit.parity.bounds import Comparison
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, sweep, trial_request, try_mutants
 from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.stress import StressWeights, random_batch, stir
 from toolkit.parity.updates import given_gradient
-from toolkit.parity.verdict import Comparison, Finding, Verdict
+from toolkit.parity.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 

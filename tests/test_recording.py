@@ -15,7 +15,7 @@ from rich.console import Console
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import bundle, command, doubt, recording, verdict
+from toolkit.parity import bounds, bundle, command, doubt, recording
 from toolkit.parity.gate import run_gate
 from toolkit.parity.judging import trial_request
 
@@ -78,8 +78,8 @@ def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
 
 
 def test_a_replay_says_of_what_is_near_its_bound_that_it_cannot_measure_by_more(recorded, tmp_path, monkeypatch):
-    monkeypatch.setattr(verdict, "SEMANTIC_FACTOR", 0.5)  # of a right port: its differences seem to be some
-    monkeypatch.setattr(verdict, "FLOOR_UNITS", 0.0)
+    monkeypatch.setattr(bounds, "SEMANTIC_FACTOR", 0.5)  # of a right port: its differences seem to be some
+    monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
     assert command.replay(recorded, "cpu", None, tmp_path, quiet()) == 1
     assert doubt.UNSETTLED in json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
 

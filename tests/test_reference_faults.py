@@ -17,12 +17,13 @@ from rich.console import Console
 from models.families import part
 from toolkit.errors import Inconclusive
 from toolkit.parity import recording
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import Report, run_gate
 from toolkit.parity.judging import TRIALS, trial_request
 from toolkit.parity.reference import own_loss
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import Finding, Verdict, first_at_fault
+from toolkit.parity.verdict import Finding, Verdict
 
 #: In a layer's forward, as a careless cast in the reference's code would be.
 CAST = """

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from models.families import part
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import run_gate
 from toolkit.parity.judging import CTRL_TRIAL
 from toolkit.parity.junit import junit
@@ -20,7 +21,7 @@ from toolkit.parity.page import FINDINGS_SHOWN, page
 from toolkit.parity.report import REPORT_SCHEMA, Report, as_json
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import Finding, Verdict, first_at_fault, judge
+from toolkit.parity.verdict import Finding, Verdict, judge
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"

@@ -12,10 +12,11 @@ from rich.console import Console
 from models.ctrl import schema
 from toolkit.errors import UserError
 from toolkit.parity import bundle, cache, stages, stream
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, workers_of
 from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import first_at_fault, judge
+from toolkit.parity.verdict import judge
 from toolkit.parity.workers import run_workers
 
 CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from toolkit.parity import attribution, bundle, spread
+from toolkit.parity.bounds import compare
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.draws import ModuleStack
-from toolkit.parity.verdict import compare, first_at_fault, judge
+from toolkit.parity.verdict import judge
 
 SHRINK = 2.0**-29
 

@@ -17,7 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.parity import bundle
-from toolkit.parity.verdict import Verdict, compare, is_measured
+from toolkit.parity.bounds import compare, is_measured
+from toolkit.parity.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from toolkit.parity.bounds import UNINFORMATIVE
 from toolkit.parity.markup import element
-from toolkit.parity.verdict import UNINFORMATIVE
 
 #: What is drawn, in this order, and what the legend says of it.
 SERIES = {

@@ -18,6 +18,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.parity import bundle, cache, stream
 from toolkit.parity.attribution import attribute
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.doubt import UNSETTLED, is_doubtful, settle
 from toolkit.parity.junit import write_junit
 from toolkit.parity.page import write_page
@@ -26,7 +27,7 @@ from toolkit.parity.request import GateRequest
 from toolkit.parity.stress import stir
 from toolkit.parity.trace import follow, unfollowed
 from toolkit.parity.updates import SHARES
-from toolkit.parity.verdict import first_at_fault, judge
+from toolkit.parity.verdict import judge
 from toolkit.parity.workers import run_workers
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Where the reference's float32 stops to say anything, and why: for the report, so that nobody hunts a bug there.
 
-A tensor of which float32 is off by more than a tenth (:data:`.verdict.UNINFORMATIVE`) is judged in float64 alone. What
+A tensor of which float32 is off by more than a tenth (:data:`.bounds.UNINFORMATIVE`) is judged in float64 alone. What
 makes it so is in the weights: attention that puts all its weight on one position leaves the backward of softmax a
 difference of equal numbers; a residual stream that has grown by orders of magnitude swallows what is added to it; and
 some gradients are zero by cancellation, such as that of a key's bias, to which softmax is blind.

@@ -16,12 +16,13 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle, doubt, trace
+from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report import short_name
 from toolkit.parity.request import OPTIMIZER, GateRequest
 from toolkit.parity.stress import KINDS, StressWeights, random_batch, stir
-from toolkit.parity.verdict import Verdict, first_at_fault, judge
+from toolkit.parity.verdict import Verdict, judge
 from toolkit.parity.workers import run_workers
 
 #: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,

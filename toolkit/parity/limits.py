@@ -18,10 +18,11 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity import bundle, doubt
+from toolkit.parity.bounds import compare
 from toolkit.parity.gate import workers_of, write_job
 from toolkit.parity.mutants.change import CHANGE, weight_changed
 from toolkit.parity.request import GateRequest
-from toolkit.parity.verdict import compare, judge
+from toolkit.parity.verdict import judge
 from toolkit.parity.workers import run_workers
 
 #: What must be caught at the latest: in a matrix, in a gradient.

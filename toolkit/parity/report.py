@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit.parity import attribution, trace
+from toolkit.parity.bounds import Comparison, is_measured
 from toolkit.parity.depth import depth_rows, depth_table
 from toolkit.parity.request import GateRequest
-from toolkit.parity.verdict import Comparison, Finding, Verdict, is_measured
+from toolkit.parity.verdict import Finding, Verdict
 
 #: Of ``parity.json``. 2: each tensor has ``kind``, ``rms`` and ``noise`` (see :func:`as_json`); 1 had not.
 REPORT_SCHEMA = 2
@@ -209,7 +210,7 @@ def as_json(report: Report) -> dict[str, Any]:
     """The content of ``parity.json``, by the schema :data:`REPORT_SCHEMA`.
 
     ``tensors`` has a record per tensor and dtype, float64 first, each in the order in which the reference computes them
-    (gradients: in the order of the parameters): what :class:`.verdict.Comparison` has, whether it ``passed``, its
+    (gradients: in the order of the parameters): what :class:`.bounds.Comparison` has, whether it ``passed``, its
     ``margin``, and
 
     - ``kind``: output, stream, gradient, logits, loss, ...;

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from toolkit.errors import Inconclusive
 from toolkit.parity import bundle
-from toolkit.parity.verdict import OF_TENSORS, Comparison, Verdict, compare, is_measured
+from toolkit.parity.bounds import Comparison, compare, is_measured
+from toolkit.parity.verdict import OF_TENSORS, Verdict
 from toolkit.parity.workers import run_workers
 
 #: Guilty operations that the report shows.

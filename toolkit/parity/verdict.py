@@ -1,76 +1,26 @@
-"""The verdicts of PARITY.md: what may differ between the port and the reference, and by how much. Pure arithmetic.
+"""The verdicts of PARITY.md: what may differ between the port and the reference. Pure arithmetic.
 
-R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The yardstick is err(R32), the largest over
-several float32 runs of the reference whose weights were moved by one unit in the last place: how much this network,
-with these weights and inputs, amplifies rounding. No tolerance is absolute.
+By how much a tensor may differ is in :mod:`.bounds`; which of the findings is named in :mod:`.culprit`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.parity import chance, information
-
-#: Units of rounding: half the distance from 1 to the next number.
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
+from toolkit.parity.bounds import UNINFORMATIVE, UNIT, Comparison, compare, float32_noise, is_measured
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
 OF_TENSORS = ("semantics", "rounding")
-#: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves
-#: by when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
-#: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon
-#: stands at 10^6 and more.
-SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
-#: Verdict 3: err(P32) against err(R32). On the maximum, an extreme value and noisier, more is allowed.
-ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
-#: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
-#: the yardstick is 0 by luck, as for a scalar that the reference's float32 happens to hit.
-FLOOR_UNITS = 16.0
-#: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
-UNINFORMATIVE = 0.1
 #: A backward that computes layers again, against plain autograd of the same port and dtype, relative to the gradient.
 RECOMPUTED_LIMIT = 1e-5
-
-
 #: An input of ReLU may change its sign where R64 has it within so many times what R32 moves any of them by.
 SIGN_FACTOR = 8.0
 #: How far a constant may be off, in units of rounding of what it is computed from: a power, a division, a product and
 #: a sine in float32, each within a unit or two on either side. Torch's own differs by 1 from one processor to another.
 CONSTANT_UNITS = 8.0
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One tensor in one dtype.
-
-    Attributes:
-        name: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or ``loss``.
-        error, bound: RMS of the difference from R64, and the most it may be.
-        error_max, bound_max: the same of the largest difference.
-        relative: error over the RMS of R64.
-        informative: False where the reference's own float32 is noise.
-    """
-
-    name: str
-    dtype: str
-    error: float
-    bound: float
-    error_max: float
-    bound_max: float
-    relative: float
-    informative: bool
-
-    @property
-    def passed(self) -> bool:
-        return not self.informative or (self.error <= self.bound and self.error_max <= self.bound_max)
-
-    @property
-    def margin(self) -> float:
-        """The error in units of its bound: above 1 it fails."""
-        return max(_ratio(self.error, self.bound), _ratio(self.error_max, self.bound_max))
 
 
 @dataclass(frozen=True)
@@ -305,59 +255,16 @@ def _judge_tensor(name: str, theirs: dict, ours: dict, dtype: str, verdict: Verd
     verdict.comparisons.append(comparison)
     if not comparison.informative:
         verdict.notes.append(
-            f"{name}: the reference's own float32 is {_float32_noise(theirs)} of the tensor; "
+            f"{name}: the reference's own float32 is {float32_noise(theirs)} of the tensor; "
             "float32 carries no information there, float64 alone decides"
         )
     if not comparison.passed:
         kind = "semantics" if dtype == "float64" else "rounding"
         message = (
             f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound; "
-            f"the reference's own float32 is {_float32_noise(theirs)}"
+            f"the reference's own float32 is {float32_noise(theirs)}"
         )
         verdict.findings.append(Finding(kind, name, message, dtype))
-
-
-def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
-    """One tensor's errors and bounds.
-
-    Args:
-        theirs: ``rms``, ``max`` of R64; by dtype, ``noise``, ``noise_max`` of each run of the reference; what is
-            measured in ``dtype`` (:func:`is_measured`).
-        ours: ``rms``, ``max`` of the port's difference from R64.
-    """
-    noise, noise_max = max(theirs["noise"][dtype]), max(theirs["noise_max"][dtype])
-    if dtype == "float64":
-        factor, factor_max, shrink = SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX, UNIT["float64"] / UNIT["float32"]
-        if is_measured(theirs, "float32"):
-            noise = max(noise, shrink * max(theirs["noise"]["float32"]))
-            noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
-    else:
-        factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
-    if name.startswith("loss#"):  # one number is its own extreme value
-        factor = factor_max
-    floor = FLOOR_UNITS * UNIT[dtype]
-    return Comparison(
-        name=name,
-        dtype=dtype,
-        error=ours["rms"],
-        bound=factor * noise + floor * theirs["rms"],
-        error_max=ours["max"],
-        bound_max=factor_max * noise_max + floor * theirs["max"],
-        relative=_ratio(ours["rms"], theirs["rms"]),
-        informative=dtype == "float64" or noise <= UNINFORMATIVE * theirs["rms"],
-    )
-
-
-def is_measured(theirs: Mapping[str, Any], dtype: str) -> bool:
-    """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
-    return theirs["rms"] is not None and None not in theirs["noise"][dtype]
-
-
-def _float32_noise(theirs: dict) -> str:
-    """The reference's float32 error relative to the tensor."""
-    if not is_measured(theirs, "float32"):
-        return "not finite"
-    return f"off by {_ratio(max(theirs['noise']['float32']), theirs['rms']):.1e}"
 
 
 def _judge_recomputed(reference: dict, ours: dict, dtype: str, verdict: Verdict) -> None:
@@ -409,49 +316,3 @@ def _first_difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:
 def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _ratio(error: float, scale: float) -> float:
-    return error / scale if scale else (0.0 if error == 0 else float("inf"))
-
-
-def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
-    """The finding nearest to the cause.
-
-    What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
-    that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
-    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the rest. Where nothing says anything of the port, what is wrong with the reference is named.
-
-    Args:
-        order: the reference's tensors in execution order.
-    """
-    if verdict.inconclusive:
-        return (verdict.reference_faults or verdict.findings)[0]
-    place = {name: index for index, name in enumerate(order)}
-
-    def rank(finding: Finding) -> tuple:
-        # The dtypes in the order of how well they see: float64 first.
-        late = finding.dtype == "float32"
-        kind, _, module = finding.name.partition(":")
-        if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
-            return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
-        if kind == "epsilon":  # after the output of the module, whose figure says more
-            return (1, late, place.get(f"output:{module}", len(order)) + 0.5)
-        if kind in ("buckets", "relu"):
-            return (1, late, _first_use(module.split("#")[0], order))
-        if kind == "updated" or finding.name.startswith("loss#"):
-            return (3, late, place.get(finding.name, len(order)))
-        if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
-            return (1, late, place.get(finding.name, len(order)))
-        if kind == "gradient":
-            return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
-        return (4, late, 0)
-
-    return min(verdict.findings, key=rank, default=None)
-
-
-def _first_use(module: str, order: list[str]) -> int:
-    """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
-    owner = module.rsplit(".", 1)[0] if module.endswith((".weight", ".bias")) else module
-    return next((i for i, name in enumerate(order) if name.split("#")[0] == f"output:{owner}"), len(order))

@@ -16,7 +16,7 @@ import transformers
 
 from toolkit.parity import bundle, spread, worker
 from toolkit.parity.reference import own_loss
-from toolkit.parity.reference.noise import measure_noise, own_backward_error
+from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
 from toolkit.parity.tensors import TensorFile, TensorWriter
@@ -65,7 +65,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     bundle.write_tensors(place / "constants.safetensors", step.constants())
     bundle.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     changed = [name for name, value in unhooked.items() if not np.array_equal(value, truth[name], equal_nan=True)]
-    measure_noise(step, truth, records, {dtype: range(count) for dtype, count in job["noise_runs"].items()})
+    measure_noise(step, truth, records, runs_of(job))
     return {
         "tensors": records,
         "parameters": {name: list(value.shape) for name, value in step.model.named_parameters()},

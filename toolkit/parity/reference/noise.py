@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,11 @@ from toolkit.parity import spread
 from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
+
+
+def runs_of(job: Mapping[str, Any]) -> dict[str, range]:
+    """The numbers of a job's runs, by dtype."""
+    return {dtype: range(count) for dtype, count in job["noise_runs"].items()}
 
 
 def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, range]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from toolkit.parity import bundle, spread, worker
 from toolkit.parity.reference.__main__ import make_step, set_up
-from toolkit.parity.reference.noise import in_runs, sums_in_another_order
+from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Points
 from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.tensors import TensorFile, TensorWriter
@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
         with sums_in_another_order(dtype, run):
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
-    in_runs(once, truth, records, {dtype: range(count) for dtype, count in job["noise_runs"].items()})
+    in_runs(once, truth, records, runs_of(job))
     bundle.write_json(place / "reference.json", records)
 
 
