@@ -394,8 +394,8 @@ def test_kinds_are_chosen_by_name():
         (["--ops", "reference:"], "nothing is no kind of kernel"),
         (["--ops", "reference", "--dtype", "float64"], "leave --dtype float64 away"),
         (["--ops", "reference", "--device", "gpu"], "leave --device gpu away"),
-        (["--ops", "reference", "--mutants"], "leave --mutants and --sweep away"),
-        (["--ops", "reference", "--sweep", "2"], "leave --mutants and --sweep away"),
+        (["--ops", "reference", "--mutants"], "--ops: not beside --mutants"),
+        (["--ops", "reference", "--sweep", "2"], "--ops: not beside --sweep"),
     ],
 )
 def test_ops_that_make_no_sense_are_one_line_and_exit_status_2(capsys, arguments, expected):

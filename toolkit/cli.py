@@ -84,9 +84,8 @@ MODEL_OPTIONS = (
         "--weights",
         "weights_from",
         metavar="KIND|CHECKPOINT",
-        default="heavy-tailed",
-        show_default=True,
-        help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id.",
+        help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id. Default: heavy-tailed; of a "
+        "sweep, all three.",
     ),
     click.option(
         "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."
@@ -100,6 +99,7 @@ MODEL_OPTIONS = (
         "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
     ),
 )
+SWEEP_HELP = "Gate N right ports of random shapes; or, of a checkpoint, its model on N random batches."
 DTYPE = click.Choice(["float64", "float32", "both"])
 CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
@@ -128,7 +128,7 @@ def describes_a_model(command: Callable) -> Callable:
 )
 @click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
 @click.option("--limits", is_flag=True, help="Show how small a change of each parameter is caught, in a small model.")
-@click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help="Gate N right ports of random shapes.")
+@click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help=SWEEP_HELP)
 @click.pass_context
 def parity(context: click.Context, reference: Path | None, **options: Any) -> int:
     """Compare a port with the reference on one training step.
@@ -137,24 +137,25 @@ def parity(context: click.Context, reference: Path | None, **options: Any) -> in
     """
     if reference is None and options["model"] is None:
         raise click.UsageError("Missing option '--model' (reformer or ctrl), or '--reference' BUNDLE.", context)
-    if reference is not None:
-        _refuse_beside_reference(context)
     from rich.console import Console
 
     from toolkit.parity import command
 
+    given = _given(context)
     if reference is None:
-        return command.command(**options, console=Console())
+        return command.command(**options, given=given, console=Console())
+    taken = ("reference", "device", "dtype", "output")
+    command.refuse_all_but(taken, given, "--reference", "whose bundle settles what is compared")
     return command.replay(reference, options["device"], options["dtype"], options["output"], Console())
 
 
-def _refuse_beside_reference(context: click.Context) -> None:
-    """Options that say what the bundle has already settled."""
-    for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
-        if given and parameter.name not in ("reference", "device", "dtype", "output"):
-            name = " ".join(context.params["overrides"]) if parameter.name == "overrides" else parameter.opts[0]
-            raise UserError(f"{name}: not beside --reference, whose bundle settles what is compared; leave it away")
+def _given(context: click.Context) -> dict[str, str]:
+    """Of the parameters that the user gave, by name, the option, or the whole of the arguments."""
+    return {
+        parameter.name: " ".join(context.params["overrides"]) if parameter.name == "overrides" else parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+    }
 
 
 @toolkit.command("parity record", epilog=CONFIGURATION_HELP)

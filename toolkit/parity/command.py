@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.parity import interpreter, recording
 from toolkit.parity.exact import run_exact
-from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.judging import print_trials, sweep, trial_request, try_mutants
+from toolkit.parity.gate import GateRequest, is_streamed, run_gate
+from toolkit.parity.judging import print_trials, trial_request, try_mutants
 from toolkit.parity.kernels import chosen_kinds
 from toolkit.parity.limits import find_limits, is_seen, print_limits
 from toolkit.parity.stress import KINDS, StressWeights, random_batch
+from toolkit.parity.sweep import RANDOM, sweep, varied
 from toolkit.quiet import silence_startup
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
@@ -45,9 +46,17 @@ DEFAULTS = {
     "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
 }
 
+#: The weights that are compared unless the command line says otherwise.
+DEFAULT_KIND = "heavy-tailed"
+#: The options that a trial of the gate takes; all others describe what it has of its own.
+TRIAL_TAKES = ("model", "device", "weights_from", "seed", "reference_python")
+SWEEP_TAKES = (*TRIAL_TAKES, "sweeps")
+SWEEP_OF_A_CHECKPOINT_TAKES = (*SWEEP_TAKES, "head", "length", "overrides")
+
 
 def command(
     *,
+    given: Mapping[str, str],
     device: str,
     output: Path,
     mutants: bool,
@@ -61,19 +70,21 @@ def command(
     """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
 
     Args:
+        given: of the options that the user gave, by name, what was typed: a trial does not take all of them.
         options: those of :func:`make_request`.
 
     Raises:
         UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
     """
-    kinds = None if ops is None else _kinds(ops, options["dtype"], device, mutants or sweeps is not None)
     if sweeps is not None:
-        python = reference_interpreter(options["reference_python"])
-        return int(bool(sweep(options["model"], sweeps, options["seed"], console, python)))
+        return max(_sweep(place, given, sweeps, console, **options) for place in devices(device))
     if mutants:
+        refuse_all_but((*TRIAL_TAKES, "mutants"), given, "--mutants", "which changes a small model of its own")
         return max(_try_mutants(place, console, **options) for place in devices(device))
     if limits:
+        refuse_all_but((*TRIAL_TAKES, "limits"), given, "--limits", "which changes a small model of its own")
         return max(_find_limits(place, console, **options) for place in devices(device))
+    kinds = None if ops is None else _kinds(ops, options["dtype"], device)
     request = dataclasses.replace(make_request(**options), trace=trace)
     if kinds is not None:
         return run_exact(request, kinds, output / "cpu", console).exit_status
@@ -81,6 +92,17 @@ def command(
         run_gate(dataclasses.replace(request, device=place), output / place, console).exit_status
         for place in devices(device)
     )
+
+
+def refuse_all_but(taken: Collection[str], given: Mapping[str, str], beside: str, why: str) -> None:
+    """Raise :class:`UserError` for an option that says what ``beside`` has already settled.
+
+    Args:
+        given: by the option's name, what was typed.
+    """
+    for name, typed in given.items():
+        if name not in taken:
+            raise UserError(f"{typed}: not beside {beside}, {why}; leave it away")
 
 
 def record(*, device: str, output: Path, console: Console, **options: Any) -> None:
@@ -124,7 +146,7 @@ def make_request(
     layers: int | None,
     length: int | None,
     batch_size: int | None,
-    weights_from: str,
+    weights_from: str | None,
     seed: int,
     overrides: Sequence[str],
     reference_reversible: bool,
@@ -139,6 +161,7 @@ def make_request(
     python = reference_interpreter(reference_python)
     head = _head(model, head)
     length = length or DEFAULTS[model]["length"]
+    weights_from = weights_from or DEFAULT_KIND
     if attention and model != "reformer":
         raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
     if reference_reversible and model != "reformer":
@@ -179,10 +202,8 @@ def reference_interpreter(path: str | None) -> str | None:
     return found
 
 
-def _kinds(ops: str, dtype: str | None, device: str, on_trial: bool) -> list[str]:
+def _kinds(ops: str, dtype: str | None, device: str) -> list[str]:
     """The kinds of kernels that ``--ops`` names, if it can be followed here."""
-    if on_trial:
-        raise UserError("--ops: compares one model; leave --mutants and --sweep away")
     if dtype == "float64":
         raise UserError("--ops: compares float32 bit for bit; leave --dtype float64 away")
     if device != "cpu":
@@ -190,8 +211,37 @@ def _kinds(ops: str, dtype: str | None, device: str, on_trial: bool) -> list[str
     return chosen_kinds(ops)
 
 
+def _sweep(device: str, given: Mapping[str, str], count: int, console: Console, **options: Any) -> int:
+    """Right ports of random shapes; or, of a checkpoint, its model on random batches."""
+    model, kind, seed = options["model"], options["weights_from"], options["seed"]
+    if kind in (None, *KINDS):
+        refuse_all_but(SWEEP_TAKES, given, "--sweep", "which draws models of its own")
+        alike = {"device": device, "reference_python": reference_interpreter(options["reference_python"])}
+
+        def make(seed: int) -> GateRequest:
+            return dataclasses.replace(RANDOM[model](seed, kind), **alike)
+    else:
+        refuse_all_but(SWEEP_OF_A_CHECKPOINT_TAKES, given, "--sweep", "which draws batches and judges by both dtypes")
+        request = dataclasses.replace(make_request(**options), device=device)
+        if is_streamed(request):
+            raise UserError("--sweep: a model this large is not compared as a whole; gate it once, without --sweep")
+        fixed = [override.partition("=")[0] for override in options["overrides"]]
+
+        def make(seed: int) -> GateRequest:
+            return varied(request, seed, fixed)
+
+    return int(bool(sweep(make, range(seed, seed + count), console)))
+
+
 def _try_mutants(
-    device: str, console: Console, *, model: str, weights_from: str, seed: int, reference_python: str | None, **_: Any
+    device: str,
+    console: Console,
+    *,
+    model: str,
+    weights_from: str | None,
+    seed: int,
+    reference_python: str | None,
+    **_: Any,
 ) -> int:
     trials = try_mutants(_trial_request("--mutants", model, weights_from, seed, device, reference_python), console)
     print_trials(trials, console)
@@ -199,7 +249,14 @@ def _try_mutants(
 
 
 def _find_limits(
-    device: str, console: Console, *, model: str, weights_from: str, seed: int, reference_python: str | None, **_: Any
+    device: str,
+    console: Console,
+    *,
+    model: str,
+    weights_from: str | None,
+    seed: int,
+    reference_python: str | None,
+    **_: Any,
 ) -> int:
     found = find_limits(_trial_request("--limits", model, weights_from, seed, device, reference_python), console)
     print_limits(found, console)
@@ -207,8 +264,9 @@ def _find_limits(
 
 
 def _trial_request(
-    option: str, model: str, kind: str, seed: int, device: str, reference_python: str | None
+    option: str, model: str, kind: str | None, seed: int, device: str, reference_python: str | None
 ) -> GateRequest:
+    kind = kind or DEFAULT_KIND
     if kind not in KINDS:
         raise UserError(f"{option}: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
     return trial_request(model, kind, seed, device, reference_interpreter(reference_python))
