@@ -18,11 +18,12 @@ from rich.console import Console
 from models.families import part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import command, gate
+from toolkit.parity import gate
 from toolkit.parity.gate import GateRequest, run_gate
 from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
 from toolkit.parity.limits import find_limits, is_seen
 from toolkit.parity.mutants import CATALOGUES
+from toolkit.parity.options import configuration, devices
 from toolkit.parity.stress import StressWeights, random_batch, stir
 from toolkit.parity.updates import given_gradient
 from toolkit.parity.verdict import Finding, Verdict
@@ -264,7 +265,7 @@ def test_a_model_that_cannot_be_is_one_line(options, message, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     given = {"model": "reformer", "overrides": [], "length": 128, "layers": 2, "weights_from": "random", **options}
     with pytest.raises(UserError, match=message):
-        command.configuration(head="masked_lm", attention="mixed", **given)
+        configuration(head="masked_lm", attention="mixed", **given)
 
 
 def test_a_gpu_that_is_not_there_is_wrong_usage():
@@ -273,8 +274,8 @@ def test_a_gpu_that_is_not_there_is_wrong_usage():
     if paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count():
         pytest.skip("Paddle sees a GPU here")
     with pytest.raises(UserError, match="sees no GPU"):
-        command.devices("gpu")
-    assert command.devices("all") == ["cpu"]
+        devices("gpu")
+    assert devices("all") == ["cpu"]
 
 
 @pytest.mark.gpu

@@ -1,0 +1,199 @@
+"""What the options of `toolkit parity` describe: a model, its weights and batch, the interpreter and the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import yaml
+
+from models.families import part
+from models.hub import resolve_folder, stored_tensors
+from models.schema import ConfigError
+from models.weights import WeightsError, new_values
+from toolkit import runtime
+from toolkit.errors import ToolkitError, UserError
+from toolkit.parity import interpreter
+from toolkit.parity.request import GateRequest
+from toolkit.parity.stress import KINDS, StressWeights, random_batch
+from toolkit.quiet import silence_startup
+
+#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
+#: those of Salesforce/ctrl.
+REFORMER = {
+    "hidden_size": 256,
+    "num_attention_heads": 2,
+    "attention_head_size": 64,
+    "feed_forward_size": 512,
+    "axial_pos_embds_dim": [64, 192],
+    "hidden_dropout_prob": 0.05,
+    "local_attention_probs_dropout_prob": 0.05,
+    "lsh_attention_probs_dropout_prob": 0.05,
+}
+ATTENTION = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
+#: What is compared unless the command line says otherwise.
+DEFAULTS = {
+    "reformer": {"head": "sequence_classification", "layers": 6, "length": 1024, "batch_size": 2},
+    "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
+}
+
+#: The weights that are compared unless the command line says otherwise.
+DEFAULT_KIND = "heavy-tailed"
+
+
+def make_request(
+    *,
+    model: str,
+    dtype: str | None,
+    head: str | None,
+    attention: str | None,
+    layers: int | None,
+    length: int | None,
+    batch_size: int | None,
+    weights_from: str | None,
+    seed: int,
+    overrides: Sequence[str],
+    reference_reversible: bool,
+    reference_python: str | None,
+) -> GateRequest:
+    """What the options describe, on the CPU.
+
+    Raises:
+        UserError: a configuration that cannot be, weights that do not fit.
+        Inconclusive: the reference's interpreter cannot run it.
+    """
+    python = reference_interpreter(reference_python)
+    head = _head(model, head)
+    length = length or DEFAULTS[model]["length"]
+    weights_from = weights_from or DEFAULT_KIND
+    if attention and model != "reformer":
+        raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
+    if reference_reversible and model != "reformer":
+        raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
+    config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    return GateRequest(
+        model=model,
+        head=head,
+        config=config,
+        weights=chosen_weights(model, config, head, seed, weights_from),
+        batch=random_batch(config, head, batch_size or DEFAULTS[model]["batch_size"], length, seed, model),
+        dtypes=dtypes_of(dtype or "both"),
+        seed=seed,
+        judge_reference_reversible=reference_reversible,
+        reference_python=python,
+    )
+
+
+def dtypes_of(dtype: str) -> tuple[str, ...]:
+    """``both`` means float64, which decides, and float32."""
+    return ("float64", "float32") if dtype == "both" else (dtype,)
+
+
+def reference_interpreter(path: str | None) -> str | None:
+    """What ``--reference-python`` names, as an absolute path, once it has said that it can run the reference.
+
+    Raises:
+        UserError: it is not an interpreter.
+        Inconclusive: it is one that lacks torch or transformers.
+    """
+    if path is None:
+        return None
+    try:
+        found = interpreter.locate(path)
+        interpreter.versions_of(found)
+    except ToolkitError as problem:
+        raise type(problem)(f"--reference-python: {problem}") from None
+    return found
+
+
+def _head(model: str, head: str | None) -> str:
+    known = part(model, "weights").HEADS
+    if head not in (None, *known):
+        raise UserError(f"--head {head}: {model} has {', '.join(known)}")
+    return head or DEFAULTS[model]["head"]
+
+
+def configuration(
+    model: str,
+    head: str,
+    attention: str,
+    layers: int | None,
+    length: int,
+    overrides: Sequence[str],
+    weights_from: str,
+) -> dict[str, Any]:
+    """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top."""
+    schema = part(model, "schema")
+    if weights_from in KINDS:
+        depth = layers or DEFAULTS[model]["layers"]
+        config = _reformer(ATTENTION[attention], depth, length) if model == "reformer" else _ctrl(depth, length)
+    else:
+        silence_startup()  # the configuration's class imports Paddle
+        runtime.configure("cpu")
+        try:
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
+        except (FileNotFoundError, ConfigError) as error:
+            raise UserError(f"--weights {weights_from}: {error}") from None
+        if layers is not None:
+            raise UserError("--layers: the checkpoint has its own; leave it away, or take --weights random")
+    if model == "reformer":
+        config["is_decoder"] = head == "causal_lm"
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
+        config[key] = yaml.safe_load(value)
+    try:
+        resolved = schema.resolve(config)
+        schema.check_training_length(resolved, length)
+    except ConfigError as error:
+        raise UserError(str(error)) from None
+    return config
+
+
+def _reformer(kinds: Sequence[str], layers: int, length: int) -> dict[str, Any]:
+    rows = next(f for f in range(int(length**0.5), 0, -1) if length % f == 0)
+    return {
+        **REFORMER,
+        "attn_layers": [kinds[index % len(kinds)] for index in range(layers)],
+        "axial_pos_shape": [rows, length // rows],
+        "max_position_embeddings": length,
+    }
+
+
+def _ctrl(layers: int, length: int) -> dict[str, Any]:
+    return {"n_layer": layers, "n_positions": max(256, length), "pad_token_id": 0}
+
+
+def _example(model: str) -> str:
+    return {"reformer": "num_hashes=4", "ctrl": "dff=1024"}[model]
+
+
+def chosen_weights(
+    model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
+) -> Mapping[str, np.ndarray]:
+    """Weights of one of the kinds of :mod:`.stress`, or a checkpoint's (a head that it lacks gets new ones)."""
+    resolved = part(model, "schema").resolve(config)
+    if weights_from in KINDS:
+        return StressWeights(resolved, head, seed, weights_from, model)
+    weights = part(model, "weights")
+    try:
+        found = weights.select(stored_tensors(resolve_folder(weights_from)), resolved, head)
+    except (FileNotFoundError, WeightsError) as error:
+        raise UserError(f"--weights {weights_from}: {error}") from None
+    table = weights.parameters(resolved, head)
+    missing = {name: parameter for name, parameter in table.items() if name not in found}
+    return {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}
+
+
+def devices(wanted: str) -> list[str]:
+    """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one.
+
+    Raises:
+        UserError: a GPU was asked for by name and there is none.
+    """
+    if wanted == "cpu":
+        return ["cpu"]
+    found = runtime.configure("auto" if wanted == "all" else wanted)
+    return ["cpu", "gpu"][: 1 + (found == "gpu")] if wanted == "all" else [found]
