@@ -21,6 +21,21 @@ def program(path: Path, body: str) -> str:
     return str(path)
 
 
+def test_a_line_says_how_many_of_several_jobs_are_done(tmp_path):
+    jobs = [tmp_path / "0", tmp_path / "1"]
+    body = "import pathlib, sys, time\nfor job in sys.argv[3:]:\n time.sleep(1)\n (pathlib.Path(job, {!r})).touch()"
+    for job in jobs:
+        for side in ("reference", "candidate"):
+            (job / side).mkdir(parents=True)
+    interpreters = {
+        side: program(tmp_path / side, body.format(f"{side}/result.json")) for side in ("reference", "candidate")
+    }
+    out = io.StringIO()
+    run_workers(jobs, Console(file=out, force_terminal=True, width=120), interpreters)
+    assert "reference and candidate running, 0 of 2 done, " in out.getvalue()
+    assert "running, 1 of 2 done, " in out.getvalue()
+
+
 @pytest.mark.parametrize("failing", ["reference", "candidate"])
 @pytest.mark.parametrize(
     ("body", "words"),

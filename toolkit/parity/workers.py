@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +28,8 @@ def run_workers(
     Args:
         jobs: folders of jobs, done one after another by the same two processes.
         interpreters: side -> the Python that runs it: both, or one of them.
-        watch: called over and over while they run, to show what they do; by default a line says which of them runs.
+        watch: called over and over while they run, to show what they do; by default a line says which of them runs,
+            and how many jobs both have done.
         task: what they do in place of a gate's measurements: ``trace``.
 
     Raises:
@@ -45,7 +46,8 @@ def run_workers(
                 watch()
                 continue
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
-            status.update(f"parity gate: {running} running, {time.monotonic() - started:.0f} s")
+            seconds = f"{time.monotonic() - started:.0f} s"
+            status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
     for job in jobs:
         failures = {side: job / (task or side) / "failed" for side in workers}
@@ -57,6 +59,12 @@ def run_workers(
                     failures[side].read_text().strip() if failures[side].exists() else _last_words(workers[side], log)
                 )
                 raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
+    if len(jobs) == 1:
+        return ""
+    return f"{sum(all(_result(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
 
 
 def _result(job: Path, side: str, task: str) -> Path:
