@@ -394,6 +394,7 @@ def test_kinds_are_chosen_by_name():
         (["--ops", "reference:"], "nothing is no kind of kernel"),
         (["--ops", "reference", "--dtype", "float64"], "leave --dtype float64 away"),
         (["--ops", "reference", "--device", "gpu"], "leave --device gpu away"),
+        (["--ops", "reference", "--trace"], "leave --trace away"),
         (["--ops", "reference", "--mutants"], "--ops: not beside --mutants"),
         (["--ops", "reference", "--sweep", "2"], "--ops: not beside --sweep"),
     ],

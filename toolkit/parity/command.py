@@ -56,7 +56,7 @@ def command(
     if limits:
         trials = (_trial_request("--limits", given, place, options) for place in devices(device))
         return max(_find_limits(trial, console) for trial in trials)
-    kinds = None if ops is None else _kinds(ops, options["dtype"], device)
+    kinds = None if ops is None else _kinds(ops, options["dtype"], device, trace)
     request = dataclasses.replace(make_request(**options), trace=trace)
     if kinds is not None:
         return run_exact(request, kinds, output / "cpu", console).exit_status
@@ -109,12 +109,14 @@ def replay(bundle: Path, device: str, dtype: str | None, output: Path, console: 
     )
 
 
-def _kinds(ops: str, dtype: str | None, device: str) -> list[str]:
+def _kinds(ops: str, dtype: str | None, device: str, trace: bool) -> list[str]:
     """The kinds of kernels that ``--ops`` names, if it can be followed here."""
     if dtype == "float64":
         raise UserError("--ops: compares float32 bit for bit; leave --dtype float64 away")
     if device != "cpu":
         raise UserError(f"--ops: takes the reference's kernels on the CPU; leave --device {device} away")
+    if trace:
+        raise UserError("--ops: names by itself what differs; leave --trace away")
     return chosen_kinds(ops)
 
 

@@ -37,7 +37,6 @@ DEFAULTS = {
     "reformer": {"head": "sequence_classification", "layers": 6, "length": 1024, "batch_size": 2},
     "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
 }
-
 #: The weights that are compared unless the command line says otherwise.
 DEFAULT_KIND = "heavy-tailed"
 
