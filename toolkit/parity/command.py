@@ -124,13 +124,14 @@ def _sweep(device: str, given: Mapping[str, str], count: int, console: Console, 
     """Right ports of random shapes; or, of a checkpoint, its model on random batches."""
     model, kind, seed = options["model"], options["weights_from"], options["seed"]
     if kind in (None, *KINDS):
-        refuse_all_but(SWEEP_TAKES, given, "--sweep", "which draws models of its own")
+        refuse_all_but(SWEEP_TAKES, given, "--sweep", "which draws models of its own and leaves no report")
         alike = {"device": device, "reference_python": reference_interpreter(options["reference_python"])}
 
         def make(seed: int) -> GateRequest:
             return dataclasses.replace(RANDOM[model](seed, kind), **alike)
     else:
-        refuse_all_but(SWEEP_OF_A_CHECKPOINT_TAKES, given, "--sweep", "which draws batches and judges by both dtypes")
+        why = "which draws batches for a checkpoint's own model, judges by both dtypes and leaves no report"
+        refuse_all_but(SWEEP_OF_A_CHECKPOINT_TAKES, given, "--sweep", why)
         request = dataclasses.replace(make_request(**options), device=device)
         if is_streamed(request):
             raise UserError("--sweep: a model this large is not compared as a whole; gate it once, without --sweep")
@@ -156,7 +157,8 @@ def _find_limits(request: GateRequest, console: Console) -> int:
 
 def _trial_request(option: str, given: Mapping[str, str], device: str, options: Mapping[str, Any]) -> GateRequest:
     """The small model that ``--mutants`` and ``--limits`` change."""
-    refuse_all_but((*TRIAL_TAKES, option.removeprefix("--")), given, option, "which changes a small model of its own")
+    why = "which changes a small model of its own in float64 and leaves no report"
+    refuse_all_but((*TRIAL_TAKES, option.removeprefix("--")), given, option, why)
     kind = options["weights_from"] or DEFAULT_KIND
     if kind not in KINDS:
         raise UserError(f"{option}: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")

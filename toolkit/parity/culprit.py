@@ -1,4 +1,4 @@
-"""Which of the findings is nearest to the cause."""
+"""Which of the findings is nearest to the cause (PARITY.md, "Finding the place")."""
 
 from __future__ import annotations
 

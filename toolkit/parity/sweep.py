@@ -1,4 +1,7 @@
-"""Right ports, none of which the gate may stop: of random shapes and weights, or a checkpoint's on random batches."""
+"""Right ports, none of which the gate may stop: of random shapes and weights, or a checkpoint's on random batches.
+
+PARITY.md, "How the gate itself is judged": false alarms.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ SHOWN = {
     "reformer": ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob"),
     "ctrl": ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop"),
 }
-#: What varies of a model whose parameters are given.
+#: What varies of any model, whatever its parameters.
 VARIED = {
     "reformer": {
         "num_hashes": (1, 2, 4),
@@ -97,8 +100,8 @@ def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> Gate
         fixed: keys of the configuration that stay.
     """
     one_of, _ = _chooser(seed)
-    drawn = {key: one_of(*values) for key, values in VARIED[request.model].items()}
-    config = {**request.config, **{key: value for key, value in drawn.items() if key not in fixed}}
+    drawn = {key: value for key, value in _varied(request.model, one_of).items() if key not in fixed}
+    config = {**request.config, **drawn}
     length = request.batch["input_ids"].shape[1]
     batch = random_batch(config, request.head, one_of(*BATCH_SIZES), length, seed, request.model)
     return replace(request, config=config, batch=batch, seed=seed)
@@ -125,10 +128,7 @@ def random_reformer(seed: int, kind: str | None = None) -> GateRequest:
         "lsh_attn_chunk_length": one_of(chunk, 2 * chunk) if shape[1] % 2 == 0 else chunk,
         "local_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
         "lsh_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
-        "num_hashes": one_of(1, 2, 4),
-        "hidden_dropout_prob": one_of(0.0, 0.05, 0.3),
-        "local_attention_probs_dropout_prob": one_of(0.0, 0.1),
-        "lsh_attention_probs_dropout_prob": one_of(0.0, 0.1),
+        **_varied("reformer", one_of),
         "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
         "is_decoder": head == "causal_lm",
         "vocab_size": one_of(32, 320),
@@ -149,8 +149,7 @@ def random_ctrl(seed: int, kind: str | None = None) -> GateRequest:
         "n_layer": one_of(1, 2, 3, 6),
         "n_positions": 128,
         "vocab_size": one_of(32, 320),
-        "embd_pdrop": one_of(0.0, 0.1),
-        "resid_pdrop": one_of(0.0, 0.1, 0.3),
+        **_varied("ctrl", one_of),
         "layer_norm_epsilon": one_of(1e-6, 1e-5),
         "initializer_range": one_of(0.02, 0.2),
         "tie_word_embeddings": one_of(True, True, False),
@@ -167,6 +166,11 @@ def _chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
     """A function that picks one of its arguments, and the generator behind it."""
     draw = np.random.default_rng(seed)
     return (lambda *values: values[draw.integers(len(values))]), draw
+
+
+def _varied(model: str, one_of: Callable[..., Any]) -> dict[str, Any]:
+    """A choice of each of :data:`VARIED`."""
+    return {key: one_of(*values) for key, values in VARIED[model].items()}
 
 
 def _request(

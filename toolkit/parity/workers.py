@@ -30,7 +30,7 @@ def run_workers(
         interpreters: side -> the Python that runs it: both, or one of them.
         watch: called over and over while they run, to show what they do; by default a line says which of them runs,
             and how many jobs both have done.
-        task: what they do in place of a gate's measurements: ``trace``.
+        task: what they do in place of a gate's measurements: ``trace`` or ``again``.
 
     Raises:
         Inconclusive: one of them failed.
@@ -62,6 +62,7 @@ def run_workers(
 
 
 def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
+    """How many of several jobs all sides have done, for a line; of one job nothing is to be said."""
     if len(jobs) == 1:
         return ""
     return f"{sum(all(_result(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
