@@ -42,7 +42,7 @@ def shared_data() -> Path:
 @pytest.fixture
 def tiny_config() -> dict:
     """A Reformer of every part, small: local and LSH layers, two hash rounds, dropout everywhere, 128 positions."""
-    from toolkit.parity.judging import REFORMER_TRIAL
+    from toolkit.parity.trials.mutation import REFORMER_TRIAL
 
     return {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
 

@@ -14,7 +14,7 @@ from models.ctrl import schema, weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel, position_table
 from models.weights import load, to_paddle
-from toolkit.parity.stress import StressWeights
+from toolkit.parity.job.synthetic import StressWeights
 
 SMALL = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 2, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
 

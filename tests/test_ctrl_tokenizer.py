@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.ctrl.tokenizer import CTRLTokenizer, load_tokenizer, merge, train_bpe
-from toolkit.parity.tokenizers import ADVERSARIAL
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
 
 #: Beside the adversarial texts of the gate: what is particular to words, line breaks and pieces.
 PARTICULAR = (

@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity import bounds, doubt, gate
-from toolkit.parity.bounds import Comparison, compare
-from toolkit.parity.judging import trial_request
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity import gate
+from toolkit.parity.followup import remeasure
+from toolkit.parity.judge import bounds
+from toolkit.parity.judge.bounds import Comparison, compare
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.trials.mutation import trial_request
 
 
 def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
@@ -33,7 +35,7 @@ def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
 )
 def test_only_tensors_near_their_bounds_are_in_doubt(found, is_doubtful):
     findings, comparisons = zip(*found, strict=True) if found else ((), ())
-    assert doubt.is_doubtful(Verdict(comparisons=list(comparisons), findings=list(findings))) == is_doubtful
+    assert remeasure.is_doubtful(Verdict(comparisons=list(comparisons), findings=list(findings))) == is_doubtful
 
 
 def test_more_runs_widen_the_yardstick_to_the_largest_of_all_and_the_report_says_by_how_many(tmp_path, monkeypatch):
@@ -45,8 +47,8 @@ def test_more_runs_widen_the_yardstick_to_the_largest_of_all_and_the_report_says
     assert not first.passed
     judged = Verdict(comparisons=[first], findings=[Finding("rounding", "gradient:a", "off", "float32")])
     reference = {"tensors": {"gradient:a": record}}
-    monkeypatch.setattr(doubt, "measure_again", lambda *_: [{"gradient:a": {"noise": more, "noise_max": more}}])
-    [settled] = doubt.settle([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
+    monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"gradient:a": {"noise": more, "noise_max": more}}])
+    [settled] = remeasure.settle([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
     assert compare("gradient:a", settled["tensors"]["gradient:a"], error, "float32").passed
     assert len(settled["tensors"]["gradient:a"]["noise"]["float32"]) == 25 and len(runs["float32"]) == 5
     assert (
@@ -77,9 +79,9 @@ def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path,
     def fail(*_):
         raise Inconclusive("out of memory")
 
-    monkeypatch.setattr(doubt, "measure_again", fail)
+    monkeypatch.setattr(remeasure, "measure_again", fail)
     finding, comparison = beyond(1.5)
     out, reference = io.StringIO(), {"tensors": {}}
     judged = Verdict(comparisons=[comparison], findings=[finding])
-    assert doubt.settle([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
+    assert remeasure.settle([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
     assert "out of memory" in out.getvalue()

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.parity import chance
-from toolkit.parity.candidate.tallies import REPEAT_BITS, Tallies, strides
-from toolkit.parity.culprit import first_at_fault
-from toolkit.parity.verdict import Verdict, _judge_generators
+from toolkit.parity.candidate.rng_stats import REPEAT_BITS, Tallies, strides
+from toolkit.parity.judge import rng_tests
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import Verdict, _judge_generators
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
@@ -40,7 +40,7 @@ def figures(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int 
 
 def faults(generators: dict[str, dict]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, message in chance.faults(generators):
+    for name, message in rng_tests.faults(generators):
         found.setdefault(name, []).append(message)
     return found
 
@@ -51,13 +51,13 @@ def test_right_draws_raise_no_alarm(rate):
     for seed in range(40):
         generators = figures(seed, rate)
         assert faults(generators) == {}
-        largest = max(largest, *(abs(deviation.z) for deviation in chance.deviations(generators)))
-    assert largest < chance.LIMIT - 2.0  # of some 2,500 statistics not one comes near
+        largest = max(largest, *(abs(deviation.z) for deviation in rng_tests.deviations(generators)))
+    assert largest < rng_tests.LIMIT - 2.0  # of some 2,500 statistics not one comes near
 
 
 def test_z_is_standard_normal_for_right_draws():
     """Else the limit would not mean what it says: too wide a spread alarms, too narrow a one sees nothing."""
-    z = [deviation.z for seed in range(40) for deviation in chance.deviations(figures(seed))]
+    z = [deviation.z for seed in range(40) for deviation in rng_tests.deviations(figures(seed))]
     assert abs(np.mean(z)) < 0.1 and 0.9 < np.std(z) < 1.1
 
 
@@ -214,7 +214,7 @@ def test_the_bound_of_a_count_is_that_of_the_binomial_distribution():
             tail = sum(
                 math.comb(trials, hits) * rate**hits * (1 - rate) ** (trials - hits)
                 for hits in range(trials + 1)
-                if abs(chance.binomial(hits, trials, rate)) >= limit
+                if abs(rng_tests.binomial(hits, trials, rate)) >= limit
             )
             assert tail <= 2 * math.exp(-(limit**2) / 2)
 

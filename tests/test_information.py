@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.parity.information import lost
+from toolkit.parity.judge.diagnosis import lost
 
 LAYERS = [f"transformer.h.{index}" for index in range(4)]
 SATURATED = "transformer.h.2.multi_head_attention"

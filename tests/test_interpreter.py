@@ -16,11 +16,11 @@ from rich.console import Console
 from models.families import part
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import cache, interpreter
 from toolkit.parity.gate import job_of, run_gate
-from toolkit.parity.judging import TRIALS, trial_request
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import StressWeights, random_batch
+from toolkit.parity.job import cache, interpreter
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.trials.mutation import TRIALS, trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER = os.environ.get("TOOLKIT_REFERENCE_PYTHON")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from models.reformer import tokenizer
-from toolkit.parity import verdict
 from toolkit.parity.candidate.tokens import tokens
-from toolkit.parity.tokenizers import ADVERSARIAL
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
+from toolkit.parity.judge import verdict
 
 TEXTS = ["The parser's  arguments: 1901–02.", "naïve ﬁnal</s>text", "e\u0301 日本 ", *ADVERSARIAL]
 REFERENCE = """

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from toolkit import cli
 from toolkit.parity import gate
-from toolkit.parity.judging import trial_request
+from toolkit.parity.trials.mutation import trial_request
 
 #: The last map of a block of the first layer: what follows it is as large as that.
 LAST_MAP = {

@@ -20,13 +20,13 @@ from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
 from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.judging import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
-from toolkit.parity.limits import find_limits, is_seen
+from toolkit.parity.job.synthetic import StressWeights, random_batch, stir
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.options import configuration, devices
-from toolkit.parity.stress import StressWeights, random_batch, stir
-from toolkit.parity.updates import given_gradient
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.trials.limits import find_limits, is_seen
+from toolkit.parity.trials.mutation import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -15,9 +15,12 @@ from rich.console import Console
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import bounds, bundle, command, doubt, recording
+from toolkit.parity import command
+from toolkit.parity.followup import remeasure
 from toolkit.parity.gate import run_gate
-from toolkit.parity.judging import trial_request
+from toolkit.parity.job import bundle, files
+from toolkit.parity.judge import bounds
+from toolkit.parity.trials.mutation import trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Options of a small CTRL, so that the real command takes seconds.
@@ -32,7 +35,7 @@ def quiet() -> Console:
 def recorded(tmp_path_factory) -> Path:
     """A bundle of a small Reformer, for float64 alone."""
     folder = tmp_path_factory.mktemp("recorded") / "bundle"
-    recording.record(trial_request("reformer", "random", 0), folder, quiet())
+    bundle.record(trial_request("reformer", "random", 0), folder, quiet())
     return folder
 
 
@@ -45,7 +48,7 @@ def vouch_again(folder: Path, **changes: object) -> None:
     """Make the manifest fit the files again, as one who forges a bundle would."""
     manifest = json.loads((folder / "bundle.json").read_text())
     for name, entry in manifest["files"].items():
-        entry.update(bytes=(folder / name).stat().st_size, sha256=bundle.sha256(folder / name))
+        entry.update(bytes=(folder / name).stat().st_size, sha256=files.sha256(folder / name))
     (folder / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
@@ -73,7 +76,7 @@ def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
     stored = [json.loads((tmp_path / name / "cpu/parity.json").read_text()) for name in ("direct", "replayed")]
     for key in ("tensors", "findings", "notes", "recomputed", "versions", "dtypes", "head", "seed"):
         assert stored[0][key] == stored[1][key], key
-    identity = bundle.sha256(recorded / "bundle.json")
+    identity = files.sha256(recorded / "bundle.json")
     assert stored[1]["hashes"] == {**stored[0]["hashes"], "bundle.json": identity}
 
 
@@ -81,7 +84,7 @@ def test_a_replay_says_of_what_is_near_its_bound_that_it_cannot_measure_by_more(
     monkeypatch.setattr(bounds, "SEMANTIC_FACTOR", 0.5)  # of a right port: its differences seem to be some
     monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
     assert command.replay(recorded, "cpu", None, tmp_path, quiet()) == 1
-    assert doubt.UNSETTLED in json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
+    assert remeasure.UNSETTLED in json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
 
 
 def test_a_replay_needs_no_torch(tmp_path):
@@ -116,8 +119,8 @@ def test_the_manifest_says_what_was_recorded(recorded):
     assert described["batch"]["input_ids"] == [3, 128] and described["parameters"]["classifier.out_proj.bias"] == [3]
     assert {"torch", "transformers", "python"} <= manifest["versions"].keys()
     assert manifest["flags"]["cuda.matmul.allow_tf32"] is False and manifest["flags"]["cudnn.allow_tf32"] is False
-    files = {path.relative_to(recorded).as_posix() for path in recorded.rglob("*") if path.is_file()}
-    assert files == {*manifest["files"], "bundle.json"} >= set(recording.NEEDED)
+    found = {path.relative_to(recorded).as_posix() for path in recorded.rglob("*") if path.is_file()}
+    assert found == {*manifest["files"], "bundle.json"} >= set(bundle.NEEDED)
 
 
 def test_the_device_and_the_dtypes_are_those_of_the_replay(copy, tmp_path):
@@ -176,10 +179,10 @@ def link_out(folder: Path) -> None:
     ],
 )
 def test_what_is_not_the_bundle_that_was_recorded_is_refused(copy, change, message):
-    recording.open_recording(copy)
+    bundle.open_recording(copy)
     change(copy)
     with pytest.raises(UserError, match=message) as raised:
-        recording.open_recording(copy)
+        bundle.open_recording(copy)
     assert "\n" not in str(raised.value)
 
 
@@ -188,15 +191,15 @@ def test_a_bundle_replaces_an_earlier_one_and_nothing_else(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="exists and is not a bundle"):
-        recording.record(request, tmp_path / "notes", quiet())
-    recording.record(request, tmp_path / "bundle", quiet())
-    first = bundle.sha256(tmp_path / "bundle/weights.safetensors")
-    recording.record(trial_request("ctrl", "random", 1), tmp_path / "bundle", quiet())
-    assert bundle.sha256(tmp_path / "bundle/weights.safetensors") != first
-    recording.open_recording(tmp_path / "bundle")
+        bundle.record(request, tmp_path / "notes", quiet())
+    bundle.record(request, tmp_path / "bundle", quiet())
+    first = files.sha256(tmp_path / "bundle/weights.safetensors")
+    bundle.record(trial_request("ctrl", "random", 1), tmp_path / "bundle", quiet())
+    assert files.sha256(tmp_path / "bundle/weights.safetensors") != first
+    bundle.open_recording(tmp_path / "bundle")
     (tmp_path / "bundle/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"holds thesis\.tex, which is not of the bundle there"):
-        recording.record(request, tmp_path / "bundle", quiet())
+        bundle.record(request, tmp_path / "bundle", quiet())
     assert (tmp_path / "bundle/thesis.tex").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "notes"]
 
@@ -205,7 +208,7 @@ def test_a_reference_that_fails_leaves_nothing(tmp_path):
     request = trial_request("ctrl", "random", 0)
     request.batch["input_ids"] = request.batch["input_ids"] + 10**6
     with pytest.raises(Inconclusive, match="reference could not run"):
-        recording.record(request, tmp_path / "bundle", quiet())
+        bundle.record(request, tmp_path / "bundle", quiet())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,14 +16,14 @@ from rich.console import Console
 
 from models.families import part
 from toolkit.errors import Inconclusive
-from toolkit.parity import recording
-from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import Report, run_gate
-from toolkit.parity.judging import TRIALS, trial_request
+from toolkit.parity.job import bundle
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.reference import own_loss
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.trials.mutation import TRIALS, trial_request
 
 #: In a layer's forward, as a careless cast in the reference's code would be.
 CAST = """
@@ -125,7 +125,7 @@ def test_the_reference_as_it_is_released_is_clean(tmp_path, model, head):
         config["is_decoder"] = head == "causal_lm"
     weights = StressWeights(part(model, "schema").resolve(config), head, 0, "heavy-tailed", model)
     batch = random_batch(config, head, 3, TRIALS[model][2], 0, model)
-    recording.record(GateRequest(model, head, config, weights, batch), tmp_path / "bundle", Console(file=io.StringIO()))
+    bundle.record(GateRequest(model, head, config, weights, batch), tmp_path / "bundle", Console(file=io.StringIO()))
     result = json.loads((tmp_path / "bundle/reference/result.json").read_text())
     assert result["narrowings"] == []
     assert [leak.partition(":")[0] for leak in result["leaks"]] == ["loss_utils.py"] * (head == "causal_lm")

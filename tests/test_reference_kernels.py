@@ -21,15 +21,17 @@ from rich.console import Console
 from models import activations, losses, ops
 from models.families import part
 from toolkit import cli
-from toolkit.parity import attribution, bundle, last_bit
-from toolkit.parity.candidate.kernel_server import KernelServer
+from toolkit.parity.bitwise import Exactness, run_exact
+from toolkit.parity.candidate.kernel_client import KernelServer
 from toolkit.parity.candidate.kernels import REPLACEMENTS, reference_kernels
-from toolkit.parity.exact import Exactness, run_exact
-from toolkit.parity.judging import CTRL_TRIAL, REFORMER_TRIAL
-from toolkit.parity.kernels import KINDS, chosen_kinds, receive, send
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.followup import attribution
+from toolkit.parity.job import files
+from toolkit.parity.job.kernel_messages import KINDS, chosen_kinds, receive, send
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure import ulp
+from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A head size whose square root is no power of two: dividing by it rounds.
@@ -162,9 +164,9 @@ EQUAL = {"differing": 0, "of": 4, "units": 0}
     ("second", "extra", "words"),
     [
         ({"differing": 1, "of": 4, "units": 3}, [], "logits: 1 of 4 elements differ, by at most 3 units"),
-        ({"differing": 1, "of": 4, "units": last_bit.UNORDERED}, [], "NaN among them"),
-        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "missing": True}, [], "not computed by the port"),
-        ({"differing": 4, "of": 4, "units": last_bit.UNORDERED, "shape": "float32 [1]"}, [], "logits: float32 [1]"),
+        ({"differing": 1, "of": 4, "units": ulp.UNORDERED}, [], "NaN among them"),
+        ({"differing": 4, "of": 4, "units": ulp.UNORDERED, "missing": True}, [], "not computed by the port"),
+        ({"differing": 4, "of": 4, "units": ulp.UNORDERED, "shape": "float32 [1]"}, [], "logits: float32 [1]"),
         (EQUAL, ["output:another"], "2 of 2 float32 tensors"),
     ],
 )
@@ -245,7 +247,7 @@ def test_the_report_says_what_restores_the_bounds_and_what_does_not():
 def server(tmp_path_factory):
     """The reference's kernels, for the tests that ask for single ones."""
     job = tmp_path_factory.mktemp("job")
-    bundle.write_json(job / "job.json", {"threads": 1})
+    files.write_json(job / "job.json", {"threads": 1})
     with KernelServer(job, sys.executable) as server:
         yield server
 
@@ -370,15 +372,15 @@ def test_units_in_the_last_place_are_counted_across_zero_and_signs():
     tiny = np.float32(1e-45)
     ours = np.array([1, np.nextafter(one, np.float32(2)), -1, 0.0, tiny, np.nan, np.nan, np.inf], np.float32)
     theirs = np.array([1, 1, np.nextafter(-one, np.float32(0)), -0.0, -tiny, np.nan, 1, np.inf], np.float32)
-    assert last_bit.units_apart(ours, theirs).tolist() == [0, 1, 1, 0, 2, 0, last_bit.UNORDERED, 0]
-    assert last_bit.compare(ours, theirs) == {"differing": 4, "of": 8, "units": last_bit.UNORDERED}
+    assert ulp.units_apart(ours, theirs).tolist() == [0, 1, 1, 0, 2, 0, ulp.UNORDERED, 0]
+    assert ulp.compare(ours, theirs) == {"differing": 4, "of": 8, "units": ulp.UNORDERED}
 
 
 def test_tensors_of_another_shape_or_dtype_are_never_equal():
     ones = np.ones((2, 1), np.float32)
-    assert last_bit.compare(ones, ones) == {"differing": 0, "of": 2, "units": 0}
+    assert ulp.compare(ones, ones) == {"differing": 0, "of": 2, "units": 0}
     for other in (np.ones(2, np.float32), np.ones((2, 2), np.float32), np.ones((2, 1)), np.ones((0, 1), np.float32)):
-        assert last_bit.compare(other, ones)["differing"] > 0
+        assert ulp.compare(other, ones)["differing"] > 0
 
 
 def test_kinds_are_chosen_by_name():

@@ -20,7 +20,7 @@ from models.reformer.modeling import (
     ReformerModelWithLMHead,
 )
 from models.weights import to_paddle
-from toolkit.parity.stress import StressWeights
+from toolkit.parity.job.synthetic import StressWeights
 
 
 def make(config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings):

@@ -13,15 +13,15 @@ import pytest
 from rich.console import Console
 
 from models.families import part
-from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import run_gate
-from toolkit.parity.judging import CTRL_TRIAL
-from toolkit.parity.junit import junit
-from toolkit.parity.page import FINDINGS_SHOWN, page
-from toolkit.parity.report import REPORT_SCHEMA, Report, as_json
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import Finding, Verdict, judge
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.report.junit import junit
+from toolkit.parity.report.page import FINDINGS_SHOWN, page
+from toolkit.parity.report.report import REPORT_SCHEMA, Report, as_json
+from toolkit.parity.trials.mutation import CTRL_TRIAL
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from models.ctrl import schema
 from toolkit.errors import UserError
-from toolkit.parity import bundle, cache, stages, stream
-from toolkit.parity.culprit import first_at_fault
 from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, workers_of
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import StressWeights, random_batch
-from toolkit.parity.verdict import judge
-from toolkit.parity.workers import run_workers
+from toolkit.parity.job import cache, files, stages, streaming
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import judge
 
 CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
 
@@ -69,7 +69,7 @@ def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(tmp_path, mo
         time.sleep(0.01)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(stream.Bars, "update", interrupt)
+        patched.setattr(streaming.Bars, "update", interrupt)
         gate(request_for(), folder)
     assert not (folder / "parity.json").exists()
     resumed, said = gate(request_for(), folder)
@@ -83,11 +83,11 @@ def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(tmp_path, mo
 def test_an_interrupted_gate_of_something_else_is_not_gone_on_with(tmp_path):
     console = Console(file=io.StringIO())
     job = job_of(request_for())
-    first = stream.open_job(tmp_path, job, "one", {}, console)
+    first = streaming.open_job(tmp_path, job, "one", {}, console)
     (first / "reference" / "stages").mkdir()
     (first / "reference" / "stages" / "embedding.json").write_text("{}")
-    assert (stream.open_job(tmp_path, job, "one", {}, console) / "reference" / "stages" / "embedding.json").exists()
-    assert not (stream.open_job(tmp_path, job, "two", {}, console) / "reference" / "stages").exists()
+    assert (streaming.open_job(tmp_path, job, "one", {}, console) / "reference" / "stages" / "embedding.json").exists()
+    assert not (streaming.open_job(tmp_path, job, "two", {}, console) / "reference" / "stages").exists()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_an_interrupted_gate_of_something_else_is_not_gone_on_with(tmp_path):
 def test_a_fault_is_named_stage_by_stage_too(tmp_path, mutant, name):
     request = request_for()
     content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True, "mutants": [mutant]}
-    job = stream.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
-    with stream.writing(stream.WeightsWriter(job, request.weights, 3, 1)):
+    job = streaming.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
+    with streaming.writing(streaming.WeightsWriter(job, request.weights, 3, 1)):
         run_workers([job], Console(file=io.StringIO()), workers_of(request))
-    reference, candidate = (bundle.read_json(job / side / "result.json") for side in ("reference", "candidate"))
+    reference, candidate = (files.read_json(job / side / "result.json") for side in ("reference", "candidate"))
     culprit = first_at_fault(judge(reference, candidate), list(reference["tensors"]))
     assert (culprit.name, culprit.dtype) == (name, "float64")
 
@@ -115,18 +115,18 @@ def test_weights_that_cannot_be_made_end_the_gate_with_their_reason(tmp_path):
 
     request = request_for()
     weights = Broken(schema.resolve(CONFIG), "causal_lm", 0, "random", "ctrl")
-    job = stream.open_job(tmp_path, job_of(request), "key", request.batch, Console(file=io.StringIO()))
-    writer = stream.WeightsWriter(job, weights, 3, 1)
+    job = streaming.open_job(tmp_path, job_of(request), "key", request.batch, Console(file=io.StringIO()))
+    writer = streaming.WeightsWriter(job, weights, 3, 1)
     threading.Thread(target=writer.run).start()
     with pytest.raises(RuntimeError, match="a shard is missing"):
         stages.read_weights(job, stages.EMBEDDING)
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
+    monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
     request = GateRequest("ctrl", "causal_lm", {}, {}, {})
     with pytest.raises(UserError, match=r"needs about 10 GB there while it runs, 1 GB are free"):
-        stream.open_job(tmp_path, job_of(request), "key", {}, Console(file=io.StringIO()))
+        streaming.open_job(tmp_path, job_of(request), "key", {}, Console(file=io.StringIO()))
     assert not list(tmp_path.iterdir())
 
 

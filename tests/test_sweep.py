@@ -12,12 +12,12 @@ from safetensors.numpy import save_file
 
 from models.families import part
 from toolkit import cli
-from toolkit.parity import sweep as sweep_module
-from toolkit.parity.bounds import Comparison
-from toolkit.parity.judging import CTRL_TRIAL
-from toolkit.parity.stress import KINDS, StressWeights
-from toolkit.parity.sweep import RANDOM, random_ctrl, sweep
-from toolkit.parity.verdict import Verdict
+from toolkit.parity.job.synthetic import KINDS, StressWeights
+from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.verdict import Verdict
+from toolkit.parity.trials import sweep as sweep_module
+from toolkit.parity.trials.mutation import CTRL_TRIAL
+from toolkit.parity.trials.sweep import RANDOM, random_ctrl, sweep
 
 RIGHT = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
 

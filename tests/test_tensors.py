@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.tensors import TensorFile, TensorWriter
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 
 TENSORS = {
     "loss": np.float64(0.5),

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from toolkit.parity import gate, trace
-from toolkit.parity.judging import trial_request
+from toolkit.parity import gate
+from toolkit.parity.followup import trace
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.error_stats import as_compared
 from toolkit.parity.reference.points import moved
-from toolkit.parity.spread import as_compared
-from toolkit.parity.verdict import Finding, Verdict
+from toolkit.parity.trials.mutation import trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Every operation inside an attention, by family.

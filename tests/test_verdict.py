@@ -8,11 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.parity import attribution, bundle, spread
-from toolkit.parity.bounds import compare
-from toolkit.parity.culprit import first_at_fault
-from toolkit.parity.draws import ModuleStack
-from toolkit.parity.verdict import judge
+from toolkit.parity.followup import attribution
+from toolkit.parity.job import files
+from toolkit.parity.judge.bounds import compare
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.naming import ModuleStack
 
 SHRINK = 2.0**-29
 
@@ -255,31 +257,31 @@ def test_the_first_drift_forward_is_named_and_the_last_one_backward(reference, c
 
 
 def test_tensors_that_would_broadcast_are_not_compared():
-    assert spread.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
-    assert spread.difference(np.array([]), np.array([]))["rms"] is None
-    assert spread.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
+    assert error_stats.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
+    assert error_stats.difference(np.array([]), np.array([]))["rms"] is None
+    assert error_stats.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
 
 
 def test_the_rms_neither_overflows_nor_vanishes():
     for scale in (1e200, 1e-200, 1e-310):
-        assert spread.describe(scale * np.array([3, 4]))["rms"] == pytest.approx(scale * 5 / np.sqrt(2), rel=1e-9)
+        assert error_stats.describe(scale * np.array([3, 4]))["rms"] == pytest.approx(scale * 5 / np.sqrt(2), rel=1e-9)
 
 
 def test_a_spread_in_pieces_is_that_of_the_whole():
-    values = np.random.default_rng(0).standard_t(3, 3 * spread.PIECE + 5)
-    whole = spread.Spread.of(values)
-    parts = spread.Spread()
-    for part in np.split(values, [7, 2 * spread.PIECE]):
-        parts.add(spread.Spread.from_json(spread.Spread.of(part).as_json()))
+    values = np.random.default_rng(0).standard_t(3, 3 * error_stats.PIECE + 5)
+    whole = error_stats.Spread.of(values)
+    parts = error_stats.Spread()
+    for part in np.split(values, [7, 2 * error_stats.PIECE]):
+        parts.add(error_stats.Spread.from_json(error_stats.Spread.of(part).as_json()))
     assert whole.rms == pytest.approx(np.sqrt(np.mean(values**2)), rel=1e-13)
     assert (parts.rms, parts.largest) == (pytest.approx(whole.rms, rel=1e-13), np.abs(values).max())
     values[5] = np.nan
-    assert spread.describe(values)["rms"] is None
+    assert error_stats.describe(values)["rms"] is None
 
 
 def test_a_scalar_stays_a_scalar_on_disk(tmp_path):
-    bundle.write_tensors(tmp_path / "x", {"loss": np.array(1.5), "t": np.arange(6.0).reshape(2, 3).T})
-    read = bundle.read_tensors(tmp_path / "x")
+    files.write_tensors(tmp_path / "x", {"loss": np.array(1.5), "t": np.arange(6.0).reshape(2, 3).T})
+    read = files.read_tensors(tmp_path / "x")
     assert read["loss"].shape == () and (read["t"] == np.arange(6.0).reshape(2, 3).T).all()
 
 

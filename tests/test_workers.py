@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.workers import run_workers
+from toolkit.parity.job.processes import run_workers
 
 
 def program(path: Path, body: str) -> str:

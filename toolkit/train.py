@@ -306,7 +306,7 @@ def reference_python(recipe: Recipe) -> str | None:
         UserError: the recipe names something that is none.
         Inconclusive: it lacks what the reference needs.
     """
-    from toolkit.parity import interpreter
+    from toolkit.parity.job import interpreter
 
     if recipe.parity.reference_python is None:
         return None

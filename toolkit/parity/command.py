@@ -10,15 +10,15 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.errors import UserError
-from toolkit.parity import recording
-from toolkit.parity.exact import run_exact
+from toolkit.parity.bitwise import run_exact
 from toolkit.parity.gate import GateRequest, is_streamed, run_gate
-from toolkit.parity.judging import print_trials, trial_request, try_mutants
-from toolkit.parity.kernels import chosen_kinds
-from toolkit.parity.limits import find_limits, is_seen, print_limits
+from toolkit.parity.job import bundle
+from toolkit.parity.job.kernel_messages import chosen_kinds
+from toolkit.parity.job.synthetic import KINDS
 from toolkit.parity.options import DEFAULT_KIND, devices, dtypes_of, make_request, reference_interpreter
-from toolkit.parity.stress import KINDS
-from toolkit.parity.sweep import RANDOM, sweep, varied
+from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
+from toolkit.parity.trials.mutation import print_trials, trial_request, try_mutants
+from toolkit.parity.trials.sweep import RANDOM, sweep, varied
 
 #: The options that a trial of the gate takes; all others describe what it has of its own.
 TRIAL_TAKES = ("model", "device", "weights_from", "seed", "reference_python")
@@ -86,10 +86,10 @@ def record(*, device: str, output: Path, console: Console, **options: Any) -> No
     Raises:
         UserError: as :func:`command`; a model that cannot be recorded; a folder that is something else.
     """
-    recording.record(dataclasses.replace(make_request(**options), device=device), output, console)
+    bundle.record(dataclasses.replace(make_request(**options), device=device), output, console)
 
 
-def replay(bundle: Path, device: str, dtype: str | None, output: Path, console: Console) -> int:
+def replay(folder: Path, device: str, dtype: str | None, output: Path, console: Console) -> int:
     """Run the port against a recorded reference on each device; returns the exit status, the worst of them.
 
     Args:
@@ -99,7 +99,7 @@ def replay(bundle: Path, device: str, dtype: str | None, output: Path, console: 
     Raises:
         UserError: the bundle is none, was changed, or cannot be read here; a device that is not there.
     """
-    recorded = recording.open_recording(bundle)
+    recorded = bundle.open_recording(folder)
     chosen = recorded.asked.dtypes if dtype is None else dtypes_of(dtype)
     return max(
         run_gate(

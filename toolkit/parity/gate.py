@@ -16,22 +16,22 @@ from rich.console import Console
 
 from models.families import part
 from toolkit import runtime
-from toolkit.parity import bundle, cache, stream
-from toolkit.parity.attribution import attribute
-from toolkit.parity.culprit import first_at_fault
-from toolkit.parity.doubt import UNSETTLED, is_doubtful, settle
-from toolkit.parity.junit import write_junit
-from toolkit.parity.page import write_page
-from toolkit.parity.report import PAGE, Report, as_json, print_report
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import stir
-from toolkit.parity.trace import follow, unfollowed
-from toolkit.parity.updates import SHARES
-from toolkit.parity.verdict import judge
-from toolkit.parity.workers import run_workers
+from toolkit.parity.followup.attribution import attribute
+from toolkit.parity.followup.remeasure import UNSETTLED, is_doubtful, settle
+from toolkit.parity.followup.trace import follow, unfollowed
+from toolkit.parity.job import cache, files, streaming
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import stir
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure.updates import SHARES
+from toolkit.parity.report.junit import write_junit
+from toolkit.parity.report.page import write_page
+from toolkit.parity.report.report import PAGE, Report, as_json, print_report
 
 if TYPE_CHECKING:
-    from toolkit.parity.recording import Recording
+    from toolkit.parity.job.bundle import Recording
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -90,9 +90,9 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     )
     folder.mkdir(parents=True, exist_ok=True)
     if measured["constants"]:
-        bundle.write_tensors(folder / CONSTANTS, measured["constants"])
+        files.write_tensors(folder / CONSTANTS, measured["constants"])
     content = as_json(report)
-    bundle.write_json(folder / "parity.json", content)
+    files.write_json(folder / "parity.json", content)
     write_junit(content, folder / "junit.xml")
     write_page(content, folder / PAGE)
     print_report(report, folder / PAGE, console)
@@ -106,7 +106,7 @@ def is_streamed(request: GateRequest) -> bool:
     table = part(request.model, "weights").parameters(
         part(request.model, "schema").resolve(request.config), request.head
     )
-    large = sum(math.prod(shape) for shape, _ in table.values()) > stream.STREAMED_ABOVE
+    large = sum(math.prod(shape) for shape, _ in table.values()) > streaming.STREAMED_ABOVE
     return large and (request.model, request.head) == ("ctrl", "causal_lm")
 
 
@@ -137,12 +137,12 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
     key = cache.key_of_request(content, request.batch, request.weights, request.reference_python)
     if kept := cache.load(key):
         return kept, True
-    job = stream.open_job(folder, content, key, request.batch, console)
+    job = streaming.open_job(folder, content, key, request.batch, console)
     depth = content["config"]["n_layer"]
-    writer = stream.WeightsWriter(job, request.weights, depth, request.seed)
-    bars = stream.Bars(job, depth, console)
+    writer = streaming.WeightsWriter(job, request.weights, depth, request.seed)
+    bars = streaming.Bars(job, depth, console)
     try:
-        with bars.progress, stream.writing(writer):
+        with bars.progress, streaming.writing(writer):
             run_workers([job], console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
@@ -150,7 +150,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> t
         console.print(f"parity gate: {text}", highlight=False, soft_wrap=True)
         raise
     measured = {**_results(job), "stirred": writer.stirred(), "key": key}
-    stream.close_job(job)
+    streaming.close_job(job)
     return measured, False
 
 
@@ -160,7 +160,7 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         job = Path(scratch)
         recording.lay_out(job)
         (job / "candidate").mkdir()
-        bundle.write_json(job / "job.json", job_of(request))
+        files.write_json(job / "job.json", job_of(request))
         run_workers([job], console, {"candidate": sys.executable})
         measured = _results(job)
     measured["hashes"]["bundle.json"] = recording.identity
@@ -169,12 +169,12 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
 
 def _results(job: Path) -> dict[str, Any]:
     """Both workers' results, and the hashes of the tensors that both were given."""
-    results = {side: bundle.read_json(job / side / "result.json") for side in ("reference", "candidate")}
+    results = {side: files.read_json(job / side / "result.json") for side in ("reference", "candidate")}
     given = [path for path in sorted(job.rglob("*.safetensors")) if path.parent.name not in ("state", "truth")]
     return {
         **results,
-        "constants": bundle.read_tensors(job / "reference" / "constants.safetensors"),
-        "hashes": {str(path.relative_to(job)): bundle.sha256(path) for path in given},
+        "constants": files.read_tensors(job / "reference" / "constants.safetensors"),
+        "hashes": {str(path.relative_to(job)): files.sha256(path) for path in given},
     }
 
 
@@ -182,9 +182,9 @@ def write_job(request: GateRequest, weights: Mapping[str, np.ndarray], job: Path
     """Fill the job folder with what both workers need; ``mutants`` are also measured, by name."""
     for side in ("reference", "candidate"):
         (job / side).mkdir()
-    bundle.write_tensors(job / "weights.safetensors", weights)
-    bundle.write_tensors(job / "batch.safetensors", request.batch)
-    bundle.write_json(job / "job.json", {**job_of(request), "mutants": list(mutants)})
+    files.write_tensors(job / "weights.safetensors", weights)
+    files.write_tensors(job / "batch.safetensors", request.batch)
+    files.write_json(job / "job.json", {**job_of(request), "mutants": list(mutants)})
 
 
 def job_of(request: GateRequest) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
     for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
         config.pop(key, None)
     return {
-        "schema": bundle.SCHEMA,
+        "schema": files.SCHEMA,
         "model": request.model,
         "head": request.head,
         "config": config,
@@ -216,7 +216,7 @@ def job_of(request: GateRequest) -> dict[str, Any]:
 def _tokenizer_job(tokenizer: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if tokenizer is None:
         return None
-    from toolkit.parity.tokenizers import ADVERSARIAL
+    from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
 
     texts = [*list(tokenizer["texts"])[:TOKENIZER_TEXTS], *ADVERSARIAL]
     return {"path": None, **tokenizer, "texts": texts}

@@ -14,9 +14,9 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.parity import interpreter
-from toolkit.parity.request import GateRequest
-from toolkit.parity.stress import KINDS, StressWeights, random_batch
+from toolkit.parity.job import interpreter
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import KINDS, StressWeights, random_batch
 from toolkit.quiet import silence_startup
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are

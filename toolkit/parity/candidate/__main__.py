@@ -11,18 +11,18 @@ from typing import Any
 
 from models.families import part
 from toolkit import runtime
-from toolkit.parity import bundle, worker
-from toolkit.parity.tensors import TensorFile
+from toolkit.parity.job import files, worker
+from toolkit.parity.job.tensor_file import TensorFile
 
 
 def main(folder: Path) -> None:
     """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
     started = time.monotonic()
-    job = bundle.read_json(folder / "job.json")
+    job = files.read_json(folder / "job.json")
     if job["ops"]:
-        from toolkit.parity.candidate import exact
+        from toolkit.parity.candidate import bitwise
 
-        bundle.write_json(folder / "candidate" / "result.json", {"schema": bundle.SCHEMA, **exact.run(job, folder)})
+        files.write_json(folder / "candidate" / "result.json", {"schema": files.SCHEMA, **bitwise.run(job, folder)})
         return
     runtime.configure(job["device"], job["threads"], keep_memory=not job["spare_memory"])
     part(job["model"], "modeling")  # loaded while the reference still computes
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
 
     tokenized = tokens(job["tokenizer"]) if job["tokenizer"] else None
     result = {
-        "schema": bundle.SCHEMA,
+        "schema": files.SCHEMA,
         **(run_streamed(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokenized,
         "versions": runtime.versions(),
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
         "seconds": time.monotonic() - started,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-    bundle.write_json(folder / "candidate" / "result.json", result)
+    files.write_json(folder / "candidate" / "result.json", result)
 
 
 def run_whole(job: dict, folder: Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
     from toolkit.parity.candidate.measure import measure_dtype, measure_mutant
 
     done = "result.json" if job["spare_memory"] else "order.json"
-    bundle.wait_for(folder / "reference" / done, folder / "reference" / "failed")
+    files.wait_for(folder / "reference" / done, folder / "reference" / "failed")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     return {
         "dtypes": {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job["dtypes"]},

@@ -12,17 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity import bundle, spread, worker
-from toolkit.parity.candidate.kernel_server import KernelServer
+from toolkit.parity.candidate.kernel_client import KernelServer
 from toolkit.parity.candidate.measure import make_step
-from toolkit.parity.kernels import KINDS
-from toolkit.parity.tensors import TensorFile
+from toolkit.parity.job import files, worker
+from toolkit.parity.job.kernel_messages import KINDS
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure import error_stats
 
 
 def main(folder: Path) -> None:
     """Write ``candidate/attribution.json``: by kind, how far each tensor of P32 then lies from R64. A kind that the
     model does not use is left out."""
-    job = bundle.read_json(folder / "job.json")
+    job = files.read_json(folder / "job.json")
     with KernelServer(folder, sys.argv[2]) as server:
         runtime.configure(job["device"], job["threads"])
         truth = TensorFile(folder / "reference" / "float64.safetensors")
@@ -32,7 +33,7 @@ def main(folder: Path) -> None:
             errors = measure_with(kind, job, folder, truth, server)
             if server.calls.total() > before:
                 measured[kind] = errors
-    bundle.write_json(folder / "candidate" / "attribution.json", measured)
+    files.write_json(folder / "candidate" / "attribution.json", measured)
 
 
 def measure_with(
@@ -45,7 +46,7 @@ def measure_with(
 
     def measure(name: str, value: np.ndarray) -> None:
         if name in truth:
-            errors[name] = spread.difference(value, truth[name])
+            errors[name] = error_stats.difference(value, truth[name])
 
     with reference_kernels(server, [kind]):
         make_step(job, folder, "float32").run(measure)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from toolkit import runtime
+from toolkit.parity.candidate.rng_stats import Tallies
 from toolkit.parity.candidate.step import watch
-from toolkit.parity.candidate.tallies import Tallies
-from toolkit.parity.draws import ModuleStack
+from toolkit.parity.measure.naming import ModuleStack
 
 #: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
 #: a rate of 0.1 is known to within 4%.

@@ -18,7 +18,7 @@ import paddle.nn.functional as F
 from paddle.autograd import PyLayer
 
 from models import activations, losses, ops
-from toolkit.parity.candidate.kernel_server import KernelServer
+from toolkit.parity.candidate.kernel_client import KernelServer
 
 
 @dataclass(frozen=True)

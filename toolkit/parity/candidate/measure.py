@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity import spread
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step
 from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.measure import error_stats
 
 
 def make_step(job: dict, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -32,7 +32,7 @@ def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtyp
         if name.startswith("gradient:") or name == "loss":
             values[name] = value  # gradients of parameters, which are few beside outputs
         seen[name] = (
-            {**spread.difference(value, truth[name]), "shape": list(value.shape)}
+            {**error_stats.difference(value, truth[name]), "shape": list(value.shape)}
             if name in truth
             else {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
         )

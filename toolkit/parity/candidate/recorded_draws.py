@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.draws import ModuleStack
+from toolkit.parity.measure.naming import ModuleStack
 
 
 class RecordedDraws:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from models.families import part
-from toolkit.parity import bundle
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.draws import ModuleStack, numbered
-from toolkit.parity.updates import given_gradient
+from toolkit.parity.job import files
+from toolkit.parity.measure.naming import ModuleStack, numbered
+from toolkit.parity.measure.updates import given_gradient
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
@@ -42,18 +42,18 @@ class Step:
         self.recorded = [
             folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job["updates"])
         ]
-        self.draws_by_name = bundle.read_tensors(self.recorded[0])
-        self.rates = bundle.read_json(folder / "reference" / "rates.json")
+        self.draws_by_name = files.read_tensors(self.recorded[0])
+        self.rates = files.read_json(folder / "reference" / "rates.json")
         self.batch = {
-            name: paddle.to_tensor(value) for name, value in bundle.read_tensors(folder / "batch.safetensors").items()
+            name: paddle.to_tensor(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()
         }
-        self.given = bundle.read_tensors(folder / "weights.safetensors")
+        self.given = files.read_tensors(folder / "weights.safetensors")
         self.model = self.build(modeling.CLASSES[job["head"]], job["config"], backward or self.backwards[0])
         if dtype == "float64":
             self.model.to(dtype="float64")
         weights.load(self.model, self.given)
         self.constant_errors = self.take_constants(
-            bundle.read_tensors(folder / "reference" / "constants.safetensors"),
+            files.read_tensors(folder / "reference" / "constants.safetensors"),
         )
         self.model.train()
 
@@ -124,7 +124,7 @@ class Step:
             optimizer.clear_grad()
             for name, value in dump(self.model):
                 measure(numbered(f"updated:{name}", number), value)
-            self.draws_by_name = bundle.read_tensors(path)
+            self.draws_by_name = files.read_tensors(path)
             stack = ModuleStack()
             draws = RecordedDraws(self.draws_by_name, self.rates, stack)
             watched = watch(self.model, stack, _ignore)

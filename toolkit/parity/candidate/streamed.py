@@ -22,14 +22,15 @@ from models.ctrl.weights import parameters
 from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
-from toolkit.parity import bundle, spread, stages
 from toolkit.parity.candidate.ctrl import TABLE as POSITIONS
 from toolkit.parity.candidate.ctrl import table_error
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
-from toolkit.parity.draws import ModuleStack
-from toolkit.parity.spread import Spread
+from toolkit.parity.job import files, stages
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import Spread
+from toolkit.parity.measure.naming import ModuleStack
 
 TABLE = "transformer.w.weight"
 
@@ -55,12 +56,12 @@ class Findings:
     def measure(self, name: str, value: np.ndarray, dtype: str) -> None:
         """Compare one tensor with R64's, and its hidden state, scores or loss in float32 with the reference's."""
         if name not in self.truth:
-            self.tensors[name] = {**spread.difference(value, np.empty(0)), "shape": list(value.shape)}
+            self.tensors[name] = {**error_stats.difference(value, np.empty(0)), "shape": list(value.shape)}
             return
-        self.tensors[name] = {**spread.difference(value, self.truth[name]), "shape": list(value.shape)}
+        self.tensors[name] = {**error_stats.difference(value, self.truth[name]), "shape": list(value.shape)}
         theirs = self.truth.get(f"float32:{name}")
         if dtype == "float32" and theirs is not None:
-            self.apart[name] = spread.difference(value, theirs)
+            self.apart[name] = error_stats.difference(value, theirs)
 
 
 class StreamedCTRL:
@@ -72,7 +73,7 @@ class StreamedCTRL:
         self.dtypes = job["dtypes"]
         self.config = CTRLConfig(**{**job["config"], "n_layer": 1})
         self.table = parameters(CTRLConfig(**job["config"]), "causal_lm")
-        self.batch = {k: paddle.to_tensor(v) for k, v in bundle.read_tensors(folder / "batch.safetensors").items()}
+        self.batch = {k: paddle.to_tensor(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
@@ -117,7 +118,7 @@ class StreamedCTRL:
 
     def _draws(self, stage: str) -> RecordedDraws:
         path = self.side.other / "draws" / f"{stage}.safetensors"
-        return RecordedDraws(bundle.read_tensors(path), bundle.read_json(path.with_suffix(".json")), ModuleStack())
+        return RecordedDraws(files.read_tensors(path), files.read_json(path.with_suffix(".json")), ModuleStack())
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
@@ -125,7 +126,7 @@ class StreamedCTRL:
         """Run a stage on what the stage ``before`` left, unless it is done."""
         if self.side.is_done(stage):
             return
-        truth = bundle.read_tensors(self.side.truth_path(stage))
+        truth = files.read_tensors(self.side.truth_path(stage))
         state = self.side.state(before) if before else {}
         after: dict[str, np.ndarray] = {}
         measured: dict[str, Any] = {}
@@ -179,7 +180,7 @@ class StreamedCTRL:
     def _embed(self, dtype: str, weights, draws: RecordedDraws, findings: Findings | None):
         """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward."""
         body = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
-        body.pos_encoding = bundle.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
+        body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
         body.w.weight = _parameter(weights[TABLE], dtype)
         body.train()
@@ -261,14 +262,14 @@ def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
 
 def run(job: dict, folder: Path) -> dict[str, Any]:
     """Go through all stages; returns what ``result.json`` holds of them."""
-    bundle.wait_for(folder / "reference" / "constants.safetensors", folder / "reference" / "failed")
+    files.wait_for(folder / "reference" / "constants.safetensors", folder / "reference" / "failed")
     model = StreamedCTRL(job, folder)
     todo = stages.plan(model.depth)
     before = None
     for stage in todo:
         model.run_stage(stage, before)
         before = stage
-    theirs = bundle.read_tensors(folder / "reference" / "constants.safetensors")[POSITIONS]
+    theirs = files.read_tensors(folder / "reference" / "constants.safetensors")[POSITIONS]
     own = position_table(model.config.n_positions, model.config.n_embd)
     results = {}
     for dtype in model.dtypes:

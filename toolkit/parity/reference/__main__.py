@@ -14,25 +14,26 @@ import numpy as np
 import torch
 import transformers
 
-from toolkit.parity import bundle, spread, worker
+from toolkit.parity.job import files, worker
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.measure import error_stats
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
 from toolkit.parity.reference.step import Step
 from toolkit.parity.reference.tokens import tokens
-from toolkit.parity.tensors import TensorFile, TensorWriter
 
 
 def main(folder: Path) -> None:
     """R64, its noise, and what the tokenizer makes of the job's texts."""
     started = time.monotonic()
-    job = bundle.read_json(folder / "job.json")
+    job = files.read_json(folder / "job.json")
     set_up(job)
-    from toolkit.parity.reference import exact, streamed
+    from toolkit.parity.reference import bitwise, streamed
 
     if job["ops"]:
-        exact.run(make_step(job, folder), folder)
+        bitwise.run(make_step(job, folder), folder)
     result = {
-        "schema": bundle.SCHEMA,
+        "schema": files.SCHEMA,
         **({} if job["ops"] else streamed.run(job, folder) if job["streamed"] else run_whole(job, folder)),
         "tokens": tokens(job["tokenizer"]) if job["tokenizer"] else None,
         "versions": versions(),
@@ -40,7 +41,7 @@ def main(folder: Path) -> None:
         "seconds": time.monotonic() - started,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-    bundle.write_json(folder / "reference" / "result.json", result)
+    files.write_json(folder / "reference" / "result.json", result)
 
 
 def run_whole(job: dict, folder: Path) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
 
         def keep(name: str, value: np.ndarray) -> None:
             writer.add(name, value)
-            records[name] = {**spread.describe(value), "noise": {}, "noise_max": {}}
+            records[name] = {**error_stats.describe(value), "noise": {}, "noise_max": {}}
 
         step.run("float64", keep)
         leaks, saturated = step.leaks, step.saturated
@@ -62,8 +63,8 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         step.train_on(keep, unhooked)
     truth = TensorFile(path)
     step.write_draws(place)
-    bundle.write_tensors(place / "constants.safetensors", step.constants())
-    bundle.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
+    files.write_tensors(place / "constants.safetensors", step.constants())
+    files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     changed = [name for name, value in unhooked.items() if not np.array_equal(value, truth[name], equal_nan=True)]
     measure_noise(step, truth, records, runs_of(job))
     return {
@@ -74,7 +75,7 @@ def run_whole(job: dict, folder: Path) -> dict[str, Any]:
         "leaks": leaks,
         "notes": step.notes,
         "narrowings": step.narrowings,
-        "own_loss": own_loss.check(truth, bundle.read_tensors(folder / "batch.safetensors"), job, step.model),
+        "own_loss": own_loss.check(truth, files.read_tensors(folder / "batch.safetensors"), job, step.model),
         "saturated_rows": saturated,
         "unhooked": changed,
         "own_backward": own_backward_error(step) if job["judge_reference_reversible"] else {},
@@ -94,7 +95,7 @@ def make_step(job: dict, folder: Path) -> Step:
     """The family's step on the job's weights and batch."""
     family = importlib.import_module(f"toolkit.parity.reference.{job['model']}")
     return family.STEP(
-        job, bundle.read_tensors(folder / "weights.safetensors"), bundle.read_tensors(folder / "batch.safetensors")
+        job, files.read_tensors(folder / "weights.safetensors"), files.read_tensors(folder / "batch.safetensors")
     )
 
 

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toolkit.parity.information import SATURATED_BELOW
+from toolkit.parity.judge.diagnosis import SATURATED_BELOW
 from toolkit.parity.reference.recorder import replace
 
 

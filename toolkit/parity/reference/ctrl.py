@@ -13,7 +13,7 @@ import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.parity.draws import ModuleStack
+from toolkit.parity.measure.naming import ModuleStack
 from toolkit.parity.reference.points import Operation, OperationWatch
 from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
 from toolkit.parity.reference.step import Step

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity import spread
+from toolkit.parity.measure import error_stats
 from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
@@ -52,7 +52,7 @@ def in_runs(
             record["noise"][dtype], record["noise_max"][dtype] = [], []
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = spread.difference(*(spread.as_compared(name, one) for one in (value, truth[name])))
+            error = error_stats.difference(*(error_stats.as_compared(name, one) for one in (value, truth[name])))
             records[name]["noise"][dtype].append(error["rms"])
             records[name]["noise_max"][dtype].append(error["max"])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from toolkit.parity.draws import ModuleStack
+from toolkit.parity.measure.naming import ModuleStack
 
 if TYPE_CHECKING:
     from toolkit.parity.reference.points import Points

@@ -10,13 +10,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from toolkit.parity import bundle
-from toolkit.parity.draws import numbered
+from toolkit.parity.job import files
+from toolkit.parity.measure.naming import numbered
+from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Operation, OperationWatch, Points
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, ignore, to_numpy
-from toolkit.parity.updates import given_gradient
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: What heads score with, besides the loss.
@@ -163,8 +163,8 @@ class Step:
     def write_draws(self, folder: Path) -> None:
         """Leave what was drawn in each training step, and the dropout rates, in the reference's part of a job."""
         for number, draws in enumerate(self.draws, 1):
-            bundle.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
-        bundle.write_json(folder / "rates.json", self.draws[0].rates)
+            files.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
+        files.write_json(folder / "rates.json", self.draws[0].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters

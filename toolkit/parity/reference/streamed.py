@@ -19,7 +19,9 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.parity import bundle, spread, stages
+from toolkit.parity.job import files, stages
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import Spread
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.ctrl import (
@@ -32,7 +34,6 @@ from toolkit.parity.reference.ctrl import (
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, nudged
-from toolkit.parity.spread import Spread
 
 TABLE = "transformer.w.weight"
 
@@ -65,9 +66,9 @@ class Ledger:
         """Take in one tensor of one run."""
         if run.name == "truth":
             self.truth[name] = value
-            self.records[name] = {**spread.describe(value), **self._no_noise()}
+            self.records[name] = {**error_stats.describe(value), **self._no_noise()}
             return
-        error = spread.difference(value, self.truth[name])
+        error = error_stats.difference(value, self.truth[name])
         self.add_noise(run, name, error)
         if run.name == "float32-0" and stages.SHOWN.fullmatch(name):
             self.first_float32[f"float32:{name}"] = value
@@ -142,7 +143,7 @@ class StreamedCTRL:
         self.folder = folder
         self.depth = job["config"]["n_layer"]
         self.config = config_of({**job["config"], "n_layer": 1})
-        self.batch = {k: torch.from_numpy(v) for k, v in bundle.read_tensors(folder / "batch.safetensors").items()}
+        self.batch = {k: torch.from_numpy(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
         self.runs = variants(job["noise_runs"])
@@ -220,8 +221,8 @@ class StreamedCTRL:
         self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
 
     def _write_draws(self, stage: str) -> None:
-        bundle.write_tensors(self.side.path("draws", stage), self.draws.tensors)
-        bundle.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
+        files.write_tensors(self.side.path("draws", stage), self.draws.tensors)
+        files.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
         self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
 
     def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
@@ -388,7 +389,7 @@ class StreamedCTRL:
 def run(job: dict, folder: Path) -> dict[str, Any]:
     """Go through all stages; returns what ``result.json`` holds of them."""
     model = StreamedCTRL(job, folder)
-    bundle.write_tensors(
+    files.write_tensors(
         folder / "reference" / "constants.safetensors", {"transformer.pos_encoding": model.position_table().numpy()}
     )
     todo = stages.plan(model.depth)

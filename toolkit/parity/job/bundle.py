@@ -1,0 +1,279 @@
+"""A recorded reference: made where torch is, judged against where it is not.
+
+A bundle is a folder. It holds what the job folder (:mod:`.bundle`) holds when the reference has finished, and
+``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
+
+    {"format": "toolkit parity reference", "schema": 2, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+     "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, stirred_parameters},
+     "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
+     "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
+
+Nothing in a bundle is code, and nothing of it is used before all of it has been checked: names stay inside the folder,
+files are neither missing, changed nor extra, and the configuration is one of a family that is known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from safetensors import SafetensorError
+
+import toolkit
+from models.families import FAMILIES, part
+from models.schema import ConfigError
+from toolkit.errors import UserError
+from toolkit.parity.gate import is_streamed, workers_of, write_job
+from toolkit.parity.job import files
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import OPTIMIZER, GateRequest
+from toolkit.parity.job.synthetic import stir
+
+FORMAT = "toolkit parity reference"
+#: Raised whenever a reference leaves other things than before, or the port's side needs others.
+SCHEMA = 2
+MANIFEST = "bundle.json"
+#: What the port's side reads. A bundle may hold more, if its manifest lists it.
+NEEDED = (
+    "job.json",
+    "weights.safetensors",
+    "batch.safetensors",
+    "reference/float64.safetensors",
+    "reference/draws-1.safetensors",
+    "reference/constants.safetensors",
+    "reference/rates.json",
+    "reference/order.json",
+    "reference/result.json",
+)
+#: A name in the manifest: plain words, parted by single slashes. No ``..``, no hidden, no absolute path.
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
+
+
+# -- recording ------------------------------------------------------------------------------------------------------
+
+
+def record(request: GateRequest, folder: Path, console: Console) -> None:
+    """Run the reference alone and leave what it computed in ``folder``: all of it, or nothing.
+
+    Raises:
+        UserError: the model is too large to be held whole, or ``folder`` holds something that is not a bundle.
+        Inconclusive: the reference could not run.
+    """
+    if is_streamed(request):
+        raise UserError(
+            "only a model that is compared as a whole can be recorded; this one is compared stage by stage: "
+            "take fewer --layers, or a smaller configuration (KEY=VALUE)"
+        )
+    check_free(folder)
+    with _appearing(folder) as partial:
+        weights, stirred = stir(request.weights, request.seed)
+        write_job(request, weights, partial)
+        run_workers([partial], console, {"reference": workers_of(request)["reference"]})
+        (partial / "candidate").rmdir()
+        (partial / "reference.log").unlink()
+        manifest = manifest_of(partial, stirred)
+        files.write_json(partial / MANIFEST, manifest)
+    size = sum(entry["bytes"] for entry in manifest["files"].values())
+    console.print(
+        f"recorded {folder}: {len(manifest['files'])} files, {size / 2**20:.1f} MiB; "
+        f"{MANIFEST} has SHA-256 {files.sha256(folder / MANIFEST)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(f"next: toolkit parity --reference {folder}", highlight=False, soft_wrap=True)
+
+
+def manifest_of(folder: Path, stirred: int) -> dict[str, Any]:
+    """The content of ``bundle.json`` for a job folder in which the reference has finished."""
+    job, result = files.read_json(folder / "job.json"), files.read_json(folder / "reference" / "result.json")
+    batch = files.read_tensors(folder / "batch.safetensors")
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "toolkit": toolkit.__version__,
+        "describes": {
+            **{key: job[key] for key in ("model", "head", "config", "dtypes", "device", "seed")},
+            "batch": {name: list(value.shape) for name, value in batch.items()},
+            "parameters": result["parameters"],
+            "stirred_parameters": stirred,
+        },
+        "versions": result["versions"],
+        "flags": result["flags"],
+        "files": {
+            name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256(folder / name)}
+            for name in sorted(_files_in(folder))
+        },
+    }
+
+
+def check_free(folder: Path) -> None:
+    """See that a bundle may be put there: nothing is lost but an earlier bundle.
+
+    Raises:
+        UserError: there is something else.
+    """
+    if not os.path.lexists(folder) or (folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())):
+        return
+    try:
+        kept = {MANIFEST, *read_manifest(folder)["files"]}
+        extra = sorted(set(_files_in(folder)) - kept)
+    except UserError:
+        raise UserError(f"{folder}: exists and is not a bundle; it is left as it is, name another place") from None
+    if extra:
+        raise UserError(f"{folder}: holds {extra[0]}, which is not of the bundle there; name another place")
+
+
+@contextlib.contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside ``folder``, which takes its place when the ``with`` block has gone well."""
+    folder = folder.absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        partial = scratch / "new"
+        partial.mkdir()
+        yield partial
+        if folder.exists():
+            os.rename(folder, scratch / "old")
+        os.rename(partial, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+# -- replaying ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A bundle all of whose files have been checked.
+
+    Attributes:
+        folder: where it is.
+        manifest: the content of ``bundle.json``.
+        identity: the SHA-256 of ``bundle.json``, which vouches for all other files.
+        asked: the request that it was recorded for.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    identity: str
+    asked: GateRequest
+
+    def lay_out(self, job: Path) -> None:
+        """Fill a job folder with everything but ``job.json``; the port's side then has what it would have beside a
+        reference that has finished."""
+        for name in self.manifest["files"]:
+            if name != "job.json":
+                (job / name).parent.mkdir(parents=True, exist_ok=True)
+                (job / name).symlink_to((self.folder / name).absolute())
+
+
+def open_recording(folder: Path) -> Recording:
+    """Read a bundle and check every file.
+
+    Raises:
+        UserError: it is none, of another schema, incomplete, changed, or describes no model that is known here.
+    """
+    manifest = read_manifest(folder)
+    _check_files(folder, manifest["files"])
+    try:
+        asked = _request_of(folder)
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, ConfigError) as problem:
+        raise UserError(f"{folder}: describes no model that can be judged here: {problem}") from None
+    return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """``bundle.json``, with names that stay inside the folder.
+
+    Raises:
+        UserError: there is none, or it is not of this format and schema.
+    """
+    try:
+        manifest = files.read_json(folder / MANIFEST)
+    except (OSError, ValueError):
+        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: no readable {MANIFEST}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {MANIFEST} is of another format")
+    if manifest.get("schema") != SCHEMA:
+        raise UserError(
+            f"{folder}: has schema {manifest.get('schema')!r}, this toolkit reads {SCHEMA}; record it again, "
+            "or use the toolkit that recorded it"
+        )
+    listed = manifest.get("files")
+    if not isinstance(listed, dict) or not all(_is_entry(entry) for entry in listed.values()):
+        raise UserError(f"{folder}: {MANIFEST} does not list its files with size and SHA-256")
+    for name in listed:
+        if not NAME.fullmatch(name) or name == MANIFEST:
+            raise UserError(f"{folder}: {MANIFEST} names {name!r}, which is no file of a bundle")
+    if missing := [name for name in NEEDED if name not in listed]:
+        raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
+    return manifest
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+
+
+def _check_files(folder: Path, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    """Every file is there as it was recorded, and no other."""
+    found = set(_files_in(folder)) - {MANIFEST}
+    if missing := sorted(set(listed) - found):
+        raise UserError(f"{folder}: {missing[0]} is missing")
+    if extra := sorted(found - set(listed)):
+        raise UserError(f"{folder}: {extra[0]} is not of the bundle")
+    for name, entry in listed.items():
+        size = (folder / name).stat().st_size
+        if size != entry["bytes"]:
+            raise UserError(f"{folder}: {name} was changed: {size} bytes, recorded were {entry['bytes']}")
+        if files.sha256(folder / name) != entry["sha256"]:
+            raise UserError(f"{folder}: {name} was changed: its SHA-256 is not the recorded one")
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    """Every file below a folder, by its path there with slashes.
+
+    Raises:
+        UserError: one is a link or no plain file; what it leads to is not of the bundle.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(place) / name
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise UserError(f"{folder}: {path.relative_to(folder)} is a link or no plain file")
+        yield from ((Path(place) / name).relative_to(folder).as_posix() for name in names)
+
+
+def _request_of(folder: Path) -> GateRequest:
+    """The request that a bundle was recorded for. Nothing of ``job.json`` is taken over unseen."""
+    job = files.read_json(folder / "job.json")
+    if job["schema"] != files.SCHEMA or job["streamed"]:
+        raise ValueError(f"schema {job['schema']!r} of job.json")
+    model, head, dtypes = job["model"], job["head"], tuple(job["dtypes"])
+    if model not in FAMILIES or head not in part(model, "weights").HEADS:
+        raise ValueError(f"model {model!r} with head {head!r}")
+    if not dtypes or not set(dtypes) <= {"float64", "float32"}:
+        raise ValueError(f"dtypes {dtypes}")
+    part(model, "schema").resolve(job["config"])
+    return GateRequest(
+        model=model,
+        head=head,
+        config=job["config"],
+        weights=files.read_tensors(folder / "weights.safetensors"),
+        batch=files.read_tensors(folder / "batch.safetensors"),
+        dtypes=dtypes,
+        seed=int(job["seed"]),
+        optimizer={key: None if job["optimizer"][key] is None else float(job["optimizer"][key]) for key in OPTIMIZER},
+        judge_reference_reversible=bool(job["judge_reference_reversible"]),
+        streamed=False,
+    )

@@ -1,0 +1,96 @@
+"""Measurements of earlier gates, so that an unchanged one does not pay again.
+
+The key is a hash of all that a measurement depends on: the source of the port and of the gate, the configuration,
+weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter that
+runs the reference where that is another one. What is kept are the workers' measurements; the verdict is formed anew
+each time. Only those that passed are kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from toolkit import runtime
+from toolkit.parity.job import files, interpreter
+from toolkit.parity.job.synthetic import StressWeights
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def key_of(job: Path, reference_python: str | None = None) -> str:
+    """The key of a job folder that :func:`toolkit.parity.gate.write_job` has filled."""
+    contents = [files.sha256(job / name) for name in ("weights.safetensors", "batch.safetensors")]
+    return _key(files.read_json(job / "job.json"), contents, reference_python)
+
+
+def key_of_request(
+    job: Mapping[str, Any],
+    batch: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    reference_python: str | None = None,
+) -> str:
+    """The key of a job whose weights are not written yet: of made-up weights, by what they are made from."""
+    if isinstance(weights, StressWeights):
+        tensors = [("weights", weights.kind, weights.seed)]
+    else:
+        tensors = [
+            (name, hashlib.sha256(np.ascontiguousarray(np.asarray(weights[name]))).hexdigest()) for name in weights
+        ]
+    tensors += [(name, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()) for name, value in batch.items()]
+    return _key(job, [json.dumps(tensors)], reference_python)
+
+
+def _key(job: Mapping[str, Any], contents: Sequence[str], reference_python: str | None) -> str:
+    digest = hashlib.sha256()
+    request = copy.deepcopy(dict(job))
+    if request["tokenizer"] and request["tokenizer"]["path"]:  # a file or folder that lies elsewhere each time
+        path = Path(request["tokenizer"].pop("path"))
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            digest.update(files.sha256(file).encode())
+    environment: dict[str, Any] = {"versions": runtime.versions(), "flags": runtime.environment()}
+    if reference_python is not None:
+        # The path, too: a wrapper may run the same versions with something else changed.
+        environment["reference"] = [reference_python, interpreter.versions_of(reference_python)]
+    digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
+    for source in sorted(
+        [
+            *ROOT.glob("models/**/*.py"),
+            *ROOT.glob("toolkit/parity/**/*.py"),
+            ROOT / "toolkit/optimizer.py",
+            ROOT / "toolkit/runtime.py",
+        ]
+    ):
+        digest.update(f"{source.relative_to(ROOT)}:{files.sha256(source)}".encode())
+    return digest.hexdigest()
+
+
+def load(key: str) -> dict[str, Any] | None:
+    """What :func:`store` kept under ``key``; None where there is nothing, or nothing readable."""
+    try:
+        kept = files.read_json(_place(key))
+        kept["constants"] = files.read_tensors(_place(key).with_suffix(".safetensors"))
+    except (OSError, ValueError, SafetensorError):
+        return None
+    return kept if kept.get("key") == key else None
+
+
+def store(key: str, measured: dict[str, Any]) -> None:
+    """Keep ``measured`` under ``key``. A cache that cannot be written to is none; the gate does not need it."""
+    try:
+        _place(key).parent.mkdir(parents=True, exist_ok=True)
+        files.write_tensors(_place(key).with_suffix(".safetensors"), measured["constants"])
+        files.write_json(_place(key), {name: value for name, value in measured.items() if name != "constants"})
+    except OSError:
+        return
+
+
+def _place(key: str) -> Path:
+    return runtime.cache_folder() / "parity" / f"{key}.json"

@@ -1,0 +1,111 @@
+"""The two processes of a gate: started, watched, ended. Only the reference's imports torch, only the port's Paddle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from toolkit.errors import Inconclusive
+
+
+def run_workers(
+    jobs: Sequence[Path],
+    console: Console,
+    interpreters: Mapping[str, str],
+    watch: Callable[[], None] | None = None,
+    task: str = "",
+) -> None:
+    """Run the workers at once; the Paddle one starts up while the reference still computes.
+
+    Args:
+        jobs: folders of jobs, done one after another by the same two processes.
+        interpreters: side -> the Python that runs it: both, or one of them.
+        watch: called over and over while they run, to show what they do; by default a line says which of them runs,
+            and how many jobs both have done.
+        task: what they do in place of a gate's measurements: ``trace`` or ``again``.
+
+    Raises:
+        Inconclusive: one of them failed.
+    """
+    status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
+    with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
+        started, stopped = time.monotonic(), []
+        while any(worker.poll() is None for worker in workers.values()):
+            ended = [side for side, worker in workers.items() if worker.poll() is not None]
+            if stopped := [side for side in ended if not _result(jobs[-1], side, task).exists()]:
+                break  # the other would wait for what it has not left
+            if watch is not None:
+                watch()
+                continue
+            running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
+            seconds = f"{time.monotonic() - started:.0f} s"
+            status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
+            time.sleep(0.05)
+    for job in jobs:
+        failures = {side: job / (task or side) / "failed" for side in workers}
+        by_itself = [side for side in workers if failures[side].exists() or side in stopped]
+        for side in [*by_itself, *workers]:  # one that was ended here comes last
+            if not _result(job, side, task).exists():
+                log = jobs[0] / f"{side}.log"
+                words = (
+                    failures[side].read_text().strip() if failures[side].exists() else _last_words(workers[side], log)
+                )
+                raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
+    """How many of several jobs all sides have done, for a line; of one job nothing is to be said."""
+    if len(jobs) == 1:
+        return ""
+    return f"{sum(all(_result(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
+
+
+def _result(job: Path, side: str, task: str) -> Path:
+    """The file that a worker writes last."""
+    return job / task / f"{side}.json" if task else job / side / "result.json"
+
+
+def _last_words(worker: subprocess.Popen, log: Path) -> str:
+    """Why a worker ended that could not say so itself."""
+    if worker.returncode == -signal.SIGKILL:
+        return "it was killed, as a system does that has no memory left; a shorter text or fewer examples take less"
+    return f"exit status {worker.returncode}; {log.read_text()[-2000:].strip()}"
+
+
+def _way_out(side: str, words: str) -> str:
+    """What to do about a reference that cannot run in this environment."""
+    if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
+        return "; name a Python that has it with --reference-python, or a recorded reference with --reference"
+    return ""
+
+
+@contextlib.contextmanager
+def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
+    """Start the workers; whatever happens, none outlives the ``with`` block."""
+    root = str(Path(__file__).resolve().parents[3])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    workers = {}
+    try:
+        for side, python in interpreters.items():
+            with open(jobs[0] / f"{side}.log", "w") as log:
+                workers[side] = subprocess.Popen(
+                    [python, "-m", ".".join(filter(None, ["toolkit.parity", side, task])), *map(str, jobs)],
+                    env=environment,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                )
+        yield workers
+    finally:
+        for worker in workers.values():
+            if worker.poll() is None:
+                worker.kill()
+            worker.wait()

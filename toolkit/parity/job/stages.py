@@ -1,0 +1,131 @@
+"""A model larger than memory, compared stage by stage: its layers one after another forward, then in reverse backward.
+
+Both workers go through the same stages side by side. A stage's weights are read when it comes, its results are written
+when it is done, and a run that was interrupted goes on after the last stage that is. In the job folder::
+
+    weights/STAGE.safetensors           float32, written by the gate as the stages come, read by both
+    reference/truth/STAGE.safetensors   R64's tensors, deleted when the port has been compared with them
+    reference/draws/STAGE.safetensors   dropout masks
+    SIDE/state/STAGE.safetensors        what goes into the next stage: activations, then their gradients
+    SIDE/stages/STAGE.json              what was measured; the stage is done when this is there
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.parity.job import files
+
+EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
+#: Stages that the reference may be ahead of the port: a layer's gradients in float64 are 220 MB.
+AHEAD = 3
+
+#: Tensors of which the distance between the two float32 runs is measured as well, which people publish: the hidden
+#: states, the scores and the loss.
+SHOWN = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
+
+
+def layer(index: int) -> str:
+    """The stage of a layer."""
+    return f"layer-{index:03d}"
+
+
+def layer_of(stage: str) -> int:
+    """The layer of a stage, forward or backward."""
+    return int(stage.removesuffix(BACKWARD).removeprefix("layer-"))
+
+
+def plan(layers: int) -> list[str]:
+    """All stages in order. ``head`` is the last norm, scores, loss, and their backward."""
+    forward = [EMBEDDING, *(layer(index) for index in range(layers)), HEAD]
+    return forward + [stage + BACKWARD for stage in reversed(forward[:-1])]
+
+
+def weight_names(names: Iterable[str], stage: str) -> list[str]:
+    """Which parameters of CTRL belong to a forward stage."""
+    if stage == EMBEDDING:
+        return [name for name in names if name == "transformer.w.weight"]
+    if stage == HEAD:
+        return [name for name in names if name.startswith(("transformer.layernorm.", "lm_head."))]
+    prefix = f"transformer.h.{layer_of(stage)}."
+    return [name for name in names if name.startswith(prefix)]
+
+
+def weights_path(job: Path, stage: str) -> Path:
+    """Where the weights of a stage, forward or backward, are."""
+    return job / "weights" / f"{stage.removesuffix(BACKWARD)}.safetensors"
+
+
+def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
+    """The weights of a stage, as soon as they are there."""
+    path = weights_path(job, stage)
+    files.wait_for(path, job / "weights" / "failed")
+    return files.read_tensors(path)
+
+
+class Side:
+    """A worker's files.
+
+    Args:
+        job: the job folder.
+        name: ``reference`` or ``candidate``.
+    """
+
+    def __init__(self, job: Path, name: str) -> None:
+        self.job = job
+        self.name = name
+        self.other = job / {"reference": "candidate", "candidate": "reference"}[name]
+        for folder in ("stages", "state", "truth", "draws"):
+            (job / name / folder).mkdir(parents=True, exist_ok=True)
+
+    def path(self, kind: str, stage: str) -> Path:
+        """Of this side's ``state``, ``truth`` or ``draws`` of a stage."""
+        return self.job / self.name / kind / f"{stage}.safetensors"
+
+    def is_done(self, stage: str) -> bool:
+        return self._measured(stage).exists()
+
+    def finish(self, stage: str, state: Mapping[str, np.ndarray], measured: Mapping[str, Any]) -> None:
+        """Write down a stage's results; the file that says that it is done comes last."""
+        files.write_tensors(self.path("state", stage), state)
+        files.write_json(self._measured(stage), measured)
+
+    def state(self, stage: str) -> dict[str, np.ndarray]:
+        """What :meth:`finish` was given."""
+        return files.read_tensors(self.path("state", stage))
+
+    def measured(self, stage: str) -> dict[str, Any]:
+        """What :meth:`finish` was given."""
+        return files.read_json(self._measured(stage))
+
+    def _measured(self, stage: str) -> Path:
+        return self.job / self.name / "stages" / f"{stage}.json"
+
+    # -- truth: written by the reference, read by the port -----------------------------------------------------------
+
+    def write_truth(self, stage: str, tensors: Mapping[str, np.ndarray]) -> None:
+        """Hand R64's tensors to the port, unless it is through with them; wait while it is too far behind."""
+        if (self.other / "stages" / f"{stage}.json").exists():
+            return
+        while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
+            if (self.other / "failed").exists():
+                raise RuntimeError(f"the port's side failed: {(self.other / 'failed').read_text()}")
+            time.sleep(0.02)
+        files.write_tensors(self.path("truth", stage), tensors)
+
+    def truth_path(self, stage: str) -> Path:
+        """Where R64's tensors of a stage are, as soon as they are."""
+        path = self.other / "truth" / f"{stage}.safetensors"
+        files.wait_for(path, self.other / "failed")
+        return path
+
+    def release_truth(self, stages: Sequence[str]) -> None:
+        """The port is through with them."""
+        for stage in stages:
+            (self.other / "truth" / f"{stage}.safetensors").unlink(missing_ok=True)

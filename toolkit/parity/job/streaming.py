@@ -1,0 +1,145 @@
+"""The gate on a model larger than memory: its job folder is kept until the verdict, so that it can be interrupted.
+
+What the workers do is in :mod:`.stages`. This side writes each stage's weights as the stages come, and shows how far
+both workers are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from toolkit.errors import UserError
+from toolkit.parity.job import files, stages
+from toolkit.parity.job.synthetic import stir
+
+#: Models of CTRL with more parameters than this are compared stage by stage. Whole, each worker would take about 60
+#: bytes for each of them.
+STREAMED_ABOVE = 10**8
+SIDES = ("reference", "candidate")
+
+
+def open_job(folder: Path, job: Mapping[str, Any], key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
+    """The job folder: an interrupted one of the same key, to go on with, or a new one.
+
+    Args:
+        job: the content of ``job.json``.
+        key: names everything that the measurement depends on.
+    """
+    path = folder / "streamed"
+    if (path / "key").exists() and (path / "key").read_text() == key:
+        done = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
+        text = ", ".join(f"{side} after {count} stages" for side, count in done.items())
+        console.print(f"parity gate: going on where it was interrupted ({text})", highlight=False, soft_wrap=True)
+        for side in SIDES:
+            (path / side / "failed").unlink(missing_ok=True)
+        return path
+    shutil.rmtree(path, ignore_errors=True)
+    check_space(folder, job)
+    for name in (*SIDES, "weights"):
+        (path / name).mkdir(parents=True)
+    files.write_json(path / "job.json", job)
+    files.write_tensors(path / "batch.safetensors", batch)
+    (path / "key").write_text(key)
+    return path
+
+
+def check_space(folder: Path, job: Mapping[str, Any]) -> None:
+    """See that the disk has room for the weights in float32, and for the embedding's and some layers' gradients in
+    float64.
+
+    Raises:
+        UserError: it has not.
+    """
+    config = job["config"]
+    table = config["vocab_size"] * config["n_embd"]
+    layer = 4 * config["n_embd"] ** 2 + 2 * config["n_embd"] * config["dff"]
+    needed = 4 * (table + config["n_layer"] * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise UserError(
+            f"{folder}: the gate stage by stage needs about {needed / 1e9:.0f} GB there while it runs, "
+            f"{free / 1e9:.0f} GB are free; choose another place, or fewer --layers"
+        )
+
+
+class WeightsWriter(threading.Thread):
+    """Writes the weights, a file per stage, ahead of the workers.
+
+    Args:
+        weights: name -> float32; asked for one at a time, once.
+        seed: of :func:`.stress.stir`.
+    """
+
+    def __init__(self, job: Path, weights: Mapping[str, np.ndarray], depth: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.job, self.weights, self.depth, self.seed = job, weights, depth, seed
+        self.stopped = False
+
+    def run(self) -> None:
+        try:
+            for stage in stages.plan(self.depth)[: self.depth + 2]:
+                path = stages.weights_path(self.job, stage)
+                if path.exists():
+                    continue
+                if self.stopped:
+                    return
+                names = stages.weight_names(self.weights, stage)
+                values, stirred = stir({name: self.weights[name] for name in names}, self.seed)
+                files.write_json(path.with_suffix(".json"), {"stirred": stirred})
+                files.write_tensors(path, values)
+        except BaseException as problem:
+            files.write_text(self.job / "weights" / "failed", f"{type(problem).__name__}: {problem}")
+
+    def stirred(self) -> int:
+        """How many constant parameters were given random values."""
+        return sum(files.read_json(path)["stirred"] for path in (self.job / "weights").glob("*.json"))
+
+
+@contextlib.contextmanager
+def writing(writer: WeightsWriter) -> Iterator[None]:
+    """The writer works inside the ``with`` block."""
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.stopped = True
+        writer.join()
+
+
+class Bars:
+    """A bar for each worker, as the stages that it has done."""
+
+    def __init__(self, job: Path, depth: int, console: Console) -> None:
+        self.job = job
+        self.progress = Progress(
+            TextColumn("parity gate: {task.description:9}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("stages"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+        )
+        total = len(stages.plan(depth))
+        self.tasks = {side: self.progress.add_task(side, total=total) for side in SIDES}
+
+    def update(self) -> None:
+        """Look how far the workers are."""
+        for side, task in self.tasks.items():
+            self.progress.update(task, completed=len(list((self.job / side / "stages").glob("*.json"))))
+        time.sleep(0.2)
+
+
+def close_job(path: Path) -> None:
+    """The measurement is done: tens of gigabytes are given back."""
+    shutil.rmtree(path, ignore_errors=True)

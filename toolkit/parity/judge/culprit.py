@@ -1,0 +1,47 @@
+"""Which of the findings is nearest to the cause (PARITY.md, "Finding the place")."""
+
+from __future__ import annotations
+
+from toolkit.parity.judge.verdict import Finding, Verdict
+
+
+def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
+    """The finding nearest to the cause.
+
+    What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
+    that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
+    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
+    the rest. Where nothing says anything of the port, what is wrong with the reference is named.
+
+    Args:
+        order: the reference's tensors in execution order.
+    """
+    if verdict.inconclusive:
+        return (verdict.reference_faults or verdict.findings)[0]
+    place = {name: index for index, name in enumerate(order)}
+
+    def rank(finding: Finding) -> tuple:
+        # The dtypes in the order of how well they see: float64 first.
+        late = finding.dtype == "float32"
+        kind, _, module = finding.name.partition(":")
+        if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
+            return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
+        if kind == "epsilon":  # after the output of the module, whose figure says more
+            return (1, late, place.get(f"output:{module}", len(order)) + 0.5)
+        if kind in ("buckets", "relu"):
+            return (1, late, _first_use(module.split("#")[0], order))
+        if kind == "updated" or finding.name.startswith("loss#"):
+            return (3, late, place.get(finding.name, len(order)))
+        if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
+            return (1, late, place.get(finding.name, len(order)))
+        if kind == "gradient":
+            return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
+        return (4, late, 0)
+
+    return min(verdict.findings, key=rank, default=None)
+
+
+def _first_use(module: str, order: list[str]) -> int:
+    """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
+    owner = module.rsplit(".", 1)[0] if module.endswith((".weight", ".bias")) else module
+    return next((i for i, name in enumerate(order) if name.split("#")[0] == f"output:{owner}"), len(order))

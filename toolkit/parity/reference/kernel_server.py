@@ -1,0 +1,140 @@
+"""``python -m toolkit.parity.reference.kernels JOB SOCKET``: the reference's basic kernels, for whoever asks.
+
+Runs with the reference's settings and answers requests (:mod:`toolkit.parity.kernels`) on the open socket of that
+number until the other side closes it. A request carries everything it needs; nothing is kept between two of them. The
+backward of a kernel is autograd's.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers.activations import ACT2FN
+
+from toolkit.parity.job import files
+from toolkit.parity.job.kernel_messages import receive, send
+from toolkit.parity.reference.__main__ import set_up
+from toolkit.parity.reference.clean import ExactNormaliser
+
+
+def linear(x, weight, bias=None, *, transposed: bool, parted: bool):
+    """x W + b, with the weight in memory as the reference has it, (out, in): the order of the sum depends on it.
+
+    Args:
+        x: (..., in).
+        weight: (in, out), or, ``transposed``, (out, in).
+        bias: (out,).
+        parted: ``x`` is a part of a longer sequence, its rows apart in memory. The reference then adds the bias to the
+            rounded product; else it adds it within.
+    """
+    if parted:
+        x = torch.cat([x, x], 1)[:, : x.shape[1]]
+    return functional.linear(x, weight if transposed else weight.t().contiguous(), bias)
+
+
+def matmul(x, y, *, transpose_x: bool, transpose_y: bool):
+    return torch.matmul(x.transpose(-1, -2) if transpose_x else x, y.transpose(-1, -2) if transpose_y else y)
+
+
+def layer_norm(x, gain, bias, *, epsilon: float):
+    return functional.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
+
+
+def softmax(x):
+    return torch.softmax(x, dim=-1)
+
+
+def attention_weights(scores, *, dim: int):
+    """Reformer's softmax, computed as the reference is made to (:class:`.clean.ExactNormaliser`), and logsumexp."""
+    with ExactNormaliser(lambda: False):
+        normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
+        return torch.exp(scores - normaliser), normaliser
+
+
+def activation(x, *, name: str):
+    """By its name in the configuration."""
+    return ACT2FN[name](x)
+
+
+def total(x, *, dim, keepdim: bool):
+    return torch.sum(x, dim=dim, keepdim=keepdim)
+
+
+def mean(x, *, dim, keepdim: bool):
+    return torch.mean(x, dim=dim, keepdim=keepdim)
+
+
+def cross_entropy(scores, labels, *, ignored: int):
+    return functional.cross_entropy(scores, labels, ignore_index=ignored)
+
+
+#: Called with tensors, then options; gives a tensor or several.
+KERNELS: dict[str, Callable] = {
+    "linear": linear,
+    "matmul": matmul,
+    "layer_norm": layer_norm,
+    "softmax": softmax,
+    "attention_weights": attention_weights,
+    "activation": activation,
+    "sum": total,
+    "mean": mean,
+    "rsqrt": torch.rsqrt,
+    "cross_entropy": cross_entropy,
+    "mse_loss": functional.mse_loss,
+    "binary_cross_entropy": functional.binary_cross_entropy_with_logits,
+}
+
+
+def forward(kernel: str, options: dict, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The kernel's outputs."""
+    with torch.no_grad():
+        return several(KERNELS[kernel](*tensors, **options))
+
+
+def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
+    """The gradients of the inputs ``wanted``; ``tensors`` are the inputs, then the gradient of every output."""
+    inputs = list(tensors)
+    for index in wanted:
+        inputs[index].requires_grad_()
+    count = len(inputs) - outputs_of(kernel)
+    with torch.enable_grad():
+        outputs = several(KERNELS[kernel](*inputs[:count], **options))
+    return list(torch.autograd.grad(outputs, [inputs[index] for index in wanted], inputs[count:]))
+
+
+def outputs_of(kernel: str) -> int:
+    return 2 if kernel == "attention_weights" else 1
+
+
+def several(outputs) -> list[torch.Tensor]:
+    return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+
+
+def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Memory of torch's own, which is aligned as the reference's tensors are."""
+    return torch.empty(shape, dtype=getattr(torch, dtype)).numpy()
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer until the other side closes the connection. What goes wrong with a request is its answer."""
+    while (request := receive(connection, allocate)) is not None:
+        words, arrays = request
+        tensors = [torch.from_numpy(array) for array in arrays]
+        try:
+            answered = (backward if "wanted" in words else forward)(tensors=tensors, **words)
+        except Exception as problem:
+            send(connection, {"failed": f"{words['kernel']}: {type(problem).__name__}: {problem}"}, [])
+        else:
+            send(connection, {}, [tensor.detach().numpy() for tensor in answered])
+
+
+if __name__ == "__main__":
+    set_up(files.read_json(Path(sys.argv[1]) / "job.json"))
+    with socket.socket(fileno=int(sys.argv[2])) as theirs:
+        serve(theirs)

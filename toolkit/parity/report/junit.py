@@ -1,0 +1,119 @@
+"""``junit.xml``: the outcome of a gate as a CI system reads it. Made from the content of ``parity.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, indent
+
+from toolkit.parity.job import files
+from toolkit.parity.report.markup import element, xml_text
+
+#: By verdict and dtype, the test cases of a suite.
+Suites = dict[tuple[str, str], list[Element]]
+
+
+def write_junit(content: Mapping[str, Any], path: Path) -> None:
+    """Write the content of ``parity.json`` as JUnit XML."""
+    files.write_text(path, junit(content))
+
+
+def junit(content: Mapping[str, Any]) -> str:
+    """JUnit XML.
+
+    The first suite, ``gate``, has one test case: the verdict, which fails with the culprit in its message. Then comes a
+    suite per verdict and dtype, with a test case for each tensor compared and for each finding that is of no tensor
+    compared. A tensor of which float32 says nothing is skipped.
+    """
+    suites: Suites = {}
+    findings = list(content["findings"])
+    for tensor in content["tensors"]:
+        _add(suites, content, _verdict_of(tensor), tensor["dtype"], tensor["name"], _tensor_outcome(tensor, findings))
+    for dtype, errors in content["recomputed"].items():
+        for name, error in errors.items():
+            found = _take(findings, "recomputed", name, dtype)
+            message = found and f"{found['message']}; error {error:.3g}"
+            _add(suites, content, "recomputed", dtype, name, _failure(message, "recomputed"))
+    for found in findings:
+        outcome = _failure(found["message"], found["verdict"])
+        _add(suites, content, found["verdict"], found["dtype"], found["name"], outcome)
+    made = [
+        _gate_suite(content),
+        *(_suite(f"{verdict} {dtype}".strip(), suites[verdict, dtype]) for verdict, dtype in suites),
+    ]
+    counts = {key: sum(int(suite.get(key)) for suite in made) for key in ("tests", "failures", "errors", "skipped")}
+    root = element("testsuites", *made, name="parity", **counts, time=f"{content['seconds']['gate']:.3f}")
+    indent(root, " ")
+    return xml_text(root)
+
+
+def _gate_suite(content: Mapping[str, Any]) -> Element:
+    """The verdict, with all that a reader of a CI system wants to know of the run."""
+    culprit = content["culprit"]
+    facts = {
+        "model": content["model"],
+        "head": content["head"],
+        "device": content["device"],
+        "seed": content["seed"],
+        "culprit": culprit and culprit["place"],
+        "culprit.tensor": culprit and culprit["name"],
+        **{f"seconds.{what}": f"{seconds:.3f}" for what, seconds in content["seconds"].items()},
+        **{f"versions.{side}.{name}": v for side, found in content["versions"].items() for name, v in found.items()},
+    }
+    properties = [element("property", name=name, value=value) for name, value in facts.items() if value is not None]
+    outcome = _failure(content["summary"] if culprit else None, culprit["verdict"] if culprit else "")
+    case = element("testcase", outcome, classname=f"parity.{content['model']}", name="verdict")
+    return _suite("gate", [case], element("properties", *properties))
+
+
+def _suite(name: str, cases: list[Element], properties: Element | None = None) -> Element:
+    failures, skipped = (sum(case.find(tag) is not None for case in cases) for tag in ("failure", "skipped"))
+    return element(
+        "testsuite", properties, *cases, name=name, tests=len(cases), failures=failures, errors=0, skipped=skipped
+    )
+
+
+def _add(
+    suites: Suites, content: Mapping[str, Any], verdict: str, dtype: str, name: str, outcome: Element | None
+) -> None:
+    classname = ".".join(filter(None, ["parity", content["model"], verdict, dtype]))
+    suites.setdefault((verdict, dtype), []).append(element("testcase", outcome, classname=classname, name=name))
+
+
+def _verdict_of(tensor: Mapping[str, Any]) -> str:
+    """The verdict that compares a tensor: in float64 whether it is the same, in float32 whether it is as accurate."""
+    return tensor.get("verdict") or ("semantics" if tensor["dtype"] == "float64" else "rounding")
+
+
+def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -> Element | None:
+    """None of a tensor that passed. What ``findings`` say of it is taken out of them."""
+    verdict = _verdict_of(tensor)
+    if not tensor["informative"]:
+        reason = f"the reference's own float32 error is {_share(tensor)} of the tensor; float64 alone decides"
+        return element("skipped", message=reason)
+    if tensor["passed"]:
+        return None
+    found = _take(findings, verdict, tensor["name"], tensor["dtype"])
+    figures = (
+        f"error {tensor['error']:.3g}, bound {tensor['bound']:.3g}; "
+        f"largest {tensor['error_max']:.3g}, bound {tensor['bound_max']:.3g}; margin {tensor['margin']:.3g}"
+    )
+    return _failure(f"{found['message']}; {figures}" if found else figures, verdict)
+
+
+def _share(tensor: Mapping[str, Any]) -> str:
+    return f"{tensor['noise'] / tensor['rms']:.1e}" if tensor["rms"] else "more than all"
+
+
+def _take(findings: list[dict[str, Any]], verdict: str, name: str, dtype: str) -> dict[str, Any] | None:
+    """The finding of a verdict on a tensor, removed from ``findings``; None where there is none."""
+    wanted = (verdict, name, dtype)
+    for index, found in enumerate(findings):
+        if (found["verdict"], found["name"], found["dtype"]) == wanted:
+            return findings.pop(index)
+    return None
+
+
+def _failure(message: str | None, kind: str) -> Element | None:
+    return element("failure", message=message, type=kind) if message else None

@@ -1,0 +1,285 @@
+"""``parity.html``: the outcome of a gate on one page that loads nothing, made from ``parity.json`` alone.
+
+The verdict comes first, then the curves of the error over depth, what was found, every tensor, and what it was measured
+with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from toolkit.parity.followup.trace import describe
+from toolkit.parity.job import files
+from toolkit.parity.report.assets import SCRIPT, STYLE
+from toolkit.parity.report.curves import SERIES, Point, chart, forward_points, gradient_points, training_points
+from toolkit.parity.report.markup import element, html_text
+from toolkit.parity.report.report import summarise_notes
+
+#: Findings on the page; after a drift early in the model nearly every tensor is one.
+FINDINGS_SHOWN = 200
+#: Nothing may be loaded, whatever a name on the page looks like.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+CAPTION = (
+    "RMS of the distance from R64, the reference in float64, over the RMS of the tensor. A right port has P32 near R32 "
+    "and P64 below the dotted line: R32 times what float64 is finer, with a margin. Hollow marks: tensors that are "
+    "noise in float32, such as gradients that are 0 by cancellation. Full red marks: beyond the bound. Point at a "
+    "place to see the tensor's name."
+)
+#: The columns of the table of tensors: title, how it sorts.
+COLUMNS = (
+    ("tensor", "text"),
+    ("kind", "text"),
+    ("dtype", "text"),
+    ("RMS error", "number"),
+    ("its bound", "number"),
+    ("largest error", "number"),
+    ("its bound", "number"),
+    ("error / size", "number"),
+    ("margin", "number"),
+    ("result", "text"),
+)
+
+
+def write_page(content: Mapping[str, Any], path: Path) -> None:
+    """Write the page of a ``parity.json``'s content."""
+    files.write_text(path, page(content))
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """The whole document."""
+    title = f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("style", STYLE),
+    )
+    body = element(
+        "body",
+        _header(content),
+        element(
+            "main",
+            *_curves(content["tensors"]),
+            *_operations(content),
+            *_findings(content),
+            *_notes(content),
+            *_tensors(content),
+        ),
+        element("footer", *_facts(content)),
+        element("script", SCRIPT),
+    )
+    return html_text(element("html", head, body, lang="en"))
+
+
+def _verdict(content: Mapping[str, Any]) -> str:
+    return {0: "PARITY", 1: "DRIFT", 3: "INCONCLUSIVE"}[content["exit_status"]]
+
+
+def _header(content: Mapping[str, Any]) -> Element:
+    """The verdict, and where it fails, in the words of the terminal."""
+    culprit = content["culprit"]
+    where = content["summary"].partition(": ")[2] if culprit is None else culprit["place"]
+    what = None
+    if culprit is not None:
+        what = element(
+            "p", element("strong", f"{culprit['verdict']} {culprit['dtype']}".strip()), f": {culprit['message']}"
+        )
+    facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
+    facts += [f"seed {content['seed']}", f"{content['seconds']['gate']:.1f} s"]
+    facts += ["as measured before"] if content["cached"] else []
+    return element(
+        "header",
+        element("h1", element("span", _verdict(content), class_="verdict"), f" {where}"),
+        what,
+        element("p", "; ".join(facts), class_="soft"),
+        class_=_verdict(content).lower(),
+    )
+
+
+def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
+    forward, backward, training = forward_points(tensors), gradient_points(tensors), training_points(tensors)
+    if forward:
+        yield element("h2", "Forward: every module's output in execution order")
+        yield _figure(forward, "Errors of the outputs over the layers", ("embedding", "head"))
+    if backward:
+        yield element("h2", "Backward: every gradient from the last layer to the first")
+        yield _figure(backward, "Errors of the gradients over the layers", ("head", "embedding"))
+    if training:
+        yield element("h2", "Training: every parameter after an optimizer step, and the losses that follow")
+        yield _figure(training, "Errors of the parameters after an optimizer step", ("embedding", "head"))
+    if forward or backward or training:
+        yield element("p", CAPTION, class_="soft")
+
+
+def _figure(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Element:
+    drawn = {series for point in points for series in point.errors}
+    legend = element("ul", *(_legend(series) for series in SERIES if series in drawn), class_="legend")
+    return element("figure", legend, element("div", chart(points, title, outer), class_="wide"))
+
+
+def _legend(series: str) -> Element:
+    line = element("path", d="M1 5H35", class_=f"curve {series}")
+    return element("li", element("svg", line, viewBox="0 0 36 10", aria_hidden="true"), SERIES[series])
+
+
+def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
+    """Which operations are wrong by themselves."""
+    followed = content["trace"]
+    if not followed:
+        return
+    yield element("h2", "Operation by operation, each on the reference's own input")
+    if "problem" in followed:
+        yield element("p", f"It could not be followed: {followed['problem']}.")
+        return
+    guilty = followed["guilty"]
+    worst = f"; the worst of the others stands at {followed['worst']:.2g} of its bound"
+    yield element("p", f"{len(guilty)} of {followed['compared']} operations and gradients are wrong{worst}.")
+    if guilty:
+        rows = [(_name(describe(g["name"])), g["dtype"], _name(g["where"]), g["message"]) for g in guilty]
+        yield _table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
+
+
+def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
+    """What is wrong, the culprit first; what is no comparison of a tensor, which the table below lacks, next."""
+    if not content["findings"]:
+        return
+    compared = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
+    culprit = {key: value for key, value in (content["culprit"] or {}).items() if key != "place"}
+
+    def late(finding: Mapping[str, Any]) -> tuple[bool, bool]:
+        return finding != culprit, (finding["name"], finding["dtype"]) in compared
+
+    found = sorted(content["findings"], key=late)
+    rows = [(_name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
+    yield element("h2", f"Findings: {len(found)}")
+    yield _table(("where", "verdict", "dtype", "what"), rows)
+    if len(found) > FINDINGS_SHOWN:
+        yield element("p", f"and {len(found) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
+
+
+def _notes(content: Mapping[str, Any]) -> Iterable[Element]:
+    notes = [*summarise_notes(content["notes"]), *_recomputed(content)]
+    if content["not_compared"]:
+        notes.append(f"buffers that are not compared: {', '.join(content['not_compared'])}")
+    if notes:
+        yield element("h2", "Notes")
+        yield element("ul", *(element("li", note) for note in notes))
+
+
+def _recomputed(content: Mapping[str, Any]) -> Iterable[str]:
+    sides = {"the port's": content["recomputed"], "the reference's own": content["reference_own_backward"]}
+    for side, by_dtype in sides.items():
+        for dtype, errors in by_dtype.items():
+            if errors:
+                worst = max(errors, key=errors.get)
+                place = f" ({worst})" if errors[worst] else ""
+                yield (
+                    f"{dtype}: the gradients of {side} backward that computes layers again lie within "
+                    f"{errors[worst]:.1e} of plain autograd's{place}"
+                )
+
+
+def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
+    """Every tensor compared, the one nearest to its bound first."""
+    tensors = sorted(content["tensors"], key=_urgency)
+    choices = {key: dict.fromkeys(tensor[key] for tensor in tensors) for key in ("kind", "dtype")}
+    choices["result"] = dict.fromkeys(_result(tensor) for tensor in tensors)
+    heads = [
+        element("th", element("button", title, type="button"), scope="col", data_sort=sort) for title, sort in COLUMNS
+    ]
+    heads[8].set("aria-sort", "descending")
+    rows = [_row(tensor) for tensor in tensors]
+    table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
+    yield element("h2", f"Tensors compared: {len(tensors)}", id="compared")
+    yield element(
+        "p", "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
+    )
+    yield _controls(choices)
+    yield element("div", table, class_="scroll", tabindex=0, role="region", aria_labelledby="compared")
+
+
+def _urgency(tensor: Mapping[str, Any]) -> tuple[bool, float]:
+    return not tensor["informative"], -tensor["margin"]
+
+
+def _row(tensor: Mapping[str, Any]) -> Element:
+    figures = (tensor[key] for key in ("error", "bound", "error_max", "bound_max", "relative"))
+    cells = [tensor["kind"], tensor["dtype"], *(f"{figure:.2e}" for figure in figures), f"{tensor['margin']:.3g}"]
+    result = _result(tensor)
+    style = {"failed": "failed-row", "float32 is noise": "skipped-row"}.get(result)
+    name = element("th", tensor["name"], scope="row", class_="name")
+    row = element("tr", name, *(element("td", cell) for cell in [*cells, result]), class_=style)
+    row.tail = "\n"
+    return row
+
+
+def _result(tensor: Mapping[str, Any]) -> str:
+    if not tensor["informative"]:
+        return "float32 is noise"
+    return "passed" if tensor["passed"] else "failed"
+
+
+def _controls(choices: Mapping[str, Iterable[str]]) -> Element:
+    controls = [element("label", "name has ", element("input", type="search", name="text"))]
+    for key, values in choices.items():
+        options = [element("option", value) for value in values]
+        select = element("select", element("option", "all", value=""), *options, name=key)
+        controls.append(element("label", f"{key} ", select))
+    return element("form", *controls, element("output", name="count"))
+
+
+def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
+    """What it was measured with."""
+    versions = content["versions"]
+    names = dict.fromkeys(name for side in versions.values() for name in side)
+    sides = list(versions)
+    rows = [(name, *(versions[side].get(name, "") for side in sides)) for name in names]
+    workers = [side for side in content["seconds"] if side != "gate"]
+    costs = [(side, f"{content['seconds'][side]:.1f}", _gigabytes(content["peak_bytes"].get(side))) for side in workers]
+    costs.append(("gate, in all", f"{content['seconds']['gate']:.1f}", ""))
+    measured = [
+        ("seed", str(content["seed"])),
+        ("device", content["device"]),
+        ("constant parameters stirred", str(content["stirred_parameters"])),
+        ("texts tokenized", str(content["texts_tokenized"])),
+        ("measurements", "of an earlier, equal gate" if content["cached"] else "of this gate"),
+        ("schema of parity.json", str(content["schema"])),
+    ]
+    yield element("h2", "Measured with")
+    yield element(
+        "div",
+        _table(("side", "seconds", "peak memory"), costs),
+        _table(("what", "value"), measured),
+        _table(("version of", *sides), rows),
+        _table(("flag", "value"), [(name, str(value)) for name, value in content["flags"].items()]),
+        class_="facts",
+    )
+    yield element("h2", "Configuration")
+    yield element("pre", json.dumps(content["config"], indent=1))
+    hashes = [(name, _name(value)) for name, value in content["hashes"].items()]
+    yield element("h2", "SHA-256 of what both sides were given")
+    yield _table(("file", "hash"), hashes)
+
+
+def _gigabytes(size: float | None) -> str:
+    return "" if size is None else f"{size / 1e9:.2f} GB"
+
+
+def _name(text: str) -> Element:
+    return element("span", text, class_="name")
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[Element | str]]) -> Element:
+    """A table whose first column names its rows."""
+    head = element("tr", *(element("th", title, scope="col") for title in titles))
+    lines = [
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+        for first, *rest in rows
+    ]
+    return element("table", element("thead", head), element("tbody", *lines))

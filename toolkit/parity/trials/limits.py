@@ -1,0 +1,118 @@
+"""How small a fault the gate sees: each parameter of a right port is changed a little, one after another.
+
+What comes out answers in proportion to so small a change, so that one run tells the smallest that is caught: the change
+over the largest error in units of its bound. A parameter that is not the one given is also caught as such, whatever
+comes out; that is left aside here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from models.families import part
+from toolkit.parity.followup import remeasure
+from toolkit.parity.gate import workers_of, write_job
+from toolkit.parity.job import files
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.judge.bounds import compare
+from toolkit.parity.judge.verdict import judge
+from toolkit.parity.mutants.change import CHANGE, weight_changed
+
+#: What must be caught at the latest: in a matrix, in a gradient.
+WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
+#: A gradient whose bound exceeds so much of itself is nothing but rounding, as that of CTRL's key bias.
+ZERO_BY_CANCELLATION = 0.1
+#: Roles of parameters that are matrices.
+MATRICES = ("linear", "embedding")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The smallest relative change of one tensor that is caught in float64.
+
+    Attributes:
+        name: of the parameter.
+        role: as the port's ``weights`` names it: linear, embedding, bias, norm_gain, ...
+        weight: of the parameter's values; infinite where no change of it changes anything, such as a key's bias.
+        gradient: of its gradient, in the RMS.
+    """
+
+    name: str
+    role: str
+    weight: float
+    gradient: float
+
+
+def find_limits(request: GateRequest, console: Console) -> list[Limit]:
+    """The limit of every parameter of a model, in float64 alone, by as many runs of the reference as measure what is
+    near its bound (:mod:`.doubt`)."""
+    config = part(request.model, "schema").resolve(request.config)
+    table = part(request.model, "weights").parameters(config, request.head)
+    with tempfile.TemporaryDirectory(prefix="limits-") as scratch:
+        job = Path(scratch)
+        write_job(request, request.weights, job, [weight_changed(name) for name in table])
+        run_workers([job], console, workers_of(request))
+        reference, candidate = (files.read_json(job / side / "result.json") for side in ("reference", "candidate"))
+        [more] = remeasure.measure_again([job], console, workers_of(request)["reference"])
+        reference = remeasure.with_more_runs(reference, more)
+    return [
+        Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
+        for name, (_, role) in table.items()
+    ]
+
+
+def _of_weight(name: str, reference: dict, candidate: dict) -> float:
+    verdict = judge(reference, {**candidate, **candidate["mutants"][weight_changed(name)]})
+    largest = max(c.margin for c in verdict.comparisons if not c.name.startswith("updated:"))
+    return CHANGE / largest if largest > 1 else float("inf")
+
+
+def _of_gradient(name: str, reference: dict) -> float:
+    """What the bound allows, over the gradient's size: it is the gradient that is compared."""
+    theirs = reference["tensors"].get(f"gradient:{name}")
+    if theirs is None or not theirs["rms"]:
+        return float("inf")
+    return compare(name, theirs, {"rms": 0.0, "max": 0.0}, "float64").bound / theirs["rms"]
+
+
+def print_limits(limits: Sequence[Limit], console: Console) -> None:
+    """A row for each role, then the tensors that are beyond what must be caught."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in (
+        "smallest change caught in float64",
+        "tensors",
+        "values: median",
+        "worst",
+        "gradient: median",
+        "worst",
+    ):
+        table.add_column(title, justify="left" if title.startswith("smallest") else "right")
+    for role in dict.fromkeys(limit.role for limit in limits):
+        some = [limit for limit in limits if limit.role == role]
+        columns = [figure for key in ("weight", "gradient") for figure in _spread([getattr(x, key) for x in some])]
+        table.add_row(role, str(len(some)), *columns)
+    console.print(table)
+    for limit in limits:
+        text = f"{limit.name}: values {limit.weight:.1e}, gradient {limit.gradient:.1e}"
+        if not is_seen(limit):
+            console.print(f"  not seen well: {text}", markup=False, highlight=False, soft_wrap=True)
+        elif limit.gradient > ZERO_BY_CANCELLATION:
+            console.print(f"  the gradient is all rounding: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def is_seen(limit: Limit) -> bool:
+    """Whether what must be caught is caught: in every matrix, and in every gradient that is not all rounding."""
+    gradient = limit.gradient <= GRADIENT_LIMIT or limit.gradient > ZERO_BY_CANCELLATION
+    return gradient and (limit.role not in MATRICES or limit.weight <= WEIGHT_LIMIT)
+
+
+def _spread(values: Sequence[float]) -> tuple[str, str]:
+    return f"{np.median(values):.1e}", f"{max(values):.1e}"

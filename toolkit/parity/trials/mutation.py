@@ -1,0 +1,212 @@
+"""The gate on trial: every fault of the catalogue must be caught and named."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from models.families import part
+from toolkit.parity.followup import remeasure, trace
+from toolkit.parity.gate import workers_of, write_job
+from toolkit.parity.job import files
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import OPTIMIZER, GateRequest
+from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.mutants import CATALOGUES, Mutant
+from toolkit.parity.report.report import short_name
+
+#: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
+#: dropout everywhere, and an activation that does not commute with it.
+REFORMER_TRIAL = {
+    "attn_layers": ["local", "lsh", "local", "lsh"],
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "attention_head_size": 16,
+    "feed_forward_size": 48,
+    "axial_pos_shape": [8, 16],
+    "axial_pos_embds_dim": [8, 24],
+    "max_position_embeddings": 128,
+    "local_attn_chunk_length": 16,
+    "lsh_attn_chunk_length": 16,
+    "num_hashes": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "local_attention_probs_dropout_prob": 0.1,
+    "lsh_attention_probs_dropout_prob": 0.1,
+    "vocab_size": 64,
+    "num_labels": 3,
+}
+
+
+#: Likewise of CTRL: square matrices in attention, and an epsilon of the last norm that is not that of the others.
+CTRL_TRIAL = {
+    "n_embd": 32,
+    "n_head": 4,
+    "dff": 48,
+    "n_layer": 3,
+    "n_positions": 64,
+    "vocab_size": 96,
+    "layer_norm_epsilon": 1e-5,
+    "initializer_range": 0.1,
+    "pad_token_id": 0,
+}
+#: By family: configuration, head, length.
+TRIALS = {
+    "reformer": (REFORMER_TRIAL, "sequence_classification", 128),
+    "ctrl": (CTRL_TRIAL, "causal_lm", 48),
+}
+
+
+def trial_request(
+    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
+) -> GateRequest:
+    """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`.stress`, a batch with much padding, an
+    optimizer that decays visibly and clips each update."""
+    config, head, length = TRIALS[model]
+    return GateRequest(
+        model=model,
+        head=head,
+        config=config,
+        weights=StressWeights(part(model, "schema").resolve(config), head, seed, kind, model),
+        batch=random_batch(config, head, 3, length, seed, model),
+        dtypes=("float64",),
+        device=device,
+        seed=seed,
+        optimizer={**OPTIMIZER, "weight_decay": 0.1, "max_grad_norm": 0.001},
+        reference_python=reference_python,
+    )
+
+
+def trial_tokenizer(model: str, folder: Path) -> dict[str, Any]:
+    """A small tokenizer of the family, learnt from text that comes with Python, and that text; it is left in
+    ``folder``."""
+    texts = list(pydoc_data.topics.topics.values())[:20]
+    tokenizer = part(model, "tokenizer")
+    if model == "reformer":
+        tokenizer.train_sentencepiece(texts, 300, folder)
+        spec = {"kind": "sentencepiece", "path": str(folder / tokenizer.MODEL_FILE), "offsets": True}
+    else:
+        tokenizer.train_bpe(texts, 400, folder)
+        spec = {"kind": "ctrl", "path": str(folder)}
+    return {**spec, "texts": texts, "max_length": 256}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the gate made of one mutant.
+
+    Attributes:
+        caught: whether anything was found.
+        culprit: what it named, empty where nothing was found.
+        verdict: by which verdict.
+        margin: the culprit's error in units of its bound; None where it is no matter of size.
+        operation: the first operation that is wrong by itself, with its line (see :mod:`.trace`); empty where there is
+            none, None where no tensor of the step differs.
+    """
+
+    mutant: Mutant
+    caught: bool
+    culprit: str
+    verdict: str
+    margin: float | None
+    operation: str | None = None
+
+    @property
+    def named(self) -> bool:
+        if self.verdict == "structure" and self.operation is None:  # an epsilon, beside a variance of a million
+            return self.mutant.expected in self.culprit
+        return self.mutant.expected in self.culprit and self.mutant.operation in (self.operation or "")
+
+    @property
+    def passed(self) -> bool:
+        """A fault must be caught and named; a harmless change must not be caught."""
+        return not self.caught if self.mutant.harmless else self.caught and self.named
+
+
+def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
+    """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
+    mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
+        job = Path(scratch) / "job"
+        job.mkdir()
+        if any(mutant.tokenizer for mutant in mutants):
+            request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
+        write_job(request, request.weights, job, [mutant.name for mutant in mutants])
+        run_workers([job], console, workers_of(request))
+        reference = files.read_json(job / "reference" / "result.json")
+        candidate = files.read_json(job / "candidate" / "result.json")
+        [(yardsticks, followed)] = trace.measure([job], console, workers_of(request))
+        verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
+        if doubtful := [name for name, one in verdicts.items() if one is not None and remeasure.is_doubtful(one)]:
+            [more] = remeasure.measure_again([job], console, workers_of(request)["reference"])
+            settled = remeasure.with_more_runs(reference, more)
+            verdicts |= {m.name: _verdict_on(m, settled, candidate) for m in mutants if m.name in doubtful}
+    order = list(reference["tensors"])
+    return [
+        _trial(mutant, verdicts[mutant.name], order, candidate, yardsticks, followed["mutants"][mutant.name])
+        for mutant in mutants
+    ]
+
+
+def _verdict_on(mutant: Mutant, reference: dict, candidate: dict) -> Verdict | None:
+    """None where the port did not get through the step with it."""
+    measured = candidate["mutants"][mutant.name]
+    others = {"dtypes": {}, "tokens": candidate["tokens"]}  # what is right is not judged again
+    return None if "raised" in measured else judge(reference, {**candidate, **others, **measured})
+
+
+def _trial(
+    mutant: Mutant, verdict: Verdict | None, order: list[str], candidate: dict, yardsticks: dict, followed: dict
+) -> Trial:
+    if verdict is None:
+        return Trial(mutant, True, candidate["mutants"][mutant.name]["raised"], "raised", None)
+    culprit = first_at_fault(verdict, order)
+    if culprit is None:
+        return Trial(mutant, False, "", "", None)
+    margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
+    label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
+    operation = None
+    if trace.is_wanted(verdict):
+        guilty = trace.summary(yardsticks, followed)["guilty"]
+        operation = f"{guilty[0]['name']} {guilty[0]['where']}" if guilty else ""
+    return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
+
+
+def _to_be_named(mutant: Mutant) -> str:
+    return "nothing" if mutant.harmless else " and ".join(filter(None, (mutant.expected, mutant.operation)))
+
+
+def print_trials(trials: Sequence[Trial], console: Console) -> None:
+    """A row for each mutant, then the score."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("mutant", "caught", "by", "named", "wrong by itself"):
+        table.add_column(title, overflow="fold")
+    table.add_column("error / bound", justify="right")
+    for trial in trials:
+        outcome = "harmless" if trial.mutant.harmless and not trial.caught else "yes" if trial.caught else "NO"
+        margin = "" if trial.margin is None else f"{trial.margin:.1e}"
+        name = short_name(trial.culprit) if trial.culprit else trial.mutant.harmless
+        style = "" if trial.passed else "red"
+        if trial.caught and not trial.passed:
+            name += f", not {_to_be_named(trial.mutant)}"
+        operation = escape(short_name(trial.operation or ""))
+        table.add_row(trial.mutant.name, outcome, trial.verdict, escape(name), operation, margin, style=style)
+    console.print(table)
+    faults = [trial for trial in trials if not trial.mutant.harmless]
+    harmless = [trial for trial in trials if trial.mutant.harmless]
+    console.print(
+        f"{sum(t.caught for t in faults)} of {len(faults)} faults caught, {sum(t.passed for t in faults)} named; "
+        f"{sum(t.passed for t in harmless)} of {len(harmless)} harmless changes passed; "
+        f"of {sum(t.mutant.operation != '' for t in faults)} the operation is known and was to be named, too",
+        highlight=False,
+    )
