@@ -225,6 +225,10 @@ def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
             ValueError("Config name is missing: pick one of x, y"),
             "data.config_name: cannot load a/b: Config name is missing",
         ),
+        (
+            FileNotFoundError("Couldn't find any data file at a/config-names"),
+            "data.dataset: cannot load a/b: Couldn't find any data file",
+        ),
     ],
 )
 def test_a_hub_that_does_not_answer_is_said_at_the_line(tmp_path, monkeypatch, failure, expected):
@@ -311,6 +315,9 @@ def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
     made = recipe("tokenizer: {kind: checkpoint}\n", (f"model.weights={tmp_path / 'cache'}",))
     (tmp_path / "cache").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=r"tokenizer.kind: .* holds no tokenizer"):
+        data.build_tokenizer(made)
+    made = recipe("tokenizer: {kind: checkpoint}\n", ("model.weights=nowhere/at/all",))
+    with pytest.raises(UserError, match=r"model\.weights: cannot read nowhere/at/all: "):
         data.build_tokenizer(made)
 
 

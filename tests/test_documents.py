@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from toolkit import python_docs
-from toolkit.documents import Blocks, cut, divide, unigram_perplexity
+from toolkit.corpora import python_docs
 from toolkit.tasks import language_modeling
+from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, unigram_perplexity
 
 
 def prose(paragraphs: int, seed: int = 0) -> str:
@@ -76,7 +76,7 @@ def test_blocks_hold_every_token_once_and_begin_with_their_code(lengths):
         np.testing.assert_array_equal(blocks.stream(code), stream)
         np.testing.assert_array_equal(batch["labels"][rows, 1:][kept], stream)
         assert (batch["labels"][rows, 1:][~kept] == -100).all() and (batch["input_ids"][rows, 1:][~kept] == 0).all()
-    assert language_modeling.counted(batch) == sum(lengths)  # each token is predicted once, the code never
+    assert language_modeling.num_loss_terms(batch) == sum(lengths)  # each token is predicted once, the code never
 
 
 def test_the_perplexity_of_frequencies_is_known_for_a_fair_coin():

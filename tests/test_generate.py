@@ -21,7 +21,7 @@ import paddle  # noqa: E402
 from models.ctrl import weights  # noqa: E402
 from models.ctrl.config import CTRLConfig  # noqa: E402
 from models.ctrl.modeling import CTRLLMHeadModel  # noqa: E402
-from toolkit.generate import Decoding, NextToken, beam_search, distribution, generate, penalise  # noqa: E402
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, beam_search, distribution, generate, penalise  # noqa: E402
 
 VOCABULARY = 50
 PROMPTS = ([3], [7, 1, 30, 7, 12], [49, 0, 5])

@@ -101,7 +101,7 @@ def test_the_loss_is_the_mean_over_tokens_not_over_batches(run):
         batch = language_modeling.collate([prepared.test[index]])
         with paddle.no_grad():
             output = loaded.model(**{name: paddle.to_tensor(value) for name, value in batch.items()})
-        predicted = language_modeling.counted(batch)
+        predicted = language_modeling.num_loss_terms(batch)
         total, count = total + float(output.loss) * predicted, count + predicted
     assert count == prepared.test.tokens
     assert json.loads((run / "metrics.json").read_text())["test"]["loss"] == pytest.approx(total / count, rel=1e-5)
@@ -220,7 +220,7 @@ def problem(recipe_file, *overrides: str) -> str:
         (["data.sources={Numbers: gone.txt}"], "data.sources.Numbers: cannot read gone.txt: No such file"),
         (["data.sources={Numbers: [numbers.txt, x.bin]}"], "data.sources.Numbers.1: x.bin is not UTF-8 text"),
         (["data.sources={Numbers: empty.txt}"], "data.sources.Numbers: empty.txt is empty"),
-        (["data.sources={Two words: numbers.txt}"], "'Two words' cannot be a control code"),
+        (["data.sources={Two words: numbers.txt}"], "data.sources.Two words: 'Two words' cannot be a control code"),
         (["data.validation_fraction=null"], "data.validation_fraction: missing"),
         (["data.validation_fraction=0.6", "data.test_fraction=0.4"], "data.test_fraction: leaves nothing to train on"),
         (["data.sources={Few: few.txt}"], "data.validation_fraction: Few has 1 documents, too few for"),
@@ -264,6 +264,10 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
     ]
     assert "data.control: missing; name the column" in problem(recipe_file, *overrides)
     assert "data.control: no column code in the train split" in problem(recipe_file, *overrides, "data.control=code")
+    spaced = tmp_path / "spaced.jsonl"
+    spaced.write_text("".join(json.dumps({"body": "x " * 30, "kind": "two words"}) + "\n" for _ in range(4)))
+    control = [*overrides[:-1], f"data.files={{train: {spaced}}}", "data.control=kind"]
+    assert "data.control: 'two words' cannot be a control code" in problem(recipe_file, *control)
     splits = language_modeling.load_splits(load_recipe(recipe_file, [*overrides, "data.control=kind"]))
     assert set(splits["train"].column_names) == {"text", "control"} and set(splits["test"]["control"]) == {"A", "B"}
 

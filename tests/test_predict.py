@@ -12,7 +12,7 @@ from test_train import recipe_file, run  # noqa: F401 - the same finished run se
 
 from toolkit.errors import UserError
 from toolkit.predict import evaluate, load_run, predict
-from toolkit.tasks.classification import classify
+from toolkit.tasks.classification.task import classify
 
 
 def console() -> Console:

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from toolkit import cli, squad
+from toolkit import cli
 from toolkit.errors import UserError
+from toolkit.tasks.question_answering import squad
 
 CONTEXT = "Helsinki is the capital of Finland. Its currency is the euro."
 ROW = {

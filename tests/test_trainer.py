@@ -81,7 +81,7 @@ def metrics(outputs: tuple[np.ndarray, ...], dataset: list[dict]) -> dict[str, f
 
 TASK = types.SimpleNamespace(
     collate=collate,
-    counted=classification.counted,
+    num_loss_terms=classification.num_loss_terms,
     outputs=classification.outputs,
     compute_metrics=metrics,
     LOWER_IS_BETTER=classification.LOWER_IS_BETTER,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer, train_sentencepiece
-from toolkit import squad
-from toolkit.spans import answers, best_spans
-from toolkit.squad import Example
-from toolkit.windows import NO_ANSWER, SEPARATOR, QuestionTooLong, Windows, tokenize_once
+from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering.spans import answers, best_spans
+from toolkit.tasks.question_answering.squad import Example
+from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR, QuestionTooLong, Windows, tokenize_once
 
 CONTEXT = (
     "Töölö lies in Helsinki. The ﬁrst  trams e\u0301t\u0301 came in 1901, by the sea; Suomi 日本 has 187,888 lakes."

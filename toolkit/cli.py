@@ -188,7 +188,7 @@ def record_parity(**options: Any) -> None:
 def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> None:
     """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
     if (run is None) == (squad is None):
-        raise UserError("evaluate what? Name a run folder, or --squad DATASET.json PREDICTIONS.json")
+        raise UserError("specify RUN or --squad DATASET.json PREDICTIONS.json")
     if squad is not None:
         _evaluate_squad(*squad)
         return
@@ -275,7 +275,7 @@ def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
     import json
 
-    from toolkit.squad import score_files
+    from toolkit.tasks.question_answering.squad import score_files
 
     scores, missing = score_files(dataset, predictions)
     if missing:

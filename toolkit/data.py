@@ -1,18 +1,14 @@
-"""Texts and labels, from wherever `datasets` can load them, and their tokens, computed once.
+"""A recipe's data and tokenizer, whatever the task: loaded from wherever `datasets` can, split, limited and cached.
 
-What comes out does not depend on where it came from. A task with labels has the columns ``text`` and ``label`` (a
-ClassLabel) in every split. What a user can get wrong is reported at the line of the recipe that caused it.
+Which columns a split must have is decided by the task (:mod:`toolkit.tasks`). What a user can get wrong is reported at
+the line of the recipe key that is to be changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import os
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,12 +16,14 @@ from typing import Any
 import datasets
 import numpy as np
 import pydantic
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
-from tqdm import tqdm
+from datasets import Dataset, DatasetDict
 
 from models import families
+from models.tokenization import Tokenizer
+from toolkit.checkpoint import write_folder
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.runtime import cache_folder
+from toolkit.tasks import task_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -34,25 +32,6 @@ LARGE_FILE = 100 * 2**20
 
 #: Part of every cache key: raise it when what is stored changes.
 CACHE_VERSION = 1
-
-
-def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
-    """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
-    ``label`` (ClassLabel, ids in the order of its names).
-
-    Args:
-        corpora: the task's built-in data sets (:func:`load_stored`).
-
-    Raises:
-        UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
-            missing or that training does not have; at the line of the key that is to be changed.
-    """
-    splits = _with_labels(recipe, _with_text(recipe, load_stored(recipe, corpora)))
-    if "validation" not in splits:
-        splits = _hold_out(recipe, splits)
-    elif recipe.data.validation_fraction is not None:
-        raise recipe.error("data.validation_fraction", "the data has a validation split of its own; leave this away")
-    return limited(recipe, splits)
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -73,78 +52,44 @@ def check_data(recipe: Recipe) -> list[str]:
     return []
 
 
-def task_of(recipe: Recipe) -> ModuleType:
-    """The module of the recipe's task; :mod:`toolkit.tasks` says what is in it."""
-    return importlib.import_module(f"toolkit.tasks.{recipe.task}")
-
-
-def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Any:
+def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Tokenizer:
     """The recipe's tokenizer; one that is to be trained is trained on these texts, once, and cached.
 
     Args:
         texts: of the training split.
-        control_codes: words that a trained CTRL vocabulary must hold whole.
+        control_codes: words that a trained CTRL vocabulary must hold as one token each.
 
     Raises:
-        UserError: a model file that is missing or is none, texts that do not give that many pieces.
+        UserError: a file that is missing or is no tokenizer, or texts that give fewer than ``vocab_size`` tokens.
     """
     from models.hub import resolve_folder
 
     choice = recipe.tokenizer
-    tokenizer = families.part(recipe.model.name, "tokenizer")
-    key = "kind" if choice.path is None and choice.vocab_size is None else "path" if choice.path else "vocab_size"
+    module = families.part(recipe.model.name, "tokenizer")
+    if choice.kind == "bytes":
+        return module.ByteTokenizer()
+    if choice.vocab_size is not None:
+        try:
+            if choice.kind == "bpe":
+                codes = sorted(set(control_codes))
+                return _trained_once(module.train_bpe, module.load_tokenizer, list(texts), choice.vocab_size, codes)
+            return _trained_once(module.train_sentencepiece, module.load_tokenizer, list(texts), choice.vocab_size)
+        except ValueError as problem:
+            raise recipe.error("tokenizer.vocab_size", str(problem)) from None
+    written = choice.path or recipe.model.weights or ""
     try:
-        if choice.kind == "bytes":
-            return tokenizer.ByteTokenizer()
         if choice.kind == "checkpoint":
-            return tokenizer.load_tokenizer(resolve_folder(recipe.resolve(recipe.model.weights)))
-        if choice.path is not None:
-            path = recipe.resolve(choice.path)
-            return (tokenizer.load_tokenizer if choice.kind == "bpe" else tokenizer.ReformerTokenizer.from_file)(path)
-        if choice.kind == "bpe":
-            codes = sorted(set(control_codes))
-            return _trained_once(tokenizer.train_bpe, list(texts), choice.vocab_size, codes)
-        return _trained_once(tokenizer.train_sentencepiece, list(texts), choice.vocab_size)
+            return module.load_tokenizer(resolve_folder(recipe.resolve(written)))
+        return (module.load_tokenizer if choice.kind == "bpe" else module.ReformerTokenizer.from_file)(
+            recipe.resolve(written)
+        )
     except OSError as problem:
         reason = problem.strerror or " ".join(str(problem).split())
-        raise recipe.error(f"tokenizer.{key}", f"cannot read {choice.path or recipe.model.weights}: {reason}") from None
+        raise recipe.error(
+            "tokenizer.path" if choice.path else "model.weights", f"cannot read {written}: {reason}"
+        ) from None
     except ValueError as problem:
-        raise recipe.error(f"tokenizer.{key}", f"{choice.path or ''}: {problem}".removeprefix(": ")) from None
-
-
-def tokenize(split: Dataset, tokenizer: Any, max_length: int, name: str = "texts") -> Dataset:
-    """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
-
-    Returns:
-        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
-        longer).
-    """
-    key = _digest(_contents(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
-    folder = cache_folder() / "tokens"
-    folder.mkdir(parents=True, exist_ok=True)
-    features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
-    with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
-
-        def encode(batch: dict[str, list]) -> dict[str, list]:
-            rows = tokenizer(batch["text"])["input_ids"]
-            bar.update(len(rows))
-            return {
-                "input_ids": [row[:max_length] for row in rows],
-                "labels": batch["label"],
-                "truncated": [len(row) > max_length for row in rows],
-            }
-
-        return quietly(
-            split.map,
-            encode,
-            batched=True,
-            batch_size=256,
-            remove_columns=split.column_names,
-            features=Features(features),
-            cache_file_name=str(folder / f"{key}.arrow"),
-            new_fingerprint=key,
-            load_from_cache_file=True,
-        )
+        raise recipe.error("tokenizer.path" if choice.path else "tokenizer.kind", f"{written}: {problem}") from None
 
 
 def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -172,7 +117,7 @@ def load_stored(
     """
     name = recipe.data.dataset
     if name not in corpora and recipe.data.options:
-        raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; leave it away")
+        raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; remove it")
     if name in corpora:
         splits = _built_in(recipe, importlib.import_module(corpora[name]))
     elif name in FILE_KINDS:
@@ -190,7 +135,7 @@ def _is_local(recipe: Recipe, corpora: Mapping[str, str]) -> bool:
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
-    """A built-in data set; a ``ValueError`` of its ``load`` is about one option, which its ``key`` may name."""
+    """A built-in data set; a ``ValueError`` of its ``load`` is about the option that ``CHECKED_OPTION`` names."""
     try:
         options = corpus.Options.model_validate(recipe.data.options)
     except pydantic.ValidationError as problems:
@@ -244,7 +189,7 @@ def _from_hub(recipe: Recipe) -> DatasetDict:
         found = datasets.load_dataset(str(folder) if folder.is_dir() else name, recipe.data.config_name)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as problem:
         reason = " ".join(str(problem).split())
-        key = "config_name" if "config" in reason.lower() and "name" in reason.lower() else "dataset"
+        key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
         raise recipe.error(f"data.{key}", f"cannot load {name}: {reason[:300]}") from None
     splits = DatasetDict({split: found[split] for split in SPLITS if split in found})
     if "train" not in splits:
@@ -252,116 +197,54 @@ def _from_hub(recipe: Recipe) -> DatasetDict:
     return splits
 
 
-def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that every split has the two columns, and that its texts are texts."""
-    text, label = recipe.data.text, recipe.data.label
-    if text == label:
-        raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
-    for split, rows in splits.items():
-        for key, column in (("text", text), ("label", label)):
-            if column not in rows.column_names:
-                columns = ", ".join(rows.column_names)
-                raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {columns}")
-        kind = rows.features[text]
-        if getattr(kind, "dtype", None) not in ("string", "large_string"):
-            raise recipe.error("data.text", f"the column {text} of the {split} split holds {_named(kind)}, not text")
-        _refuse_missing(recipe, "data.text", split, rows, text)
-    return splits
+def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[str, str]) -> None:
+    """See that a split has the columns that the recipe names.
 
-
-def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
-    values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
-    names = _label_names(recipe, splits["train"], values["train"])
-    ids = {value: index for index, value in enumerate(names)}
-    seen = set(values["train"])
-    trained = {value: name for value, name in names.items() if value in seen}
-    labelled = DatasetDict()
-    for split, rows in splits.items():
-        _refuse_unknown(recipe, split, values[split], trained)
-        texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
-        labels = [ids[value] for value in values[split]]
-        label = ClassLabel(names=list(names.values()))
-        labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
-    return labelled
-
-
-def _label_names(recipe: Recipe, train: Dataset, values: list[int] | list[str]) -> dict[int | str, str]:
-    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
-    kind = train.features[recipe.data.label]
-    if len(set(values)) < 2:
-        message = f"all {len(values)} rows of the train split have the same label: there is nothing to tell apart"
-        raise recipe.error("data.label", message)
-    if isinstance(kind, ClassLabel):
-        return dict(enumerate(kind.names))
-    return {value: str(value) for value in sorted(set(values))}
-
-
-def _refuse_unknown(recipe: Recipe, split: str, values: list[int] | list[str], known: dict[int | str, str]) -> None:
-    strange = Counter(value for value in values if value not in known).most_common(1)
-    if strange:
-        value, count = strange[0]
-        raise recipe.error(
-            "data.label",
-            f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
-            f"known: {_listed(known.values())}",
-        )
-
-
-def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list[str]:
-    """The labels of a split as integers or strings.
+    Args:
+        columns: key of the recipe's data section -> the column that it names.
 
     Raises:
-        UserError: a label is missing (None; -1 of a ClassLabel), or is neither text nor a whole number.
+        UserError: at the key of a column that the split lacks.
     """
-    column = recipe.data.label
-    kind = rows.features[column]
-    _refuse_missing(recipe, "data.label", split, rows, column)
-    values = rows.select_columns([column])[:][column]
-    if isinstance(kind, ClassLabel):
-        if min(values) < 0:
-            raise recipe.error("data.label", f"row {values.index(-1) + 1} of the {split} split has no label (-1)")
-        return values
-    if "" in values:
-        raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
-    if getattr(kind, "dtype", None) == "bool":
-        return [str(value).lower() for value in values]
-    if all(isinstance(value, (int, str)) for value in values):
-        return values
-    if all(isinstance(value, float) and value.is_integer() for value in values):
-        return [int(value) for value in values]
-    found = next(value for value in values if not isinstance(value, (int, str)))
-    held = f"the column {column} of the {split} split holds {found!r}"
-    raise recipe.error("data.label", f"{held}: a label is a word or a whole number")
+    for key, column in columns.items():
+        if column not in rows.column_names:
+            known = ", ".join(rows.column_names)
+            raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
 
 
-def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column: str) -> None:
-    chunks = rows.with_format("arrow").select_columns([column])[:][column]
-    if chunks.null_count:
-        first = chunks.is_null().to_pylist().index(True) + 1
-        raise recipe.error(
-            key, f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
-        )
+def hold_out(
+    recipe: Recipe,
+    splits: DatasetDict,
+    divide: Callable[[Dataset, Mapping[str, float]], Mapping[str, Sequence[int]]],
+) -> DatasetDict:
+    """The splits with ``validation``, and ``test`` where the recipe asks for it, taken out of ``train``.
 
+    Args:
+        divide: (training rows, split -> its share) -> split, ``train`` among them -> the indices of its rows. Raises
+            ``ValueError`` where there are too few rows.
 
-def _hold_out(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Take the validation split out of the training split: the same share of each label, by the recipe's seed."""
-    fraction = recipe.data.validation_fraction
-    if fraction is None:
-        raise recipe.error(
-            "data.validation_fraction", "missing: the data has no validation split; set the share of train to hold out"
-        )
-    labels = np.asarray(splits["train"]["label"][:])
-    random = np.random.default_rng([recipe.seed, 1])
-    held_out: list[int] = []
-    for label in np.unique(labels):
-        rows = random.permutation(np.flatnonzero(labels == label))
-        held_out += rows[: min(round(len(rows) * fraction), len(rows) - 1)].tolist()
-    if not held_out:
-        raise recipe.error("data.validation_fraction", f"{fraction} of {len(labels)} rows is none; set a larger one")
-    kept = np.setdiff1d(np.arange(len(labels)), held_out)
-    parts = {"train": splits["train"].select(kept), "validation": splits["train"].select(sorted(held_out))}
-    return DatasetDict({**parts, **{split: rows for split, rows in splits.items() if split == "test"}})
+    Raises:
+        UserError: a share of a split that the data has itself, no share of a validation split that it lacks, or shares
+            that cannot be taken.
+    """
+    fractions = {"validation": recipe.data.validation_fraction, "test": recipe.data.test_fraction}
+    shares = {split: fraction for split, fraction in fractions.items() if fraction is not None}
+    for split in shares:
+        if split in splits:
+            raise recipe.error(f"data.{split}_fraction", f"the data has a {split} split of its own; remove this")
+    if "validation" not in {**splits, **shares}:
+        message = "missing: the data has no validation split; set the share of train to hold out"
+        raise recipe.error("data.validation_fraction", message)
+    if sum(shares.values()) >= 1:
+        raise recipe.error("data.test_fraction", "leaves nothing to train on")
+    if not shares:
+        return splits
+    try:
+        places = divide(splits["train"], shares)
+    except ValueError as problem:
+        raise recipe.error(f"data.{next(iter(shares))}_fraction", str(problem)) from None
+    parts = {**splits, **{split: splits["train"].select(chosen) for split, chosen in places.items()}}
+    return DatasetDict({split: parts[split] for split in SPLITS if split in parts})
 
 
 def limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -374,42 +257,23 @@ def limited(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     return limited
 
 
-def _trained_once(train: Callable[..., Any], texts: list[str], vocab_size: int, *more: Any) -> Any:
-    """The tokenizer that ``train`` makes of these texts, from the cache if they were seen before."""
-    load_tokenizer = importlib.import_module(train.__module__).load_tokenizer
-    key = _digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
-    folder = cache_folder() / "tokenizers" / key
-    if folder.is_dir():
-        return load_tokenizer(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-")
-    try:
-        train(texts, vocab_size, unfinished, *more)
-        os.replace(unfinished, folder)
-    except OSError:
-        if not folder.is_dir():  # else another run has just made the same one
-            raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return load_tokenizer(folder)
+def _trained_once(
+    train: Callable[..., Any], load: Callable[[Path], Tokenizer], texts: list[str], vocab_size: int, *more: Any
+) -> Tokenizer:
+    """The tokenizer that ``train(texts, vocab_size, folder, *more)`` makes, from the cache if it was made before."""
+    folder = cache_folder() / "tokenizers" / digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
+    if not folder.is_dir():
+        write_folder(folder, lambda unfinished: train(texts, vocab_size, unfinished, *more), manifest=False)
+    return load(folder)
 
 
-def _contents(split: Dataset) -> str:
-    """A SHA-256 of the texts and labels of a split, in their order."""
-    digest = hashlib.sha256()
-    for batch in split.select_columns(["text", "label"]).iter(1000):
-        for text, label in zip(batch["text"], batch["label"], strict=True):
-            written = text.encode("utf-8", "surrogatepass")
-            digest.update(f"{len(written)}/{label}/".encode() + written)
-    return digest.hexdigest()
-
-
-def _digest(*parts: str | int) -> str:
-    digest = hashlib.sha256()
+def digest(*parts: str | int) -> str:
+    """A name for what these parts decide: equal for equal parts, 32 hexadecimal characters."""
+    sha256 = hashlib.sha256()
     for part in parts:
         written = str(part).encode("utf-8", "surrogatepass")
-        digest.update(f"{len(written)}/".encode() + written)
-    return digest.hexdigest()[:32]
+        sha256.update(f"{len(written)}/".encode() + written)
+    return sha256.hexdigest()[:32]
 
 
 def _split_key(recipe: Recipe, split: str) -> str:
@@ -419,12 +283,3 @@ def _split_key(recipe: Recipe, split: str) -> str:
 def _looked_in(recipe: Recipe, written: str) -> str:
     """Where a relative path was looked for."""
     return "" if Path(written).is_absolute() else f" here ({Path.cwd()}) or beside the recipe ({recipe.path.parent})"
-
-
-def _listed(names: Iterable[str], most: int = 12) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _named(kind: Any) -> str:
-    return f"{kind.dtype} values" if isinstance(kind, Value) else type(kind).__name__

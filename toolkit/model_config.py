@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from models import families
-from toolkit.data import task_of
 from toolkit.recipe import Recipe
+from toolkit.tasks import task_of
 
 #: How each family is written.
 TITLES = {"reformer": "Reformer", "ctrl": "CTRL"}
@@ -40,7 +40,7 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     Imports Paddle; :func:`toolkit.runtime.configure` comes first.
 
     Raises:
-        UserError: as :func:`check_model`; also where the checkpoint cannot be had or its vocabulary is too small.
+        UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
     keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
@@ -120,7 +120,7 @@ def _check_keys(recipe: Recipe, keys: Mapping[str, Any]) -> None:
     schema = families.part(recipe.model.name, "schema")
     for key in keys:
         if key in FROM_THE_DATA:
-            raise recipe.error(("model", "config", key), "follows from the data and the task; leave it away")
+            raise recipe.error(("model", "config", key), "follows from the data and the task; remove it")
         if key not in {*schema.DEFAULTS, *schema.ONLY, *schema.INERT, *getattr(schema, "SYNONYMS", ())}:
             _resolved(recipe, {key: keys[key]})
 

@@ -14,7 +14,7 @@ from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
-from toolkit.tasks import Run
+from toolkit.tasks import Run, task_of
 from toolkit.train import make_trainer, metrics_table
 
 
@@ -41,7 +41,6 @@ def load_run(folder: Path) -> Run:
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
-    from toolkit.data import task_of
     from toolkit.model_config import model_class, port_settings
 
     model = model_class(recipe).from_pretrained(folder / "model", **port_settings(recipe))
@@ -66,8 +65,6 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     Raises:
         UserError: the run or the split is not there, or the data's labels are no longer those of the model.
     """
-    from toolkit.data import task_of
-
     # Before PaddleNLP is imported, which puts a load_dataset of its own, one that trusts remote code, in the place of
     # that of `datasets`.
     recipe = read_recipe(folder)
@@ -100,8 +97,6 @@ def predict(folder: Path, console: Console, **given: Any) -> Any:
     Raises:
         UserError: the folder is no finished run, or its task predicts from something else.
     """
-    from toolkit.data import task_of
-
     task = task_of(read_recipe(folder))
     if missing := [name for name in task.PREDICTS_FROM if not given.get(name)]:
         command = task.DESCRIPTION.next_command.format(run=folder)

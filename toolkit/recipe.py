@@ -6,7 +6,6 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
+from toolkit.tasks import task_of
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -24,7 +24,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 #: Data sets that are files of the user's.
 FILE_KINDS = ("json", "csv", "text")
 
-#: Keys that only some tasks know, with their defaults there; for the other tasks they must be left away.
+#: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
     "classification": {"data.label": "label", "train.save_best": "accuracy"},
     "question_answering": {
@@ -269,12 +269,12 @@ def _settle(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str
             setattr(section, field, keys[name].get(key))
         elif key not in keys[name]:
             others = " or ".join(other for other, known in keys.items() if key in known)
-            raise recipe.error(key, f"is for {what} {others}, not for {name}; leave it away")
+            raise recipe.error(key, f"is for {what} {others}, not for {name}; remove it")
 
 
 def _check_task(recipe: Recipe) -> None:
-    """What the task's module says about the recipe."""
-    task = importlib.import_module(f"toolkit.tasks.{recipe.task}")
+    """What the task says about the recipe."""
+    task = task_of(recipe)
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
     if recipe.train.save_best not in task.LOWER_IS_BETTER:

@@ -16,7 +16,6 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,12 +31,12 @@ from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
-from toolkit.tasks import Run
+from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
     from toolkit.parity.gate import GateRequest
-    from toolkit.tasks import Prepared
+    from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
 #: A table of results has a column for each metric, up to so many.
@@ -52,7 +51,7 @@ class Job:
     """Everything a run is made of, before anything is computed.
 
     Attributes:
-        task: the module of `toolkit.tasks` for the recipe's task.
+        task: the recipe's task.
         tokenizer: of the recipe.
         prepared: the examples.
         config: the port's configuration.
@@ -61,7 +60,7 @@ class Job:
         texts: of the training split, for the tokenizer's part of the gate.
     """
 
-    task: ModuleType
+    task: Task
     tokenizer: Any
     prepared: Prepared
     config: Any
@@ -187,7 +186,7 @@ def assemble(recipe: Recipe) -> Job:
     Raises:
         UserError: at the recipe's line, if one of them is not as the recipe says.
     """
-    from toolkit.data import build_tokenizer, task_of
+    from toolkit.data import build_tokenizer
     from toolkit.model_config import build_config
 
     task = task_of(recipe)
@@ -368,7 +367,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
 
 
 def make_trainer(
-    recipe: Recipe, folder: Path, task: ModuleType, model: Any, console: Console, prepared: Prepared | None = None
+    recipe: Recipe, folder: Path, task: Task, model: Any, console: Console, prepared: Prepared | None = None
 ) -> Finetuner:
     """The trainer of a run; without `prepared` it can measure only."""
     from toolkit.trainer import Finetuner
@@ -425,7 +424,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     checkpoint.write_folder(folder / "model", fill, manifest=False)
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names)
     trainer.model.eval()
-    job.task.leave(run, trainer, prepared, trainer.console)
+    job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)
     write_text(folder / "metrics.json", json.dumps(results, indent=1) + "\n")
     trainer.checkpoints.remove()

@@ -254,7 +254,7 @@ class Finetuner(Trainer):
         model.train()
         self.step_learning_rate = self._get_learning_rate()
         pieces = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
-        shares = [1.0] if len(pieces) == 1 else loss_shares([self.task.counted(piece) for piece in pieces])
+        shares = [1.0] if len(pieces) == 1 else loss_shares([self.task.num_loss_terms(piece) for piece in pieces])
         total = paddle.zeros([])
         for index, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
             if share == 0.0:  # nothing in it counts, and its mean is 0/0

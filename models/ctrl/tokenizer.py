@@ -205,6 +205,12 @@ def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
 # -- a vocabulary of one's own --------------------------------------------------------------------------------------
 
 
+def check_control_code(code: str) -> None:
+    """Raise ``ValueError`` where no vocabulary could hold a control code as one token."""
+    if not code or WORD.fullmatch(code) is None or code != code.strip():
+        raise ValueError(f"{code!r} cannot be a control code: it is not one word")
+
+
 def train_bpe(
     texts: Iterable[str], vocab_size: int, folder: str | os.PathLike, control_codes: Iterable[str] = ()
 ) -> CTRLTokenizer:
@@ -227,8 +233,7 @@ def train_bpe(
         raise ValueError("cannot train pieces on these texts: they are empty")
     codes = sorted(set(control_codes))
     for code in codes:
-        if not code or WORD.fullmatch(code) is None or code != code.strip():
-            raise ValueError(f"{code!r} cannot be a control code: it is not one word")
+        check_control_code(code)
     kept = {character for character, count in counts.items() if count >= LEAST_CHARACTER_COUNT}
     characters = sorted(kept | {character for code in codes for character in code} or counts)
     base = ["<unk>", "\n", *characters, *(character + GOES_ON for character in characters)]

@@ -1,35 +1,96 @@
-"""What a model can be fine-tuned for: a module per task, named as the recipe's ``task:``; nobody else asks which it is.
+"""What a model can be fine-tuned for: a package per task, named as the recipe's ``task:``.
 
-A task module has these names. Its top imports nothing heavy: a recipe is checked with it.
-
-    HEADS                    model family -> head of the port (the families that can do the task)
-    LOWER_IS_BETTER          metric -> whether lower is better: those that ``train.save_best`` may name
-    CORPORA                  built-in data set -> module with ``Options`` and ``load(options)``
-    DESCRIPTION              a :class:`Description` for the model card and the last line of a run
-    PREDICTS_FROM            options of ``toolkit predict`` that it takes
-
-    check(recipe)            raise ``recipe.error`` for what the recipe alone shows to be wrong
-    load_splits(recipe)      ``train``, ``validation`` and maybe ``test``, checked
-    texts(rows)              the texts of a split: on them a tokenizer is trained, and compared with the reference
-    control_codes(rows)      the control codes of a split, which a trained CTRL vocabulary must hold; or none
-    prepare(recipe, tokenizer, splits)  a :class:`Prepared`
-    collate(rows)            examples -> a batch of int64 arrays, all of them inputs of the model
-    counted(batch)           how many terms the mean loss of a batch is a mean of
-    outputs(output, batch, dataset)     of a model's output, what evaluation keeps: tensors [B, ...], small
-    compute_metrics(outputs, dataset)   those, over all examples in order, as arrays -> name -> number
-    leave(run, trainer, prepared, console)  write what else belongs into a finished run's folder (``run.folder``)
-    predict(run, console, **given)      what ``toolkit predict`` prints
+The protocol :class:`Task` says what each package exposes. No other module asks which task it deals with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+    from rich.console import Console
+
+    from models.tokenization import Tokenizer
     from toolkit.recipe import Recipe
+
+
+class Task(Protocol):
+    """The interface of a task package: these constants and functions, as module members.
+
+    Importing the package imports nothing heavy, since every recipe is checked with it.
+    """
+
+    @property
+    def HEADS(self) -> Mapping[str, str]:
+        """Model family -> the head of its port; only these families can do the task."""
+
+    @property
+    def LOWER_IS_BETTER(self) -> Mapping[str, bool]:
+        """Metric that ``train.save_best`` may name -> whether lower values are better."""
+
+    @property
+    def CORPORA(self) -> Mapping[str, str]:
+        """Built-in data set -> its module (see :mod:`toolkit.corpora`)."""
+
+    @property
+    def DESCRIPTION(self) -> Description:
+        """The task in words, for the model card and messages."""
+
+    @property
+    def PREDICTS_FROM(self) -> Sequence[str]:
+        """The options of ``toolkit predict`` that the task needs; they are the keyword arguments of :meth:`predict`."""
+
+    def check(self, recipe: Recipe) -> None:
+        """Raise ``recipe.error`` for what is wrong with the recipe, without reading any data."""
+
+    def load_splits(self, recipe: Recipe) -> datasets.DatasetDict:
+        """``train``, ``validation`` and maybe ``test``, in the task's own columns, checked.
+
+        Raises:
+            UserError: at the line of the key that is to be changed.
+        """
+
+    def texts(self, rows: datasets.Dataset) -> Sequence[str]:
+        """The texts of a split: on them a tokenizer is trained, and compared with the reference's."""
+
+    def control_codes(self, rows: datasets.Dataset) -> Sequence[str]:
+        """The control codes of a split, each one token of a CTRL vocabulary; none for most tasks."""
+
+    def prepare(self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
+        """The splits of :meth:`load_splits` as examples for the model.
+
+        Raises:
+            UserError: data that does not fit the recipe's model or tokenizer.
+        """
+
+    def collate(self, rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """A batch of examples as int64 arrays [B, ...]; the keys are arguments of the model's ``forward``."""
+
+    def num_loss_terms(self, batch: Mapping[str, Any]) -> int:
+        """The number of terms that the loss of a batch is the mean of; micro-batches are weighted by it."""
+
+    def outputs(self, output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
+        """What evaluation keeps of the model's output for a batch: small tensors [B, ...]."""
+
+    def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
+        """Metric -> value, from what :meth:`outputs` kept of all examples, in their order."""
+
+    def write_artifacts(self, run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+        """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""
+
+    def predict(self, run: Run, console: Console, *args: Any, **given: Any) -> Any:
+        """Print and return what ``toolkit predict`` is asked for; ``given`` has the names of :meth:`PREDICTS_FROM`."""
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The recipe's task."""
+    return cast(Task, importlib.import_module(f"toolkit.tasks.{recipe.task}"))
 
 
 @dataclass(frozen=True)
@@ -37,14 +98,14 @@ class Prepared:
     """Examples ready for the model.
 
     Attributes:
-        train, validation, test: map-style data sets of dicts of arrays, all of one length; test is None where the data
-            has none.
+        train, validation, test: map-style data sets of dicts of arrays, each array of one shape; test is None where the
+            data has none.
         summary: what they are, in a few words.
         label_names: a label's id is its place in this list; None for a task without labels.
         notes: what the user should know about the data, a line each.
-        offsets: whether the task uses the characters that a token stands for, so that the gate compares them.
+        offsets: whether the task uses the character span of each token, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
-        baseline: split -> metric -> what is reached without a model (from frequencies, say), to compare with.
+        baseline: split -> metric -> its value without a model (from token frequencies, say), to compare with.
     """
 
     train: Any
@@ -91,7 +152,7 @@ class Run:
     Attributes:
         folder: the run folder.
         recipe: as it was run.
-        task: the module of `toolkit.tasks`.
+        task: what the model was trained for.
         tokenizer: saved with the model.
         model: the port with the best weights.
         label_names: in the order of their ids; None for a task without labels.
@@ -99,7 +160,7 @@ class Run:
 
     folder: Path
     recipe: Recipe
-    task: Any
+    task: Task
     tokenizer: Any
     model: Any
     label_names: list[str] | None

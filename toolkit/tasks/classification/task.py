@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
-    from toolkit.predict import Run
+    from models.tokenization import Tokenizer
     from toolkit.recipe import Recipe
+    from toolkit.tasks import Run
 
-#: The heads that the port puts on the model, by the names the gate and the weights know them under.
 HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}
 
 LOWER_IS_BETTER = {"accuracy": False, "macro_f1": False, "loss": True}
-CORPORA = {"cldr_languages": "toolkit.cldr_languages"}
+CORPORA = {"cldr_languages": "toolkit.corpora.cldr_languages"}
 PREDICTS_FROM = ("texts",)
 DESCRIPTION = Description(
     name="text classification",
@@ -44,8 +44,8 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``text`` and ``label``; see :func:`toolkit.data.labelled_splits`."""
-    from toolkit.data import labelled_splits
+    """Splits with the columns ``text`` and ``label``; see :func:`.labels.labelled_splits`."""
+    from toolkit.tasks.classification.labels import labelled_splits
 
     return labelled_splits(recipe, CORPORA)
 
@@ -60,13 +60,13 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
     return ()
 
 
-def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
+def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
     """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
     An example is ``input_ids`` [T] and ``attention_mask`` [T], padded on the right to T = ``data.max_length``, and
     ``labels`` (a scalar), all int64.
     """
-    from toolkit.data import tokenize
+    from toolkit.tasks.classification.labels import tokenize
 
     names = list(splits["train"].features["label"].names)
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
@@ -93,12 +93,12 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
 
 
-def counted(batch: dict[str, Any]) -> int:
+def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of labels in a batch that the loss does not ignore."""
     return int((batch["labels"] != metrics.IGNORED_LABEL).sum())
 
 
-def outputs(output: Any, batch: dict[str, Any], dataset: Any) -> tuple[Any, ...]:
+def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Logits [B, L] and labels [B]."""
     return output.logits, batch["labels"]
 
@@ -108,8 +108,8 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, 
     return metrics.classification(*outputs)
 
 
-def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Nothing: the model and its numbers are all there is."""
+def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Nothing beside the model and its metrics."""
 
 
 def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.Dataset:

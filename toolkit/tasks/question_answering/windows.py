@@ -8,7 +8,6 @@ hold (``<s>`` in SentencePiece, unused in google/reformer-enwik8's bytes) and do
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -20,8 +19,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
+from models.tokenization import Tokenizer
+from toolkit.data import digest
 from toolkit.runtime import cache_folder
-from toolkit.squad import Example
+from toolkit.tasks.question_answering.squad import Example
 
 SEPARATOR = 1
 
@@ -56,7 +57,7 @@ class Tokens:
         return np.diff(self.bounds)
 
 
-def tokenize(texts: Sequence[str], tokenizer: Any, name: str = "texts") -> Tokens:
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> Tokens:
     """The tokens of texts with their offsets."""
     ids, spans = [], []
     for text in tqdm(texts, desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False):
@@ -68,13 +69,9 @@ def tokenize(texts: Sequence[str], tokenizer: Any, name: str = "texts") -> Token
     return Tokens(np.concatenate([empty[:, 0], *ids]), np.concatenate([empty, *spans]), bounds)
 
 
-def tokenize_once(texts: Sequence[str], tokenizer: Any, name: str = "texts") -> Tokens:
+def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> Tokens:
     """As :func:`tokenize`, from the cache if these texts were seen before with this tokenizer."""
-    digest = hashlib.sha256(f"{tokenizer.fingerprint()}/{CACHE_VERSION}/".encode())
-    for text in texts:
-        written = text.encode("utf-8", "surrogatepass")
-        digest.update(f"{len(written)}/".encode() + written)
-    path = cache_folder() / "tokens" / f"{digest.hexdigest()[:32]}.safetensors"
+    path = cache_folder() / "tokens" / f"{digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)}.safetensors"
     if path.is_file():
         return Tokens(**load_file(path))
     found = tokenize(texts, tokenizer, name)
@@ -113,7 +110,7 @@ class Windows:
     def __init__(
         self,
         examples: Sequence[Example],
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         max_length: int,
         stride: int,
         max_answer_length: int,
@@ -134,7 +131,7 @@ class Windows:
         )
         self._cut()
         self._find_answers()
-        #: What was answered when the windows were last evaluated; see :func:`toolkit.tasks.question_answering`.
+        #: What was answered when the windows were last evaluated; see :func:`.task.compute_metrics`.
         self.answered: list[Any] | None = None
 
     def _cut(self) -> None:

@@ -4,12 +4,14 @@ says where the text is from."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models import families
 from toolkit.errors import UserError
+from toolkit.metrics import IGNORED_LABEL
 from toolkit.tasks import Description, Prepared
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 HEADS = {"ctrl": "causal_lm"}
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
-CORPORA = {"python_docs": "toolkit.python_docs"}
-PREDICTS_FROM = ()
+CORPORA = {"python_docs": "toolkit.corpora.python_docs"}
+PREDICTS_FROM: tuple[str, ...] = ()
 DESCRIPTION = Description(
     name="text generation",
     pipeline_tag="text-generation",
@@ -45,10 +47,10 @@ def check(recipe: Recipe) -> None:
         if not data.sources:
             raise recipe.error("data.sources", "missing; name the text files of each control code: {Books: novel.txt}")
     elif data.sources is not None:
-        raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; leave it away")
+        raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
     own = data.dataset == "text" or data.dataset in CORPORA
     if own and data.control is not None:
-        raise recipe.error("data.control", f"dataset: {data.dataset} has control codes of its own; leave it away")
+        raise recipe.error("data.control", f"dataset: {data.dataset} has control codes of its own; remove it")
     if not own and data.control is None:
         raise recipe.error("data.control", "missing; name the column that holds the control code of each text")
 
@@ -62,40 +64,35 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     Raises:
         UserError: at the recipe's line: a file or column that is not there, no text, no split to hold out.
     """
-    import datasets
-
-    from toolkit.data import limited, load_stored
+    from toolkit.data import hold_out, limited, load_stored
+    from toolkit.tasks.language_modeling.documents import divide
 
     stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, CORPORA)
     splits = stored if recipe.data.dataset in (*CORPORA, "text") else _columns(recipe, stored)
-    held_out = {"validation": recipe.data.validation_fraction, "test": recipe.data.test_fraction}
-    for split, fraction in held_out.items():
-        if split in splits and fraction is not None:
-            raise recipe.error(f"data.{split}_fraction", f"the data has a {split} split of its own; leave this away")
-    if "validation" not in splits and held_out["validation"] is None:
-        message = "missing: the data has no validation split; set the share of train to hold out"
-        raise recipe.error("data.validation_fraction", message)
-    shares = {split: fraction for split, fraction in held_out.items() if fraction is not None}
-    if sum(shares.values()) >= 1:
-        raise recipe.error("data.test_fraction", "leaves nothing to train on")
-    if shares:
-        from toolkit.documents import divide
-
-        rows = splits["train"]
+    for code in dict.fromkeys(splits["train"]["control"][:]):
         try:
-            places = divide(rows["text"][:], rows["control"][:], shares, recipe.seed)
+            families.part(recipe.model.name, "tokenizer").check_control_code(code)
         except ValueError as problem:
-            raise recipe.error("data.validation_fraction", str(problem)) from None
-        splits = datasets.DatasetDict({**splits, **{split: rows.select(chosen) for split, chosen in places.items()}})
-    ordered = {split: splits[split] for split in ("train", "validation", "test") if split in splits}
-    return limited(recipe, datasets.DatasetDict(ordered))
+            raise recipe.error(_key_of(recipe, code), str(problem)) from None
+
+    def divided(rows: datasets.Dataset, shares: Mapping[str, float]) -> dict[str, list[int]]:
+        return divide(rows["text"][:], rows["control"][:], shares, recipe.seed)
+
+    return limited(recipe, hold_out(recipe, splits, divided))
+
+
+def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
+    """The recipe's key that a control code comes from; for a built-in data set, that of the tokenizer it must fit."""
+    if recipe.data.dataset in CORPORA:
+        return "tokenizer.path" if recipe.tokenizer.path else "tokenizer.kind"
+    return ("data", "sources", code) if recipe.data.sources else "data.control"
 
 
 def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     """The files under each control code, cut into documents."""
     import datasets
 
-    from toolkit.documents import cut
+    from toolkit.tasks.language_modeling.documents import cut
 
     texts: list[str] = []
     codes: list[str] = []
@@ -118,17 +115,17 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
-    """The two columns of a file or hub data set, under their names here."""
+    """The two columns of a file or hub data set, under the names that they have here."""
     import datasets
 
-    wanted = {"text": recipe.data.text, "control": recipe.data.control}
+    from toolkit.data import check_columns
+
+    named = {"text": recipe.data.text, "control": recipe.data.control or ""}
     found = {}
     for split, rows in splits.items():
+        check_columns(recipe, split, rows, named)
         columns: dict[str, list[str]] = {}
-        for name, column in wanted.items():
-            if column not in rows.column_names:
-                known = ", ".join(rows.column_names)
-                raise recipe.error(f"data.{name}", f"no column {column} in the {split} split; it has {known}")
+        for name, column in named.items():
             columns[name] = rows.select_columns([column])[:][column]
             kind = rows.features[column]
             if name == "control" and isinstance(kind, datasets.ClassLabel):
@@ -157,7 +154,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
     Raises:
         UserError: a control code that is not one token of the vocabulary, or that a split has no text under.
     """
-    from toolkit.documents import Blocks, streams, unigram_perplexity
+    from toolkit.tasks.language_modeling.documents import Blocks, streams, unigram_perplexity
 
     if recipe.data.max_length < 2:
         raise recipe.error("data.max_length", "a block is a control code and at least one token; set 2 or more")
@@ -198,8 +195,7 @@ def _code_ids(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> d
         try:
             ids[code] = tokenizer.control_code(code)
         except ValueError as problem:
-            key = ("data", "sources", code) if recipe.data.sources else "data.control"
-            raise recipe.error(key if recipe.data.dataset not in CORPORA else "tokenizer.path", str(problem)) from None
+            raise recipe.error(_key_of(recipe, code), str(problem)) from None
     for split, rows in splits.items():
         if strange := set(rows["control"][:]) - set(ids):
             message = f"the {split} split has text under {sorted(strange)[0]!r}, which training has not"
@@ -215,17 +211,14 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
-def counted(batch: dict[str, Any]) -> int:
+def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of tokens that are predicted: each label but the first of a block, unless it is ignored."""
-    from toolkit.metrics import IGNORED_LABEL
-
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
 
 
-def outputs(output: Any, batch: dict[str, Any], dataset: Any) -> tuple[Any, ...]:
+def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
     from models.ops import cross_entropy
-    from toolkit.metrics import IGNORED_LABEL
 
     labels = batch["labels"][:, 1:]
     logits = output.logits[:, :-1].astype("float32")
@@ -249,9 +242,9 @@ def _exponential(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Write `samples.md`: for each control code, what the model says after the first words of a validation block."""
-    from toolkit.generate import write_samples
+def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+    """Write `samples.md`: for each control code, a continuation of the first words of a validation block."""
+    from toolkit.tasks.language_modeling.samples import write_samples
 
     write_samples(run, prepared.validation, console)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.windows import Windows
+from toolkit.tasks.question_answering.windows import Windows
 
 #: Spans that are kept of each window, and answers of each question.
 N_BEST = 20

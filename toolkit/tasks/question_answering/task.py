@@ -1,14 +1,15 @@
 """Question answering: the span of a context that answers a question, in SQuAD's form, with v2's no answer.
 
-What a window is stands in :mod:`toolkit.windows`, how spans become answers in :mod:`toolkit.spans`, how answers are
-scored in :mod:`toolkit.squad`.
+A context is read in overlapping windows (:mod:`.windows`); the model's logits become answers in :mod:`.spans`, which
+:mod:`.squad` scores.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +17,22 @@ import numpy as np
 
 from toolkit.errors import UserError
 from toolkit.tasks import Description, Prepared
+from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
+    from models.tokenization import Tokenizer
     from toolkit.recipe import Recipe
-    from toolkit.spans import Answer
-    from toolkit.squad import Example
     from toolkit.tasks import Run
-    from toolkit.windows import Windows
+    from toolkit.tasks.question_answering.spans import Answer
+    from toolkit.tasks.question_answering.windows import Windows
 
 HEADS = {"reformer": "question_answering"}
 LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
-CORPORA = {"cldr_facts": "toolkit.cldr_facts"}
+CORPORA = {"cldr_facts": "toolkit.corpora.cldr_facts"}
 PREDICTS_FROM = ("question", "context")
 DESCRIPTION = Description(
     name="question answering",
@@ -52,7 +55,7 @@ def check(recipe: Recipe) -> None:
     if data.dataset in ("csv", "text"):
         raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
     if data.document is not None and data.dataset in CORPORA:
-        raise recipe.error("data.document", f"{data.dataset} has no documents; leave it away")
+        raise recipe.error("data.document", f"{data.dataset} has no documents; remove it")
     if data.stride >= data.max_length - 1:
         message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
         raise recipe.error("data.stride", message)
@@ -71,21 +74,15 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     """
     from datasets import DatasetDict
 
-    from toolkit.data import limited, load_stored
+    from toolkit.data import hold_out, limited, load_stored
 
     stored = load_stored(recipe, CORPORA, _read_file)
     splits = DatasetDict({split: _checked(recipe, split, rows) for split, rows in stored.items()})
-    if "validation" not in splits:
-        splits = _hold_out(recipe, splits)
-    elif recipe.data.validation_fraction is not None:
-        raise recipe.error("data.validation_fraction", "the data has a validation split of its own; leave this away")
-    return limited(recipe, splits)
+    return limited(recipe, hold_out(recipe, splits, functools.partial(_divide, seed=recipe.seed)))
 
 
 def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     """A SQuAD file, with the recipe's names for the columns of its rows."""
-    from toolkit import squad
-
     try:
         examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
     except UserError as problem:
@@ -95,16 +92,13 @@ def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
 
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
     """The rows in SQuAD's columns, each row checked."""
-    from toolkit import squad
+    from toolkit.data import check_columns
 
     document = recipe.data.document
     columns = {**_columns(recipe), **({"document": document} if document else {})}
     if rows.features == _features():  # read from a file or made here
         return rows
-    for name, column in columns.items():
-        if column not in rows.column_names:
-            known = ", ".join(rows.column_names)
-            raise recipe.error(f"data.{name}", f"no column {column} in the {split} split; it has {known}")
+    check_columns(recipe, split, rows, columns)
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
     try:
         examples = squad.check_rows(renamed, f"the {split} split")
@@ -142,8 +136,6 @@ def _storable(text: str) -> str:
 
 
 def _examples(rows: datasets.Dataset) -> list[Example]:
-    from toolkit.squad import Example
-
     return [
         Example(
             row["id"],
@@ -156,26 +148,18 @@ def _examples(rows: datasets.Dataset) -> list[Example]:
     ]
 
 
-def _hold_out(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
-    """Take the validation split out of the training split: whole contexts, by the recipe's seed, so that no validation
-    question is about a context that was trained on."""
-    from datasets import DatasetDict
-
-    fraction = recipe.data.validation_fraction
-    if fraction is None:
-        message = "missing: the data has no validation split; set the share of train to hold out"
-        raise recipe.error("data.validation_fraction", message)
-    contexts = list(dict.fromkeys(splits["train"]["context"]))
+def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """The indices of ``train`` and ``validation``: whole contexts, drawn by the seed, so that no validation question is
+    about a context that was trained on."""
+    fraction = shares["validation"]
+    contexts = list(dict.fromkeys(rows["context"]))
     count = min(round(len(contexts) * fraction), len(contexts) - 1)
     if count < 1:
-        message = f"{fraction} of {len(contexts)} contexts is none; set a larger one"
-        raise recipe.error("data.validation_fraction", message)
-    order = np.random.default_rng([recipe.seed, 1]).permutation(len(contexts))
+        raise ValueError(f"{fraction} of {len(contexts)} contexts is none; set a larger one")
+    order = np.random.default_rng([seed, 1]).permutation(len(contexts))
     held_out = {contexts[index] for index in order[:count]}
-    there = np.array([context in held_out for context in splits["train"]["context"]])
-    parts = {"train": splits["train"].select(np.flatnonzero(~there))}
-    parts["validation"] = splits["train"].select(np.flatnonzero(there))
-    return DatasetDict({**parts, **{split: rows for split, rows in splits.items() if split == "test"}})
+    is_held_out = np.array([context in held_out for context in rows["context"]])
+    return {"train": np.flatnonzero(~is_held_out), "validation": np.flatnonzero(is_held_out)}
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
@@ -194,8 +178,8 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 # -- training and evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
-    """The windows of the splits of :func:`load_splits` (:class:`toolkit.windows.Windows`).
+def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
+    """The windows of the splits of :func:`load_splits` (:class:`.windows.Windows`).
 
     Raises:
         UserError: a question that leaves its context no room.
@@ -215,8 +199,8 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
     )
 
 
-def _windows(recipe: Recipe, tokenizer: Any, examples: Sequence[Example], name: str) -> Windows:
-    from toolkit.windows import QuestionTooLong, Windows
+def _windows(recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], name: str) -> Windows:
+    from toolkit.tasks.question_answering.windows import QuestionTooLong, Windows
 
     data = recipe.data
     try:
@@ -257,9 +241,7 @@ def _notes(name: str, windows: Windows) -> list[str]:
 
 
 def _baseline(windows: Windows) -> dict[str, float]:
-    """What the longest name in the sentence that is most like the question scores (:func:`toolkit.squad.guess`)."""
-    from toolkit import squad
-
+    """What the longest name in the sentence that is most like the question scores (:func:`.squad.guess`)."""
     found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
     return squad.score(windows.examples, found) if windows.examples else {}
 
@@ -270,17 +252,17 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
 
 
-def counted(batch: dict[str, Any]) -> int:
+def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of windows: each has a first and a last position that counts."""
     return len(batch["start_positions"])
 
 
-def outputs(output: Any, batch: dict[str, Any], dataset: Windows) -> tuple[Any, ...]:
+def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
     """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
     import paddle
 
-    from toolkit.spans import best_spans
-    from toolkit.windows import NO_ANSWER, SEPARATOR
+    from toolkit.tasks.question_answering.spans import best_spans
+    from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR
 
     start, end = (scores.astype("float32").numpy() for scores in (output.start_logits, output.end_logits))
     first = (batch["input_ids"].numpy() == SEPARATOR).argmax(axis=1) + 1
@@ -295,7 +277,7 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
 
     The answers themselves are left in ``dataset.answered``.
     """
-    from toolkit import spans, squad
+    from toolkit.tasks.question_answering import spans
 
     dataset.answered = spans.answers(dataset, outputs)
     return squad.score(dataset.examples, _first(dataset))
@@ -306,7 +288,7 @@ def _first(windows: Windows) -> dict[str, str]:
     return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered, strict=True)}
 
 
-def leave(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
+def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
     """Write the best model's answers on the test split, or where there is none on the validation split:
     ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""
     from toolkit.checkpoint import write_text
@@ -350,8 +332,7 @@ def answer(run: Run, question: str, context: str) -> list[Answer]:
     """The best answers to a question, best first."""
     import paddle
 
-    from toolkit import spans
-    from toolkit.squad import Example
+    from toolkit.tasks.question_answering import spans
 
     if not question.strip() or not context.strip():
         raise UserError("the question or the context is empty")

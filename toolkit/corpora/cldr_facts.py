@@ -21,7 +21,7 @@ from datasets import Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolkit.cldr_languages import SPLITS, generator, place
+from toolkit.corpora.cldr_languages import SPLITS, generator, place
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"

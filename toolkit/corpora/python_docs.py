@@ -16,7 +16,7 @@ from pydoc_data.topics import topics
 from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict
 
-from toolkit.documents import cut
+from toolkit.tasks.language_modeling.documents import cut
 
 #: Chapter -> its topics. A topic that another release of Python adds belongs to ``Language``.
 CHAPTERS = {

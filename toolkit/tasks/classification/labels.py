@@ -1,0 +1,190 @@
+"""Labelled texts: a classification data set's columns checked, its labels as ids, its texts as tokens."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from tqdm import tqdm
+
+from models.tokenization import Tokenizer
+from toolkit.data import CACHE_VERSION, check_columns, digest, hold_out, limited, load_stored, quietly
+from toolkit.recipe import Recipe
+from toolkit.runtime import cache_folder
+
+
+def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
+    """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
+    ``label`` (ClassLabel, ids in the order of its names).
+
+    Args:
+        corpora: the task's built-in data sets (:func:`toolkit.data.load_stored`).
+
+    Raises:
+        UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
+            missing or that training does not have; at the line of the key that is to be changed.
+    """
+    splits = _with_labels(recipe, _with_text(recipe, load_stored(recipe, corpora)))
+    return limited(recipe, hold_out(recipe, splits, functools.partial(_divide, seed=recipe.seed)))
+
+
+def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:
+    """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
+
+    Returns:
+        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
+        longer).
+    """
+    key = digest(_contents(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
+    folder = cache_folder() / "tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
+    with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
+
+        def encode(batch: dict[str, list]) -> dict[str, list]:
+            rows = tokenizer(batch["text"])["input_ids"]
+            bar.update(len(rows))
+            return {
+                "input_ids": [row[:max_length] for row in rows],
+                "labels": batch["label"],
+                "truncated": [len(row) > max_length for row in rows],
+            }
+
+        return quietly(
+            split.map,
+            encode,
+            batched=True,
+            batch_size=256,
+            remove_columns=split.column_names,
+            features=Features(features),
+            cache_file_name=str(folder / f"{key}.arrow"),
+            new_fingerprint=key,
+            load_from_cache_file=True,
+        )
+
+
+def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """Check that every split has the two columns, and that its texts are texts."""
+    text, label = recipe.data.text, recipe.data.label
+    if text == label:
+        raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
+    for split, rows in splits.items():
+        check_columns(recipe, split, rows, {"text": text, "label": label})
+        kind = rows.features[text]
+        if getattr(kind, "dtype", None) not in ("string", "large_string"):
+            raise recipe.error("data.text", f"the column {text} of the {split} split holds {_named(kind)}, not text")
+        _refuse_missing(recipe, "data.text", split, rows, text)
+    return splits
+
+
+def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
+    values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
+    names = _label_names(recipe, splits["train"], values["train"])
+    ids = {value: index for index, value in enumerate(names)}
+    seen = set(values["train"])
+    trained = {value: name for value, name in names.items() if value in seen}
+    labelled = DatasetDict()
+    for split, rows in splits.items():
+        _refuse_unknown(recipe, split, values[split], trained)
+        texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
+        labels = [ids[value] for value in values[split]]
+        label = ClassLabel(names=list(names.values()))
+        labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
+    return labelled
+
+
+def _label_names(recipe: Recipe, train: Dataset, values: list[int] | list[str]) -> dict[int | str, str]:
+    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
+    kind = train.features[recipe.data.label]
+    if len(set(values)) < 2:
+        message = f"all {len(values)} rows of the train split have the same label: there is nothing to tell apart"
+        raise recipe.error("data.label", message)
+    if isinstance(kind, ClassLabel):
+        return dict(enumerate(kind.names))
+    return {value: str(value) for value in sorted(set(values))}
+
+
+def _refuse_unknown(recipe: Recipe, split: str, values: list[int] | list[str], known: dict[int | str, str]) -> None:
+    strange = Counter(value for value in values if value not in known).most_common(1)
+    if strange:
+        value, count = strange[0]
+        raise recipe.error(
+            "data.label",
+            f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
+            f"known: {_listed(known.values())}",
+        )
+
+
+def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list[str]:
+    """The labels of a split as integers or strings.
+
+    Raises:
+        UserError: a label is missing (None; -1 of a ClassLabel), or is neither text nor a whole number.
+    """
+    column = recipe.data.label
+    kind = rows.features[column]
+    _refuse_missing(recipe, "data.label", split, rows, column)
+    values = rows.select_columns([column])[:][column]
+    if isinstance(kind, ClassLabel):
+        if min(values) < 0:
+            raise recipe.error("data.label", f"row {values.index(-1) + 1} of the {split} split has no label (-1)")
+        return values
+    if "" in values:
+        raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
+    if getattr(kind, "dtype", None) == "bool":
+        return [str(value).lower() for value in values]
+    if all(isinstance(value, (int, str)) for value in values):
+        return values
+    if all(isinstance(value, float) and value.is_integer() for value in values):
+        return [int(value) for value in values]
+    found = next(value for value in values if not isinstance(value, (int, str)))
+    held = f"the column {column} of the {split} split holds {found!r}"
+    raise recipe.error("data.label", f"{held}: a label is a word or a whole number")
+
+
+def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column: str) -> None:
+    chunks = rows.with_format("arrow").select_columns([column])[:][column]
+    if chunks.null_count:
+        first = chunks.is_null().to_pylist().index(True) + 1
+        raise recipe.error(
+            key, f"{chunks.null_count} rows of the {split} split have no {column}, the first is row {first}"
+        )
+
+
+def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+    """The indices of ``train`` and ``validation``: the same share of each label, drawn by the seed."""
+    fraction = shares["validation"]
+    labels = np.asarray(rows["label"][:])
+    random = np.random.default_rng([seed, 1])
+    held_out: list[int] = []
+    for label in np.unique(labels):
+        places = random.permutation(np.flatnonzero(labels == label))
+        held_out += places[: min(round(len(places) * fraction), len(places) - 1)].tolist()
+    if not held_out:
+        raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
+    return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
+
+
+def _contents(split: Dataset) -> str:
+    """A SHA-256 of the texts and labels of a split, in their order."""
+    digest = hashlib.sha256()
+    for batch in split.select_columns(["text", "label"]).iter(1000):
+        for text, label in zip(batch["text"], batch["label"], strict=True):
+            written = text.encode("utf-8", "surrogatepass")
+            digest.update(f"{len(written)}/{label}/".encode() + written)
+    return digest.hexdigest()
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _named(kind: Any) -> str:
+    return f"{kind.dtype} values" if isinstance(kind, Value) else type(kind).__name__

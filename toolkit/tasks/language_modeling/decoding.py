@@ -1,0 +1,188 @@
+"""How a language model chooses tokens: the most probable one, a drawn one, or by beam search.
+
+The algorithms know no model. They are given a function that computes the next token's logits (:class:`NextToken` makes
+one of the port), and choose as ``transformers`` does: logits are rounded to float32 first; the repetition penalty
+(Keskar et al. 2019, section 4.1) covers the prompt too, and comes before the temperature, top-k and top-p; beam search
+applies it to log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+#: Called with the sequences so far [B, n] and, for each, the row of the previous call that it continues (None in the
+#: first call); returns the next token's logits [B, V].
+NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
+
+#: Added to the score of a candidate that must not be chosen, as the reference does.
+NEVER = np.float32(-1e9)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How the next token is chosen.
+
+    Attributes:
+        length: the most new tokens.
+        beams: more than 1: beam search, which keeps this many sequences (no sampling).
+        sample: draw from the distribution; otherwise take the most probable token.
+        temperature: divides the logits; below 1, probable tokens become more probable.
+        top_k: draw from the k most probable tokens; None: from all.
+        top_p: draw from the smallest set of most probable tokens whose probabilities sum to this; None: from all.
+        repetition_penalty: divides the positive logits of tokens already in the sequence, multiplies the negative ones.
+        stop: the id of a token that ends the text, and is part of it; None: only `length` ends it.
+        seed: of the draws.
+        length_penalty: a beam's score is divided by its length to this power.
+    """
+
+    length: int = 100
+    beams: int = 1
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float = 1.2
+    stop: int | None = None
+    seed: int = 0
+    length_penalty: float = 1.0
+
+
+def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> Iterator[int]:
+    """The new tokens, each as soon as it is chosen; beam search gives all at the end."""
+    if decoding.beams > 1:
+        yield from beam_search(next_logits, prompt, decoding)
+        return
+    rng = np.random.default_rng(decoding.seed)
+    sequence = np.asarray([prompt], dtype=np.int64)
+    parents: np.ndarray | None = None
+    for _ in range(decoding.length):
+        logits = next_logits(sequence, parents).astype(np.float32)
+        logits = penalise(logits, sequence, decoding.repetition_penalty)[0]
+        token = draw(logits, decoding, rng) if decoding.sample else int(logits.argmax())
+        yield token
+        if token == decoding.stop:
+            return
+        sequence, parents = np.append(sequence, [[token]], axis=1), np.zeros(1, dtype=np.int64)
+
+
+def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.ndarray:
+    """Logits [B, V], lowered for the tokens that sequences [B, n] already hold."""
+    if penalty == 1.0:
+        return logits
+    present = np.take_along_axis(logits, sequences, axis=1)
+    lowered = np.where(present < 0, present * np.float32(penalty), present / np.float32(penalty))
+    penalised = logits.copy()
+    np.put_along_axis(penalised, sequences, lowered, axis=1)
+    return penalised
+
+
+def draw(logits: np.ndarray, decoding: Decoding, rng: np.random.Generator) -> int:
+    """A token drawn by its probability (:func:`distribution`) from logits [V]."""
+    probabilities = distribution(logits, decoding)
+    return int(np.searchsorted(np.cumsum(probabilities), rng.random() * probabilities.sum(), side="right"))
+
+
+def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
+    """The probabilities [V], float64, that a token is drawn with: temperature, then top-k, then top-p."""
+    logits = logits.astype(np.float64) / decoding.temperature
+    if decoding.top_k is not None and decoding.top_k < len(logits):
+        logits = np.where(logits < np.partition(logits, -decoding.top_k)[-decoding.top_k], -np.inf, logits)
+    if decoding.top_p is not None and decoding.top_p < 1:
+        order = np.argsort(logits, kind="stable")
+        unlikely = np.cumsum(_softmax(logits[order])) <= 1 - decoding.top_p
+        unlikely[-1] = False
+        logits = logits.copy()
+        logits[order[unlikely]] = -np.inf
+    return _softmax(logits)
+
+
+def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> list[int]:
+    """The new tokens of the sequence with the highest score: its log-probability / its length ** `length_penalty`.
+
+    Each step considers twice as many candidates as beams, so that enough remain when some end. The search stops when no
+    beam can overtake the worst finished sequence, which the reference judges by the score that a beam would have if it
+    ended now.
+    """
+    beams, first = decoding.beams, len(prompt)
+    running = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)
+    running_scores = np.full(beams, NEVER)
+    running_scores[0] = 0.0  # all beams are still equal, so only the first may be continued
+    finished: list[tuple[np.float32, bool, np.ndarray]] = [(NEVER, False, running[0])] * beams
+    parents: np.ndarray | None = None
+    improvable = True
+    for length in range(1, decoding.length + 1):
+        logits = next_logits(running, parents).astype(np.float32)
+        log_probabilities = penalise(_log_softmax(logits), running, decoding.repetition_penalty)
+        total = (log_probabilities + running_scores[:, None]).reshape(-1)
+        top = _largest(total, 2 * beams)
+        rows, tokens = np.divmod(top, logits.shape[1])
+        candidates = np.concatenate([running[rows], tokens[:, None]], axis=1)  # (2 * beams, n + 1)
+        ends = (tokens == decoding.stop) | (length == decoding.length)
+        continued = total[top] + ends * NEVER
+        kept = _largest(continued, beams)
+        for place in range(2 * beams):
+            # Candidates beyond the first `beams` may be continued, but not chosen.
+            chosen = bool(ends[place]) and place < beams
+            score = total[top[place]] / np.float32(length**decoding.length_penalty)
+            finished.append((score if chosen else score + NEVER, chosen, candidates[place]))
+        finished = [finished[place] for place in _largest(np.array([entry[0] for entry in finished]), beams)]
+        running, running_scores, parents = candidates[kept], continued[kept], rows[kept]
+        worst = min(entry[0] for entry in finished)
+        bounds = [worst if entry[1] else NEVER for entry in finished]
+        possible = running_scores[0] / np.float32(length**decoding.length_penalty)
+        improvable = improvable and any(possible > bound for bound in bounds)
+        if not improvable or ends.all():
+            break
+    return finished[0][2][first:].tolist()
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """The indices of the largest values, in descending order; the first of equal ones."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max())
+    return powers / powers.sum()
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Along the last axis, in the logits' own precision."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+class NextToken:
+    """The port's logits for the next token, as :data:`NextLogits` describes.
+
+    Args:
+        model: with a ``causal_lm`` head, in evaluation mode.
+        use_cache: keep the keys and values of earlier positions, and compute only the last position.
+    """
+
+    def __init__(self, model: Any, use_cache: bool = True) -> None:
+        self.model = model
+        self.use_cache = use_cache
+        self._past: list[tuple[Any, Any]] | None = None
+
+    def __call__(self, sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
+        """Logits [B, V] after sequences [B, n]; each adds one token to the row `parents` of the previous call."""
+        import paddle
+
+        if parents is None:
+            self._past = None
+        with paddle.no_grad():
+            if self._past is None:
+                output = self.model(paddle.to_tensor(sequences), use_cache=self.use_cache)
+            else:
+                if not np.array_equal(parents, np.arange(len(self._past[0][0]))):
+                    rows = paddle.to_tensor(parents)
+                    self._past = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self._past]
+                last = paddle.to_tensor(sequences[:, -1:])
+                output = self.model(last, past_key_values=self._past, use_cache=True)
+            self._past = output.past_key_values if self.use_cache else None
+            return output.logits[:, -1].numpy()
