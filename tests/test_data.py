@@ -13,7 +13,7 @@ import pytest
 from toolkit import data
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
-from toolkit.tasks import classification
+from toolkit.tasks.classification import task as classification
 
 HEAD = """\
 train: {epochs: 1, learning_rate: 1e-3}

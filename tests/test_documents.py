@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from toolkit.corpora import python_docs
-from toolkit.tasks import language_modeling
+from toolkit.tasks.language_modeling import task as language_modeling
 from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, unigram_perplexity
 
 

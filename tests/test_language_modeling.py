@@ -24,7 +24,7 @@ runtime.configure("cpu")
 from toolkit import data  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.tasks import language_modeling  # noqa: E402
+from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
 from toolkit.tracking import read_metrics  # noqa: E402
 from toolkit.train import assemble, finetune  # noqa: E402
 

@@ -22,8 +22,7 @@ runtime.configure("cpu")
 
 from toolkit.data import check_data  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
-from toolkit.tasks import question_answering  # noqa: E402
-from toolkit.tasks.question_answering import task  # noqa: E402
+from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
 from toolkit.train import assemble, finetune, gate_request  # noqa: E402
 
 RECIPE = {
@@ -158,7 +157,7 @@ def test_predictions_need_a_question_and_a_context(qa_run):
 def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
     run = load_run(qa_run)
     filler = " ".join(row["context"].translate(str.maketrans("0123456789", "abcdeabcde")) for row in rows("x", 4))
-    found = [task.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
+    found = [question_answering.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
     assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
 
 
@@ -293,5 +292,5 @@ def test_a_question_as_long_as_the_window_is_said_at_the_length(tmp_path):
 )
 def test_the_sentence_around_an_answer(text, answer, sentence):
     start = text.index(answer)
-    first, past = task.sentence_around(text, start, start + len(answer))
+    first, past = question_answering.sentence_around(text, start, start + len(answer))
     assert text[first:past] == sentence

@@ -19,7 +19,7 @@ from rich.console import Console
 from toolkit import runtime
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Data, Recipe, Train
-from toolkit.tasks import classification
+from toolkit.tasks.classification import task as classification
 
 silence_startup()
 runtime.configure("cpu")

@@ -1,6 +1,7 @@
 """What a model can be fine-tuned for: a package per task, named as the recipe's ``task:``.
 
-The protocol :class:`Task` says what each package exposes. No other module asks which task it deals with.
+The module ``task`` of each package has the members of the protocol :class:`Task`, and is reached by :func:`task_of`. No
+other module asks which task it deals with.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """The interface of a task package: these constants and functions, as module members.
+    """The interface of a task: the constants and functions of a module ``toolkit.tasks.NAME.task``.
 
-    Importing the package imports nothing heavy, since every recipe is checked with it.
+    Importing the module must be cheap (no Paddle, no `datasets`), since every recipe is checked with it.
     """
 
     @property
@@ -88,9 +89,17 @@ class Task(Protocol):
         """Print and return what ``toolkit predict`` is asked for; ``given`` has the names of :meth:`PREDICTS_FROM`."""
 
 
+if TYPE_CHECKING:  # mypy checks here that each module has the protocol's members
+    from toolkit.tasks.classification import task as classification
+    from toolkit.tasks.language_modeling import task as language_modeling
+    from toolkit.tasks.question_answering import task as question_answering
+
+    TASKS: tuple[Task, ...] = (classification, language_modeling, question_answering)
+
+
 def task_of(recipe: Recipe) -> Task:
     """The recipe's task."""
-    return cast(Task, importlib.import_module(f"toolkit.tasks.{recipe.task}"))
+    return cast(Task, importlib.import_module(f"toolkit.tasks.{recipe.task}.task"))
 
 
 @dataclass(frozen=True)
