@@ -1,4 +1,7 @@
-"""What every port has in common: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours."""
+"""What every port has in common: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours.
+
+No other file of `models` imports PaddleNLP; the output classes of the heads are passed on from here.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import paddle
 from huggingface_hub.serialization import split_state_dict_into_shards_factory
 from paddle import nn
 from paddlenlp.transformers import PretrainedConfig, PretrainedModel
+from paddlenlp.transformers import model_outputs as model_outputs
 from safetensors.numpy import load_file, save_file
 
 from models.families import part

@@ -25,8 +25,8 @@ silence_startup()
 runtime.configure("cpu")
 
 import paddle  # noqa: E402
-from paddlenlp.transformers.model_outputs import SequenceClassifierOutput  # noqa: E402
 
+from models.pretrained import model_outputs  # noqa: E402
 from toolkit.optimizer import decayed_parameters  # noqa: E402
 from toolkit.sampler import EpochPermutation  # noqa: E402
 from toolkit.tracking import Tracker, read_metrics  # noqa: E402
@@ -58,7 +58,9 @@ class Network(paddle.nn.Layer):
             time.sleep(self.pause)
         # Not reduction="mean": with a negative ignore_index Paddle divides by all labels, torch by those that count.
         total = paddle.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
-        return SequenceClassifierOutput(loss=total / (labels != -100).sum().astype("float32"), logits=logits)
+        return model_outputs.SequenceClassifierOutput(
+            loss=total / (labels != -100).sum().astype("float32"), logits=logits
+        )
 
 
 def examples(count: int) -> list[dict]:

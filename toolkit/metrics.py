@@ -1,4 +1,4 @@
-"""Figures of merit, in NumPy alone."""
+"""Classification metrics, in NumPy alone."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ Its loop, schedules, clipping, mixed precision and fleet support are used as the
 
 - *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
-  cuts it up and weighs each piece by its share, so loss and gradient are those of one large batch.
+  splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
 - *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
-- *When.* Evaluation every so many steps and always at the end; a checkpoint with each, every minute, and on Ctrl-C.
+- *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
+  each evaluation, every minute, and on Ctrl-C.
 - *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
+
+No other file of the toolkit imports PaddleNLP.
 """
 
 from __future__ import annotations
@@ -15,10 +18,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import signal
-import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,15 @@ from rich.console import Console
 from toolkit import checkpoint
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
+from toolkit.interruption import Interrupted, Interruption
+from toolkit.micro_batches import loss_weights, split_batch
 from toolkit.optimizer import adamw
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe
 from toolkit.runtime import processes, seed_everything
 from toolkit.sampler import EpochPermutation
+from toolkit.schedule import Best, Schedule
+from toolkit.tasks import Task
 from toolkit.tracking import Tracker
 
 #: Metrics that the line of a validation has room for.
@@ -45,46 +50,6 @@ CHECKPOINT_SECONDS = 60.0
 
 #: The name under which the Trainer looks for its own state in the folder that it resumes from.
 TRAINER_STATE = "trainer_state.json"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A run's length, in optimizer steps."""
-
-    steps_per_epoch: int
-    max_steps: int
-    eval_steps: int
-
-    @classmethod
-    def of(cls, recipe: Recipe, examples: int) -> Schedule:
-        """The schedule of a recipe over so many training examples; at least one step."""
-        train = recipe.train
-        per_epoch = math.ceil(examples / (train.batch_size * train.gradient_accumulation_steps))
-        steps = train.max_steps or max(1, round(train.epochs * per_epoch))
-        return cls(per_epoch, steps, train.eval_steps or per_epoch)
-
-
-@dataclass
-class Best:
-    """The best evaluation so far, and how long ago that was. Part of every checkpoint."""
-
-    best_step: int | None = None
-    best_value: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    evaluations_since: int = 0
-    stopped: bool = False
-
-    def better(self, value: float, lower_is_better: bool) -> bool:
-        """Whether a value beats the best; the first one does, unless it is not a number."""
-        if math.isnan(value):
-            return False
-        if self.best_value is None:
-            return True
-        return value < self.best_value if lower_is_better else value > self.best_value
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or a termination signal arrived; the checkpoint is written."""
 
 
 class Diverged(ToolkitError):
@@ -98,8 +63,7 @@ class Finetuner(Trainer):
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
         recipe: the recipe.
         folder: the run folder.
-        task: a module of :mod:`toolkit.tasks`, or anything with its `collate`, `counted`, `outputs`, `compute_metrics`
-            and `LOWER_IS_BETTER`.
+        task: the recipe's; used are its `collate`, `num_loss_terms`, `outputs`, `compute_metrics`, `LOWER_IS_BETTER`.
         console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
@@ -111,7 +75,7 @@ class Finetuner(Trainer):
         model: Any,
         recipe: Recipe,
         folder: Path,
-        task: Any,
+        task: Task,
         console: Console,
         train_dataset: Any = None,
         eval_dataset: Any = None,
@@ -137,7 +101,7 @@ class Finetuner(Trainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             compute_metrics=self._metrics,
-            callbacks=[Rhythm(self)],
+            callbacks=[ScheduleCallback(self)],
         )
         self.remove_callback(PrinterCallback)
 
@@ -249,21 +213,23 @@ class Finetuner(Trainer):
     def training_step(self, model: Any, inputs: dict[str, paddle.Tensor], step_control: int = 0) -> paddle.Tensor:
         """Add the gradient of the mean loss over the whole accumulated batch; returns that loss, a scalar.
 
-        The mean is over what the loss counts (labels that are not ignored), so a short last micro-batch weighs less.
+        The mean is over the loss terms (labels that are not ignored), so a short last micro-batch weighs less.
         """
         model.train()
         self.step_learning_rate = self._get_learning_rate()
-        pieces = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
-        shares = [1.0] if len(pieces) == 1 else loss_shares([self.task.num_loss_terms(piece) for piece in pieces])
+        micro_batches = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
+        whole = len(micro_batches) == 1
+        weights = [1.0] if whole else loss_weights([self.task.num_loss_terms(batch) for batch in micro_batches])
         total = paddle.zeros([])
-        for index, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
-            if share == 0.0:  # nothing in it counts, and its mean is 0/0
+        for index, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True)):
+            if weight == 0.0:  # all its labels are ignored, and its mean loss is 0/0
                 continue
-            wait = index + 1 < len(pieces) and hasattr(model, "no_sync")  # data parallel: add up before the exchange
+            # Data parallel: gradients are exchanged once, with the last micro-batch.
+            wait = index + 1 < len(micro_batches) and hasattr(model, "no_sync")
             with model.no_sync() if wait else contextlib.nullcontext():
                 with self.autocast_smart_context_manager():
-                    loss = self.compute_loss(model, piece)
-                loss = loss if share == 1.0 else loss * share
+                    loss = self.compute_loss(model, batch)
+                loss = loss if weight == 1.0 else loss * weight
                 (self.scaler.scale(loss) if self.do_grad_scaling else loss).backward()
             total = total + loss.detach().astype("float32")
         self._loss = total
@@ -317,7 +283,7 @@ class Finetuner(Trainer):
         return self.task.compute_metrics(tuple(output.predictions), self.evaluated)
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:
-        """Nothing: :class:`Rhythm` records every step and every evaluation."""
+        """Nothing: :class:`ScheduleCallback` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
         if processes() > 1:  # the optimizer's state may be spread over them: such a run is not resumed
@@ -341,7 +307,7 @@ class Finetuner(Trainer):
             self.resumed_from = Path(resume_from)
 
 
-class Rhythm(TrainerCallback):
+class ScheduleCallback(TrainerCallback):
     """When a run records, evaluates, saves and stops."""
 
     def __init__(self, trainer: Finetuner) -> None:
@@ -405,43 +371,6 @@ class Rhythm(TrainerCallback):
         now = time.monotonic()
         self.trainer.seconds += now - self._step_began
         self._step_began = now
-
-
-class Interruption:
-    """Turns the first Ctrl-C or SIGTERM into a request to stop after the running step; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            self._before = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _request(self, number: int, frame: Any) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-
-
-def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:
-    """Cut a batch along the examples into pieces of at most `size`; a batch that fits is returned as it is."""
-    examples = len(next(iter(batch.values())))
-    if examples <= size:
-        return [batch]
-    return [
-        {name: tensor[start : start + size] for name, tensor in batch.items()} for start in range(0, examples, size)
-    ]
-
-
-def loss_shares(counts: list[int]) -> list[float]:
-    """The part of the whole batch's mean loss that each piece's mean loss makes up: its share of the counted terms."""
-    return [count / max(1, sum(counts)) for count in counts]
 
 
 def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:

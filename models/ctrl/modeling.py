@@ -16,17 +16,13 @@ import paddle
 import paddle.nn.functional as F
 from paddle import nn
 from paddle.distributed.fleet.utils import recompute
-from paddlenlp.transformers.model_outputs import (
-    BaseModelOutputWithPast,
-    CausalLMOutputWithCrossAttentions,
-    SequenceClassifierOutput,
-)
 
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
 from models.ops import LayerNorm, Linear, linear, softmax
 from models.pretrained import Port
+from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout
 from models.trace import at
 
@@ -174,7 +170,7 @@ class CTRLModel(CTRLPretrainedModel):
         token_type_ids: paddle.Tensor | None = None,
         past_key_values: Sequence[Cache] | None = None,
         use_cache: bool = False,
-    ) -> BaseModelOutputWithPast:
+    ) -> outputs.BaseModelOutputWithPast:
         """Run the body.
 
         Args:
@@ -207,7 +203,7 @@ class CTRLModel(CTRLPretrainedModel):
                 continue
             hidden_states, present = layer(hidden_states, bias, past_key_values[index] if past else None)
             presents.append(present)
-        return BaseModelOutputWithPast(
+        return outputs.BaseModelOutputWithPast(
             last_hidden_state=self.layernorm(hidden_states), past_key_values=presents if use_cache else None
         )
 
@@ -240,7 +236,7 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
 
     def forward(
         self, input_ids, attention_mask=None, labels=None, position_ids=None, token_type_ids=None, **cache
-    ) -> CausalLMOutputWithCrossAttentions:
+    ) -> outputs.CausalLMOutputWithCrossAttentions:
         """Score every token.
 
         Args:
@@ -254,7 +250,7 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         body = self.transformer(input_ids, attention_mask, position_ids, token_type_ids, **cache)
         logits = self.lm_head(body.last_hidden_state, self.transformer.w.weight)
         loss = None if labels is None else losses.next_token_loss(logits, labels)
-        return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
+        return outputs.CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
 
 
 class CTRLForSequenceClassification(CTRLPretrainedModel):
@@ -268,7 +264,9 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
         self.transformer = CTRLModel(config)
         self.classifier = Linear(config.n_embd, config.num_labels, bias_attr=False)
 
-    def forward(self, input_ids, attention_mask=None, labels=None, position_ids=None) -> SequenceClassifierOutput:
+    def forward(
+        self, input_ids, attention_mask=None, labels=None, position_ids=None
+    ) -> outputs.SequenceClassifierOutput:
         """Classify.
 
         Args:
@@ -287,7 +285,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
         scores = self.classifier(self.transformer(input_ids, attention_mask, position_ids).last_hidden_state)
         logits = scores[:, -1] if padding is None else _at_last(scores, input_ids != padding)
         loss = None if labels is None else losses.classification(self.config, logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 
 def _at_last(scores: paddle.Tensor, kept: paddle.Tensor) -> paddle.Tensor:

@@ -12,17 +12,12 @@ import math
 import paddle
 import paddle.nn.functional as F
 from paddle import nn
-from paddlenlp.transformers.model_outputs import (
-    BaseModelOutput,
-    MaskedLMOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-)
 
 from models import losses
 from models.activations import ACTIVATIONS, tanh
 from models.ops import LayerNorm, Linear
 from models.pretrained import Port
+from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout, Replay, dropout
 from models.reformer import schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
@@ -241,7 +236,7 @@ class ReformerModel(ReformerPretrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
-    def forward(self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> BaseModelOutput:
+    def forward(self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> outputs.BaseModelOutput:
         """Run the body.
 
         Args:
@@ -269,7 +264,7 @@ class ReformerModel(ReformerPretrainedModel):
             input_ids = F.pad(input_ids, [0, 0, 0, missing], value=self.config.pad_token_id, pad_from_left_axis=True)
             attention_mask = F.pad(attention_mask.astype("int64"), [0, 0, 0, missing], pad_from_left_axis=True)
         hidden_states = self.encoder(self.embeddings(input_ids), attention_mask)
-        return BaseModelOutput(last_hidden_state=hidden_states[:, :length] if missing else hidden_states)
+        return outputs.BaseModelOutput(last_hidden_state=hidden_states[:, :length] if missing else hidden_states)
 
 
 class ReformerClassificationHead(nn.Layer):
@@ -299,7 +294,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         self.reformer = ReformerModel(config)
         self.classifier = ReformerClassificationHead(config)
 
-    def forward(self, input_ids, attention_mask=None, labels=None) -> SequenceClassifierOutput:
+    def forward(self, input_ids, attention_mask=None, labels=None) -> outputs.SequenceClassifierOutput:
         """Classify.
 
         Args:
@@ -311,7 +306,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         """
         logits = self.classifier(self.reformer(input_ids, attention_mask).last_hidden_state)
         loss = None if labels is None else losses.classification(self.config, logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)
+        return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 
 class ReformerForQuestionAnswering(ReformerPretrainedModel):
@@ -329,7 +324,7 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
 
     def forward(
         self, input_ids, attention_mask=None, start_positions=None, end_positions=None
-    ) -> QuestionAnsweringModelOutput:
+    ) -> outputs.QuestionAnsweringModelOutput:
         """Score every position as the first and as the last of the answer.
 
         Args:
@@ -349,7 +344,7 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
                 for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
             ]
             loss = (parts[0] + parts[1]) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
+        return outputs.QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
 class ReformerLMHead(nn.Layer):
@@ -373,7 +368,7 @@ class _ReformerLM(ReformerPretrainedModel):
         self.reformer = ReformerModel(config)
         self.lm_head = ReformerLMHead(config)
 
-    def forward(self, input_ids, attention_mask=None, labels=None) -> MaskedLMOutput:
+    def forward(self, input_ids, attention_mask=None, labels=None) -> outputs.MaskedLMOutput:
         """Score every token.
 
         Args:
@@ -387,7 +382,7 @@ class _ReformerLM(ReformerPretrainedModel):
         loss = None
         if labels is not None:
             loss = losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), self.targets(labels).flatten())
-        return MaskedLMOutput(loss=loss, logits=logits)
+        return outputs.MaskedLMOutput(loss=loss, logits=logits)
 
     def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
         """The label that each position is to predict, (B, T)."""

@@ -1,0 +1,44 @@
+"""How long a run is, when it evaluates, and which evaluation was the best so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from toolkit.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run's length, in optimizer steps."""
+
+    steps_per_epoch: int
+    max_steps: int
+    eval_steps: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, examples: int) -> Schedule:
+        """The schedule of a recipe over so many training examples; at least one step."""
+        train = recipe.train
+        per_epoch = math.ceil(examples / (train.batch_size * train.gradient_accumulation_steps))
+        steps = train.max_steps or max(1, round(train.epochs * per_epoch))
+        return cls(per_epoch, steps, train.eval_steps or per_epoch)
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, and how long ago that was. Part of every checkpoint."""
+
+    best_step: int | None = None
+    best_value: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    evaluations_since: int = 0
+    stopped: bool = False
+
+    def better(self, value: float, lower_is_better: bool) -> bool:
+        """Whether a value beats the best; the first one does, unless it is not a number."""
+        if math.isnan(value):
+            return False
+        if self.best_value is None:
+            return True
+        return value < self.best_value if lower_is_better else value > self.best_value
