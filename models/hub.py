@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import safe_open
@@ -44,7 +45,7 @@ class StoredTensor:
         with safe_open(file, framework="np") as tensors:
             self.shape = tuple(tensors.get_slice(name).get_shape())
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         with safe_open(self.file, framework="np") as tensors:
             value = tensors.get_tensor(self.name)
         return value if dtype is None else value.astype(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import paddle
 import paddle.nn.functional as F
@@ -39,7 +40,7 @@ def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tens
     return cross_entropy(logits.reshape([-1, logits.shape[-1]]), next_tokens(labels).flatten())
 
 
-def classification(config, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+def classification(config: Any, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
     """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels.
 
     Args:

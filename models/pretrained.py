@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import paddle
@@ -24,6 +24,9 @@ from safetensors.numpy import load_file, save_file
 from models.families import part
 from models.hub import read_tensors, resolve_folder
 from models.weights import Parameter, dump, load
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Constants that a model was given, in its folder.
 CONSTANTS = "constants.safetensors"
@@ -42,7 +45,7 @@ class PortConfig(PretrainedConfig):
         super().__init__(**part(self.model_type, "schema").resolve(keys))
 
     @classmethod
-    def from_pretrained(cls, folder_or_id: str | os.PathLike, **overrides: Any):
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, **overrides: Any) -> Self:
         """The configuration in a Hugging Face folder or hub repository, with ``overrides`` on top.
 
         Raises:
@@ -109,7 +112,7 @@ class Port(PretrainedModel):
             load(self, part(self.config.model_type, "weights").initial_weights(self.config, self.head, seed))
 
     @classmethod
-    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_, seed: int = 0, **overrides):
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_: Any, seed: int = 0, **overrides: Any) -> Self:
         """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
 
         Args:
@@ -132,7 +135,7 @@ class Port(PretrainedModel):
             model.hold_constants(load_file(stored))
         return model
 
-    def save_pretrained(self, save_dir: str | os.PathLike, *_, shard_bytes: int = SHARD_BYTES, **__) -> None:
+    def save_pretrained(self, save_dir: str | os.PathLike, *_: Any, shard_bytes: int = SHARD_BYTES, **__: Any) -> None:
         """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them. Constants that were
         given (:meth:`hold_constants`) have a file of their own, which ``transformers`` passes over.
 

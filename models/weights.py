@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _listed(what: str, names: list[str]) -> list[str]:
     return [f"{len(names)} {what}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"] if names else []
 
 
-def load(model, weights: Mapping[str, np.ndarray]) -> None:
+def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype.
 
     Args:
@@ -135,12 +135,12 @@ def load(model, weights: Mapping[str, np.ndarray]) -> None:
         ours[name].set_value(np.ascontiguousarray(to_paddle(value, role)).astype(_numpy_dtype(ours[name])))
 
 
-def dump(model) -> Iterator[tuple[str, np.ndarray]]:
+def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Name and value of every parameter of a port, in Hugging Face's names and layout."""
     ours = dict(model.named_parameters())
     for name, (_, role) in model.table.items():
         yield name, np.ascontiguousarray(to_paddle(ours[name].numpy(), role))
 
 
-def _numpy_dtype(tensor) -> str:
+def _numpy_dtype(tensor: Any) -> str:
     return str(tensor.dtype).rsplit(".", 1)[-1]

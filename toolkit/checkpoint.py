@@ -145,7 +145,8 @@ def random_state() -> dict[str, Any]:
     import paddle
 
     version, numbers, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    numpy_state: Any = np.random.get_state()
+    name, keys, position, has_gauss, cached = numpy_state
     return {
         "python": [version, list(numbers), gauss],
         "numpy": [name, keys.tolist(), position, has_gauss, cached],
@@ -186,7 +187,7 @@ def _generator_from_json(values: list[Any]) -> Any:
     import paddle
 
     device, seed, offset, engine = values
-    kind = type(paddle.framework.core.default_cpu_generator().get_state())
+    kind: Any = type(paddle.framework.core.default_cpu_generator().get_state())
     state = kind.__new__(kind)
     state.__setstate__((device, seed, offset, list(engine.encode("ascii"))))
     return state

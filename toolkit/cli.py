@@ -187,11 +187,11 @@ def record_parity(**options: Any) -> None:
 )
 def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> None:
     """Measure the best model of the run folder RUN, or any system's answers to SQuAD."""
-    if (run is None) == (squad is None):
-        raise UserError("specify RUN or --squad DATASET.json PREDICTIONS.json")
-    if squad is not None:
+    if run is None and squad is not None:
         _evaluate_squad(*squad)
         return
+    if run is None or squad is not None:
+        raise UserError("specify RUN or --squad DATASET.json PREDICTIONS.json")
     from rich.console import Console
 
     from toolkit.predict import evaluate as measure

@@ -215,7 +215,7 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
 def hold_out(
     recipe: Recipe,
     splits: DatasetDict,
-    divide: Callable[[Dataset, Mapping[str, float]], Mapping[str, Sequence[int]]],
+    divide: Callable[[Dataset, Mapping[str, float]], Mapping[str, Sequence[int] | np.ndarray]],
 ) -> DatasetDict:
     """The splits with ``validation``, and ``test`` where the recipe asks for it, taken out of ``train``.
 

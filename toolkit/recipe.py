@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -17,6 +17,7 @@ from toolkit import yaml_source
 from toolkit.errors import UserError
 from toolkit.tasks import task_of
 
+Setting = TypeVar("Setting")
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -225,13 +226,23 @@ class Recipe(Section):
     @staticmethod
     def _paths(values: dict[str, Any]) -> list[tuple[Any, Any]]:
         """Every value that may be a path, as the section it stands in and its key."""
-        places = [(values["model"], "weights"), (values["tokenizer"], "path"), (values["data"], "dataset")]
+        places: list[tuple[Any, Any]] = [
+            (values["model"], "weights"),
+            (values["tokenizer"], "path"),
+            (values["data"], "dataset"),
+        ]
         places += [(values["parity"], "reference_python")]
         places += [(values["data"]["files"] or {}, split) for split in ("train", "validation", "test")]
         for code, files in (values["data"]["sources"] or {}).items():
             places += [(files, index) for index in range(len(files))] if isinstance(files, list) else []
             places += [(values["data"]["sources"], code)] if isinstance(files, str) else []
         return [(section, key) for section, key in places if isinstance(section, list) or section.get(key)]
+
+
+def settled(value: Setting | None) -> Setting:
+    """A recipe's value that is None only for other tasks or models: :func:`load_recipe` has given it its default."""
+    assert value is not None
+    return value
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -279,7 +290,7 @@ def _check_task(recipe: Recipe) -> None:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
     if recipe.train.save_best not in task.LOWER_IS_BETTER:
         known = list(task.LOWER_IS_BETTER)
-        given = recipe.train.save_best
+        given = recipe.train.save_best or ""
         message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
         raise recipe.error("train.save_best", message)
     task.check(recipe)

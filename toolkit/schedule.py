@@ -21,7 +21,7 @@ class Schedule:
         """The schedule of a recipe over so many training examples; at least one step."""
         train = recipe.train
         per_epoch = math.ceil(examples / (train.batch_size * train.gradient_accumulation_steps))
-        steps = train.max_steps or max(1, round(train.epochs * per_epoch))
+        steps = train.max_steps or max(1, round((train.epochs or 0) * per_epoch))
         return cls(per_epoch, steps, train.eval_steps or per_epoch)
 
 

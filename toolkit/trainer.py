@@ -35,7 +35,7 @@ from toolkit.interruption import Interrupted, Interruption
 from toolkit.micro_batches import loss_weights, split_batch
 from toolkit.optimizer import adamw
 from toolkit.progress import ProgressBar, format_number
-from toolkit.recipe import Recipe
+from toolkit.recipe import Recipe, settled
 from toolkit.runtime import processes, seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule
@@ -92,7 +92,8 @@ class Finetuner(Trainer):
         self.last_step = 0
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
-        self.progress: ProgressBar | None = None
+        self.progress = ProgressBar(console, "", 0)
+        self.save_best = settled(recipe.train.save_best)
         self._loss = paddle.zeros([])
         super().__init__(
             model=model,
@@ -127,9 +128,7 @@ class Finetuner(Trainer):
             try:
                 self.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             finally:
-                if self.progress is not None:
-                    self.progress.stop()
-                    self.progress = None
+                self.progress.stop()
         self.last_step = self.state.global_step
         if self.interruption.requested and self.state.global_step < self.schedule.max_steps:
             raise Interrupted(self.state.global_step)
@@ -148,7 +147,6 @@ class Finetuner(Trainer):
         batches = math.ceil(len(dataset) / self.args.per_device_eval_batch_size)
         with ProgressBar(self.console, split, batches) as self.progress:
             found = self.evaluate(dataset, metric_key_prefix=split)
-        self.progress = None
         return _plain_metrics(found, split)
 
     # -- what its callback calls ------------------------------------------------------------------------------------
@@ -161,7 +159,7 @@ class Finetuner(Trainer):
 
     def judge(self, metrics: dict[str, float]) -> bool:
         """Whether a validation is the best so far; its weights are kept if so, and patience is counted."""
-        name, patience = self.recipe.train.save_best, self.recipe.train.early_stopping_patience
+        name, patience = self.save_best, self.recipe.train.early_stopping_patience
         if self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name]):
             self.checkpoints.save_best(self.state.global_step, self.model)
             self.best = Best(self.state.global_step, metrics[name], metrics)
@@ -176,7 +174,7 @@ class Finetuner(Trainer):
             self.state.global_step,
             loss=self.step_loss,
             lr=self.step_learning_rate,
-            **{f"best {self.recipe.train.save_best}": self.best.best_value},
+            **{f"best {self.save_best}": self.best.best_value},
         )
 
     def show_evaluation(self, train_loss: float, metrics: dict[str, float], best: bool) -> None:
@@ -189,7 +187,7 @@ class Finetuner(Trainer):
         )
         if self.best.stopped:
             since = self.best.evaluations_since
-            self.progress.line(f"no better {self.recipe.train.save_best} in {since} evaluations: stopped early")
+            self.progress.line(f"no better {self.save_best} in {since} evaluations: stopped early")
 
     # -- what the Trainer's loop calls ------------------------------------------------------------------------------
 
@@ -247,7 +245,7 @@ class Finetuner(Trainer):
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
         """AdamW with the Trainer's arguments, as the gate has compared it."""
         if self.optimizer is None:
-            self.optimizer = adamw(
+            self.optimizer: paddle.optimizer.Optimizer = adamw(
                 self.model,
                 lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
                 weight_decay=self.args.weight_decay,
@@ -346,7 +344,7 @@ class ScheduleCallback(TrainerCallback):
         self._evaluated_batches += 1
         if self.trainer.is_in_train:
             self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
-        elif self.trainer.progress is not None:
+        else:
             self.trainer.progress.update(self._evaluated_batches)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: dict[str, float], **_: Any) -> None:

@@ -144,11 +144,12 @@ def _value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
         line = key_node.start_mark.line + 1
         if not isinstance(key, str):
             raise UserError(f"{source.name}:{line}: a key must be a word")
+        place = (*path, key)
         if key in mapping:
-            first = source.lines[(*path, key)]
-            raise UserError(f"{source.name}:{line}: {'.'.join((*path, key))}: written twice, first at line {first}")
-        source.lines[(*path, key)] = line
-        mapping[key] = _value(value_node, (*path, key), source)
+            first = source.lines[place]
+            raise UserError(f"{source.name}:{line}: {'.'.join(place)}: written twice, first at line {first}")
+        source.lines[place] = line
+        mapping[key] = _value(value_node, place, source)
     return mapping
 
 

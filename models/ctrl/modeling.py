@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import paddle
@@ -201,7 +202,9 @@ class CTRLModel(CTRLPretrainedModel):
                 # The hidden states alone: with the cache beside them Paddle 3.3.1 ends in a segmentation fault.
                 hidden_states = recompute(lambda x, layer=layer: layer(x, bias)[0], hidden_states)
                 continue
-            hidden_states, present = layer(hidden_states, bias, past_key_values[index] if past else None)
+            hidden_states, present = layer(
+                hidden_states, bias, past_key_values[index] if past_key_values and past else None
+            )
             presents.append(present)
         return outputs.BaseModelOutputWithPast(
             last_hidden_state=self.layernorm(hidden_states), past_key_values=presents if use_cache else None
@@ -235,7 +238,13 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         self.lm_head = LMHead(config)
 
     def forward(
-        self, input_ids, attention_mask=None, labels=None, position_ids=None, token_type_ids=None, **cache
+        self,
+        input_ids: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        labels: paddle.Tensor | None = None,
+        position_ids: paddle.Tensor | None = None,
+        token_type_ids: paddle.Tensor | None = None,
+        **cache: Any,
     ) -> outputs.CausalLMOutputWithCrossAttentions:
         """Score every token.
 
@@ -265,7 +274,11 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
         self.classifier = Linear(config.n_embd, config.num_labels, bias_attr=False)
 
     def forward(
-        self, input_ids, attention_mask=None, labels=None, position_ids=None
+        self,
+        input_ids: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        labels: paddle.Tensor | None = None,
+        position_ids: paddle.Tensor | None = None,
     ) -> outputs.SequenceClassifierOutput:
         """Classify.
 

@@ -179,17 +179,17 @@ def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
         (rank, place) for place, pair in enumerate(itertools.pairwise(symbols)) if (rank := ranks.get(pair)) is not None
     ]
     heapq.heapify(queue)
-    alive: list[str | None] = list(symbols)
+    alive = list(symbols)  # "" where a symbol has become part of the one before
     while queue:
         rank = queue[0][0]
         made = []
         while queue and queue[0][0] == rank:
             _, place = heapq.heappop(queue)
             other = following[place]
-            if alive[place] is None or other < 0 or ranks.get((alive[place], alive[other])) != rank:
+            if not alive[place] or other < 0 or ranks.get((alive[place], alive[other])) != rank:
                 continue  # one of the two has been joined with another
             alive[place] += alive[other]
-            alive[other] = None
+            alive[other] = ""
             following[place] = following[other]
             if following[place] >= 0:
                 before[following[place]] = place
@@ -199,7 +199,7 @@ def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
                 second = following[first] if first >= 0 else -1
                 if second >= 0 and (found := ranks.get((alive[first], alive[second]))) is not None:
                     heapq.heappush(queue, (found, first))
-    return [symbol for symbol in alive if symbol is not None]
+    return [symbol for symbol in alive if symbol]
 
 
 # -- a vocabulary of one's own --------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def train_bpe(
         ValueError: the texts do not give that many pieces, or need more for their characters alone.
     """
     words = Counter(word for text in texts for part in text.split("<unk>") for word in WORD.findall(part))
-    counts = Counter()
+    counts: Counter[str] = Counter()
     for word, count in words.items():
         for character in word.strip():
             counts[character] += count
@@ -321,7 +321,7 @@ def _fitting(learned: list[tuple[str, str]], room: int, codes: list[str]) -> lis
 
 def _whole(codes: list[str], merges: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The further merges after which each control code is one piece."""
-    ranks = {pair: rank for rank, pair in enumerate(merges)}
+    ranks: dict[tuple[str, ...], int] = {pair: rank for rank, pair in enumerate(merges)}
     further: list[tuple[str, str]] = []
     for code in codes:
         pieces = merge([*code[:-1], code[-1] + END], ranks)

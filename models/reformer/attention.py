@@ -10,12 +10,15 @@ in a chunk, K = C * (1 + chunks before + chunks after) positions that a chunk at
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import paddle
 from paddle import nn
 
 from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
+from models.reformer.config import ReformerConfig
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
 from models.trace import at
 
@@ -38,7 +41,7 @@ def self_masked_value(scores: paddle.Tensor) -> float:
     return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
-def against(place: paddle.Tensor, seen: paddle.Tensor, compare) -> paddle.Tensor:
+def against(place: paddle.Tensor, seen: paddle.Tensor, compare: Callable[..., paddle.Tensor]) -> paddle.Tensor:
     """Every position compared with every one that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
 
     Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
@@ -55,7 +58,7 @@ class ChunkedSelfAttention(nn.Layer):
         kind: ``local`` or ``lsh``, the prefix of the configuration's keys.
     """
 
-    def __init__(self, config, kind: str) -> None:
+    def __init__(self, config: ReformerConfig, kind: str) -> None:
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
         self.attention_head_size = config.attention_head_size
@@ -65,7 +68,7 @@ class ChunkedSelfAttention(nn.Layer):
         self.num_chunks_after = config[f"{kind}_num_chunks_after"]
         self.dropout = config[f"{kind}_attention_probs_dropout_prob"]
 
-    def projection(self, config) -> Linear:
+    def projection(self, config: ReformerConfig) -> Linear:
         """A linear map from the hidden size to all heads, without bias."""
         return Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
 
@@ -106,7 +109,7 @@ class ChunkedSelfAttention(nn.Layer):
 class LocalSelfAttention(ChunkedSelfAttention):
     """Attention within a chunk and its neighbours in the order of the text."""
 
-    def __init__(self, config) -> None:
+    def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config, "local")
         self.query = self.projection(config)
         self.key = self.projection(config)
@@ -153,7 +156,7 @@ class LocalSelfAttention(ChunkedSelfAttention):
 class LSHSelfAttention(ChunkedSelfAttention):
     """Attention among positions that a random rotation hashes into the same bucket; queries serve as keys."""
 
-    def __init__(self, config) -> None:
+    def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config, "lsh")
         self.config = config
         self.num_hashes = config.num_hashes
@@ -270,7 +273,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         count = self.config.num_buckets
         return [count] if isinstance(count, int) else list(count)
 
-    def draw_rotations(self, length: int, dtype) -> paddle.Tensor:
+    def draw_rotations(self, length: int, dtype: paddle.dtype) -> paddle.Tensor:
         """A random rotation for each head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
         half = sum(self.bucket_factors(length)) // 2
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
@@ -295,7 +298,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
         factors = self.bucket_factors(length)
         rotated = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
         rotated = rotated.reshape([batch, heads, length, rounds, -1])
-        buckets, below, count = 0, 0, 1
+        buckets: Any = 0
+        below, count = 0, 1
         for factor in factors:
             part = rotated[..., below : below + factor // 2]
             buckets = buckets + count * paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
@@ -333,5 +337,5 @@ class LSHSelfAttention(ChunkedSelfAttention):
         )
 
 
-def _name(dtype) -> str:
+def _name(dtype: paddle.dtype) -> str:
     return str(dtype).rsplit(".", 1)[-1]

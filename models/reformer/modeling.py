@@ -8,6 +8,7 @@ reversible residual in :mod:`.reversible`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import paddle
 import paddle.nn.functional as F
@@ -22,11 +23,11 @@ from models.randomness import Dropout, Replay, dropout
 from models.reformer import schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
-from models.reformer.reversible import LayerRecord, run_reversible, run_traced
+from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_traced
 from models.trace import at
 
 
-def in_chunks(function, chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
+def in_chunks(function: Callable[[paddle.Tensor], paddle.Tensor], chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
     """``function`` applied to ``chunk_size`` positions at a time (0: all at once); it must treat positions alone.
 
     Raises:
@@ -132,7 +133,12 @@ class ReformerAttention(nn.Layer):
         self.self_attention = LSHSelfAttention(config) if kind == "lsh" else LocalSelfAttention(config)
         self.output = ReformerSelfOutput(config)
 
-    def forward(self, hidden_states, attention_mask=None, buckets=None):
+    def forward(
+        self,
+        hidden_states: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        buckets: paddle.Tensor | None = None,
+    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
         """(B, T, hidden) -> (B, T, hidden), and the LSH buckets (None in a local layer)."""
         normed = self.layer_norm(hidden_states)
         if isinstance(self.self_attention, LSHSelfAttention):
@@ -190,7 +196,9 @@ class ReformerLayer(nn.Layer):
         self.attention = ReformerAttention(config, kind)
         self.feed_forward = ChunkReformerFeedForward(config)
 
-    def forward(self, attention_stream, hidden_stream, attention_mask=None):
+    def forward(
+        self, attention_stream: Stream, hidden_stream: Stream, attention_mask: paddle.Tensor | None = None
+    ) -> tuple[Stream, Stream, LayerRecord]:
         """The two streams after this layer, and what computing it again takes (see :mod:`.reversible`)."""
         before_attention = Replay()
         update, buckets = self.attention(hidden_stream.value, attention_mask)
@@ -209,7 +217,7 @@ class ReformerEncoder(nn.Layer):
         self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
         self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
-    def forward(self, hidden_states, attention_mask=None) -> paddle.Tensor:
+    def forward(self, hidden_states: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> paddle.Tensor:
         """(B, T, hidden) -> (B, T, 2 * hidden)."""
         reversible = self.training and self.config.backward == "reversible" and paddle.is_grad_enabled()
         run = run_reversible if reversible else run_traced
@@ -294,7 +302,9 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         self.reformer = ReformerModel(config)
         self.classifier = ReformerClassificationHead(config)
 
-    def forward(self, input_ids, attention_mask=None, labels=None) -> outputs.SequenceClassifierOutput:
+    def forward(
+        self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None, labels: paddle.Tensor | None = None
+    ) -> outputs.SequenceClassifierOutput:
         """Classify.
 
         Args:
@@ -323,7 +333,11 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
         self.qa_outputs = Linear(2 * config.hidden_size, 2)
 
     def forward(
-        self, input_ids, attention_mask=None, start_positions=None, end_positions=None
+        self,
+        input_ids: paddle.Tensor,
+        attention_mask: paddle.Tensor | None = None,
+        start_positions: paddle.Tensor | None = None,
+        end_positions: paddle.Tensor | None = None,
     ) -> outputs.QuestionAnsweringModelOutput:
         """Score every position as the first and as the last of the answer.
 
@@ -368,7 +382,9 @@ class _ReformerLM(ReformerPretrainedModel):
         self.reformer = ReformerModel(config)
         self.lm_head = ReformerLMHead(config)
 
-    def forward(self, input_ids, attention_mask=None, labels=None) -> outputs.MaskedLMOutput:
+    def forward(
+        self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None, labels: paddle.Tensor | None = None
+    ) -> outputs.MaskedLMOutput:
         """Score every token.
 
         Args:

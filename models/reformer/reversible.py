@@ -11,10 +11,13 @@ additions and subtractions pay.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import paddle
+from paddle import nn
 from paddle.autograd import PyLayer
 
 from models.randomness import Replay
@@ -44,7 +47,7 @@ class GridStream:
 
     FINENESS = 28
 
-    def __init__(self, exact: paddle.Tensor, rounder: float, dtype) -> None:
+    def __init__(self, exact: paddle.Tensor, rounder: float, dtype: paddle.dtype) -> None:
         self.exact = exact
         self.rounder = rounder
         self.dtype = dtype
@@ -128,7 +131,9 @@ class TracedStream:
         return total
 
 
-def run_traced(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:
+def run_traced(
+    layers: Iterable[nn.Layer], x: paddle.Tensor, attention_mask: paddle.Tensor | None, residual: str
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
     to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
     inner = open_stream(x.detach(), residual)
@@ -138,7 +143,9 @@ def run_traced(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple
     return attention_stream.value, hidden_stream.value
 
 
-def run_reversible(layers, x: paddle.Tensor, attention_mask, residual: str) -> tuple[paddle.Tensor, paddle.Tensor]:
+def run_reversible(
+    layers: Iterable[nn.Layer], x: paddle.Tensor, attention_mask: paddle.Tensor | None, residual: str
+) -> tuple[paddle.Tensor, paddle.Tensor]:
     """All layers, with a backward that recomputes. Returns the two streams' values, each (B, T, hidden)."""
     if x.stop_gradient:  # frozen embeddings: the layers' parameters still want their gradients
         x = x.detach()
@@ -179,8 +186,8 @@ class LayerRecord:
 class _Run:
     """One training forward through all layers, which remembers only the outputs and how to compute the rest again."""
 
-    def __init__(self, layers, attention_mask, residual: str) -> None:
-        self.layers = list(layers)
+    def __init__(self, layers: Iterable[nn.Layer], attention_mask: paddle.Tensor | None, residual: str) -> None:
+        self.layers: list[Any] = list(layers)
         self.attention_mask = attention_mask
         self.residual = residual
         self.records: list[LayerRecord] = []
@@ -214,7 +221,9 @@ class _Run:
                 grad_hidden = grad_hidden + grad
         return grad_attention + grad_hidden
 
-    def _again(self, replay: Replay, block, x: paddle.Tensor, grad: paddle.Tensor):
+    def _again(
+        self, replay: Replay, block: Callable[[paddle.Tensor], paddle.Tensor], x: paddle.Tensor, grad: paddle.Tensor
+    ) -> tuple[paddle.Tensor, paddle.Tensor]:
         """Compute ``block(x)`` with its recorded draws, and its gradients: parameters' are accumulated in place.
 
         Returns:
@@ -228,7 +237,7 @@ class _Run:
         return output.detach(), x.grad.astype(grad.dtype)
 
 
-def _autocast_of_now():
+def _autocast_of_now() -> Callable[[], AbstractContextManager]:
     """A function that gives the mixed-precision context in force at this call: a backward runs outside of it."""
     tracer = paddle.base.framework._dygraph_tracer()
     level = tracer._amp_level

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,10 @@ class ReformerTokenizer(Tokenizer):
         pieces = iter(self._pieces.encode(plain, out_type=str) if plain else [])
         return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
 
-    def _ids(self, part: str, pieces: Iterable[list[str]]) -> list[int]:
+    def _ids(self, part: str, pieces: Iterator[list[str]]) -> list[int]:
         """The ids of one part of a text; looked up by piece, as the reference does: an unknown piece can be spelt like
         a control token."""
-        return [self._special[part]] if part in self._special else self._pieces.piece_to_id(next(pieces))
+        return [self._special[part]] if part in self._special else list(self._pieces.piece_to_id(next(pieces)))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
         """As :meth:`Tokenizer.encode_with_offsets`, without the space before a word: ``text[start:end]`` is what the

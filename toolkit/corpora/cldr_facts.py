@@ -128,7 +128,7 @@ def facts_by_split() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
     english = Locale.parse("en")
     known: dict[str, dict[str, dict[str, dict[str, str]]]] = {split: {} for split in SPLITS}
     for language in LANGUAGES:
-        locale = Locale.parse(language)
+        locale: Any = Locale.parse(language)
         for code in sorted(code for code in locale.territories if len(code) == 2 and code in english.territories):
             facts = _facts(code, locale, english)
             subject, name = str(locale.territories[code]), str(english.territories[code])

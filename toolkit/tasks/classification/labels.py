@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from models.tokenization import Tokenizer
 from toolkit.data import CACHE_VERSION, check_columns, digest, hold_out, limited, load_stored, quietly
-from toolkit.recipe import Recipe
+from toolkit.recipe import Recipe, settled
 from toolkit.runtime import cache_folder
 
 
@@ -70,7 +70,7 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """Check that every split has the two columns, and that its texts are texts."""
-    text, label = recipe.data.text, recipe.data.label
+    text, label = recipe.data.text, settled(recipe.data.label)
     if text == label:
         raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
     for split, rows in splits.items():
@@ -99,7 +99,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     return labelled
 
 
-def _label_names(recipe: Recipe, train: Dataset, values: list[int] | list[str]) -> dict[int | str, str]:
+def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
     """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
     kind = train.features[recipe.data.label]
     if len(set(values)) < 2:
@@ -110,7 +110,7 @@ def _label_names(recipe: Recipe, train: Dataset, values: list[int] | list[str]) 
     return {value: str(value) for value in sorted(set(values))}
 
 
-def _refuse_unknown(recipe: Recipe, split: str, values: list[int] | list[str], known: dict[int | str, str]) -> None:
+def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[int | str, str]) -> None:
     strange = Counter(value for value in values if value not in known).most_common(1)
     if strange:
         value, count = strange[0]
@@ -121,13 +121,13 @@ def _refuse_unknown(recipe: Recipe, split: str, values: list[int] | list[str], k
         )
 
 
-def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[int] | list[str]:
+def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     """The labels of a split as integers or strings.
 
     Raises:
         UserError: a label is missing (None; -1 of a ClassLabel), or is neither text nor a whole number.
     """
-    column = recipe.data.label
+    column = settled(recipe.data.label)
     kind = rows.features[column]
     _refuse_missing(recipe, "data.label", split, rows, column)
     values = rows.select_columns([column])[:][column]

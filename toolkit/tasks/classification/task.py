@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit import metrics
+from toolkit.recipe import settled
 from toolkit.tasks import Description, Prepared
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def classify(run: Run, texts: Sequence[str]) -> list[Prediction]:
     """The most probable label of each text."""
     import paddle
 
-    length, size = run.recipe.data.max_length, run.recipe.train.eval_batch_size
+    length, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
     found: list[Prediction] = []
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
@@ -178,5 +179,5 @@ def classify(run: Run, texts: Sequence[str]) -> list[Prediction]:
             probabilities = paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
         for text, row, cut in zip(batch, probabilities, longer, strict=True):
             best = int(row.argmax())
-            found.append(Prediction(text, run.label_names[best], float(row[best]), cut))
+            found.append(Prediction(text, settled(run.label_names)[best], float(row[best]), cut))
     return found

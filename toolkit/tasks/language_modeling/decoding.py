@@ -179,7 +179,7 @@ class NextToken:
             if self._past is None:
                 output = self.model(paddle.to_tensor(sequences), use_cache=self.use_cache)
             else:
-                if not np.array_equal(parents, np.arange(len(self._past[0][0]))):
+                if parents is not None and not np.array_equal(parents, np.arange(len(self._past[0][0]))):
                     rows = paddle.to_tensor(parents)
                     self._past = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self._past]
                 last = paddle.to_tensor(sequences[:, -1:])

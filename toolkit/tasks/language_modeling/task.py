@@ -12,6 +12,7 @@ import numpy as np
 from models import families
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
+from toolkit.recipe import settled
 from toolkit.tasks import Description, Prepared
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
 
     texts: list[str] = []
     codes: list[str] = []
-    for code, files in recipe.data.sources.items():
+    for code, files in settled(recipe.data.sources).items():
         for index, written in enumerate([files] if isinstance(files, str) else files):
             key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
             path = recipe.resolve(written)
@@ -120,7 +121,7 @@ def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDi
 
     from toolkit.data import check_columns
 
-    named = {"text": recipe.data.text, "control": recipe.data.control or ""}
+    named = {"text": recipe.data.text, "control": settled(recipe.data.control)}
     found = {}
     for split, rows in splits.items():
         check_columns(recipe, split, rows, named)

@@ -62,9 +62,12 @@ def best_spans(
     scores = np.take_along_axis(start, starts, 1)[:, :, None] + padded[rows[:, :, None], ends]
     scores, ends = scores.reshape(batch, -1), ends.reshape(batch, -1)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    found = starts[rows, best // longest], ends[rows, best], scores[rows, best]
     missing = [(0, 0), (0, count - best.shape[1])]
-    return tuple(np.pad(part, missing, constant_values=fill) for part, fill in zip(found, (0, 0, -np.inf), strict=True))
+    return (
+        np.pad(starts[rows, best // longest], missing),
+        np.pad(ends[rows, best], missing),
+        np.pad(scores[rows, best], missing, constant_values=-np.inf),
+    )
 
 
 def _sliding_max(scores: np.ndarray, width: int) -> np.ndarray:

@@ -187,16 +187,21 @@ def join_documents(examples: Sequence[Example]) -> list[Example]:
 
 def _answers(answers: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Texts and starts of a row's answers: two lists, or a list of objects with a text and a start."""
+    texts: Any
+    starts: Any
     if isinstance(answers, Mapping):
         texts, starts = answers.get("text"), answers.get("answer_start")
     elif isinstance(answers, Sequence) and all(isinstance(item, Mapping) for item in answers):
         texts, starts = [item.get("text") for item in answers], [item.get("answer_start") for item in answers]
     else:
         raise UserError(f'{where}: answers should be {{"text": [...], "answer_start": [...]}}')
-    lists = isinstance(texts, Sequence) and isinstance(starts, Sequence) and len(texts) == len(starts)
-    if not lists or not all(isinstance(text, str) for text in texts) or not all(isinstance(at, int) for at in starts):
+    if not (_all_are(texts, str) and _all_are(starts, int) and len(texts) == len(starts)):
         raise UserError(f"{where}: answers should have as many texts as whole numbers in answer_start")
     return tuple(texts), tuple(starts)
+
+
+def _all_are(values: Any, kind: type) -> bool:
+    return isinstance(values, Sequence) and all(isinstance(value, kind) for value in values)
 
 
 def _rows(content: Any, path: Path) -> Iterator[tuple[str, Any]]:

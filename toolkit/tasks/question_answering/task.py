@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.errors import UserError
+from toolkit.recipe import settled
 from toolkit.tasks import Description, Prepared
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.squad import Example
@@ -56,7 +57,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
     if data.document is not None and data.dataset in CORPORA:
         raise recipe.error("data.document", f"{data.dataset} has no documents; remove it")
-    if data.stride >= data.max_length - 1:
+    if settled(data.stride) >= data.max_length - 1:
         message = f"windows of {data.max_length} tokens cannot overlap by {data.stride}; set at most a half"
         raise recipe.error("data.stride", message)
 
@@ -208,8 +209,8 @@ def _windows(recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], 
             examples,
             tokenizer,
             data.max_length,
-            data.stride,
-            data.max_answer_length,
+            settled(data.stride),
+            settled(data.max_answer_length),
             data.no_answer_threshold,
             name,
         )
@@ -285,7 +286,7 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
 
 def _first(windows: Windows) -> dict[str, str]:
     """Id -> the best answer, as a predictions file has it."""
-    return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered, strict=True)}
+    return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered or (), strict=True)}
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
@@ -301,7 +302,7 @@ def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console
         item.id: [
             {"text": answer.text, "start": answer.start, "probability": round(answer.probability, 6)} for answer in best
         ]
-        for item, best in zip(windows.examples, windows.answered, strict=True)
+        for item, best in zip(windows.examples, windows.answered or (), strict=True)
     }
     for name, content in ((PREDICTIONS, _first(windows)), (NEXT_BEST, ranked)):
         write_text(run.folder / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
@@ -337,7 +338,7 @@ def answer(run: Run, question: str, context: str) -> list[Answer]:
     if not question.strip() or not context.strip():
         raise UserError("the question or the context is empty")
     windows = _windows(run.recipe, run.tokenizer, [Example("question", context, question, (), ())], "")
-    size = run.recipe.train.eval_batch_size
+    size = settled(run.recipe.train.eval_batch_size)
     found = []
     for start in range(0, len(windows), size):
         batch = collate([windows[index] for index in range(start, min(start + size, len(windows)))])

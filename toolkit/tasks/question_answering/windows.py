@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -23,6 +23,9 @@ from models.tokenization import Tokenizer
 from toolkit.data import digest
 from toolkit.runtime import cache_folder
 from toolkit.tasks.question_answering.squad import Example
+
+if TYPE_CHECKING:
+    from toolkit.tasks.question_answering.spans import Answer
 
 SEPARATOR = 1
 
@@ -132,7 +135,7 @@ class Windows:
         self._cut()
         self._find_answers()
         #: What was answered when the windows were last evaluated; see :func:`.task.compute_metrics`.
-        self.answered: list[Any] | None = None
+        self.answered: list[list[Answer]] | None = None
 
     def _cut(self) -> None:
         """Lay the windows out: each one's question, first context token (of all contexts') and number of them."""
@@ -201,6 +204,6 @@ class Windows:
         return {
             "input_ids": input_ids,
             "attention_mask": (np.arange(self.max_length) < len(row)).astype(np.int64),
-            "start_positions": np.int64(self.start_positions[index]),
-            "end_positions": np.int64(self.end_positions[index]),
+            "start_positions": np.asarray(self.start_positions[index], dtype=np.int64),
+            "end_positions": np.asarray(self.end_positions[index], dtype=np.int64),
         }
