@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 FAMILIES = ("reformer", "ctrl")
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """``__all__`` and ``__getattr__`` of a package whose names are imported when they are first used.
+
+    Args:
+        homes: name -> the module of the package that has it.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    return list(homes), get
 
 
 def part(family: str, name: str) -> ModuleType:

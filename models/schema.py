@@ -10,6 +10,25 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+#: Keys of every family that stand in published ``config.json`` files and change nothing in the reference's computation.
+SHARED_INERT = frozenset({
+    "_name_or_path", "architectures", "bos_token_id", "decoder_start_token_id", "do_sample", "dtype",
+    "finetuning_task", "is_encoder_decoder", "max_length", "model_type", "name_or_path", "output_past", "prefix",
+    "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
+})  # fmt: skip
+
+#: Keys of every family that would change the computation, with the one value under which they do not.
+SHARED_ONLY: dict[str, Any] = {
+    "pruned_heads": {},
+    "output_hidden_states": False,
+    "output_attentions": False,
+    "add_cross_attention": False,
+    "return_dict": True,
+    "gradient_checkpointing": False,
+    "torchscript": False,
+    "quantization_config": None,
+}
+
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 

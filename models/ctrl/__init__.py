@@ -1,21 +1,14 @@
 """CTRL in Paddle. The names below are imported when first used: the schema and the tokenizer need no Paddle."""
 
-from __future__ import annotations
+from models.families import lazy
 
-import importlib
-from typing import Any
-
-_HOME = {
-    "CTRLConfig": "config",
-    "CTRLModel": "modeling",
-    "CTRLLMHeadModel": "modeling",
-    "CTRLForSequenceClassification": "modeling",
-    "CTRLTokenizer": "tokenizer",
-}
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+__all__, __getattr__ = lazy(
+    __name__,
+    {
+        "CTRLConfig": "config",
+        "CTRLModel": "modeling",
+        "CTRLLMHeadModel": "modeling",
+        "CTRLForSequenceClassification": "modeling",
+        "CTRLTokenizer": "tokenizer",
+    },
+)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import paddle
 import paddle.nn.functional as F
-from paddle import nn
+from paddle import Tensor, nn
 from paddle.distributed.fleet.utils import recompute
 
 from models import losses
@@ -33,7 +33,7 @@ LAYER_EPSILON = 1e-6
 FUTURE = -1e4
 
 #: A layer's keys and values, (B, heads, T, depth) each.
-Cache = tuple[paddle.Tensor, paddle.Tensor]
+Cache = tuple[Tensor, Tensor]
 
 
 def position_table(positions: int, width: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def position_table(positions: int, width: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
 
-def attention_bias(past: int, length: int, attention_mask: paddle.Tensor | None, dtype: str) -> paddle.Tensor:
+def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype: str) -> Tensor:
     """What is added to the scores of ``length`` queries that follow ``past`` positions.
 
     Args:
@@ -78,9 +78,7 @@ class MultiHeadAttention(nn.Layer):
         self.Wv = Linear(config.n_embd, config.n_embd)
         self.dense = Linear(config.n_embd, config.n_embd)
 
-    def forward(
-        self, hidden_states: paddle.Tensor, bias: paddle.Tensor, past: Cache | None = None
-    ) -> tuple[paddle.Tensor, Cache]:
+    def forward(self, hidden_states: Tensor, bias: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
 
         Args:
@@ -98,7 +96,7 @@ class MultiHeadAttention(nn.Layer):
         merged = at("merged", context.transpose([0, 2, 1, 3]))
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
-    def _split(self, x: paddle.Tensor) -> paddle.Tensor:
+    def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
         return at("heads", x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3]))
 
@@ -115,9 +113,7 @@ class EncoderLayer(nn.Layer):
         self.dropout1 = Dropout(config.resid_pdrop)
         self.dropout2 = Dropout(config.resid_pdrop)
 
-    def forward(
-        self, hidden_states: paddle.Tensor, bias: paddle.Tensor, past: Cache | None = None
-    ) -> tuple[paddle.Tensor, Cache]:
+    def forward(self, hidden_states: Tensor, bias: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
         attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
         hidden_states = at("stream", hidden_states + self.dropout1(attended))
@@ -151,9 +147,7 @@ class CTRLModel(CTRLPretrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.w
 
-    def embed(
-        self, input_ids: paddle.Tensor, position_ids: paddle.Tensor, token_type_ids: paddle.Tensor | None = None
-    ) -> paddle.Tensor:
+    def embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, n_embd): tokens scaled by sqrt(n_embd), plus positions, through dropout."""
         scale = math.sqrt(self.config.n_embd)
         embedded = self.w(input_ids) * scale
@@ -165,10 +159,10 @@ class CTRLModel(CTRLPretrainedModel):
 
     def forward(
         self,
-        input_ids: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        position_ids: paddle.Tensor | None = None,
-        token_type_ids: paddle.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         past_key_values: Sequence[Cache] | None = None,
         use_cache: bool = False,
     ) -> outputs.BaseModelOutputWithPast:
@@ -220,7 +214,7 @@ class LMHead(nn.Layer):
             self.weight = self.create_parameter([config.vocab_size, config.n_embd])
         self.bias = self.create_parameter([config.vocab_size], is_bias=True)
 
-    def forward(self, hidden_states: paddle.Tensor, embedding: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor, embedding: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, T, vocabulary); ``embedding`` is the weight unless the layer has its own."""
         weight = getattr(self, "weight", embedding)
         return linear(hidden_states, weight, self.bias, transposed=True)
@@ -239,11 +233,11 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
 
     def forward(
         self,
-        input_ids: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        labels: paddle.Tensor | None = None,
-        position_ids: paddle.Tensor | None = None,
-        token_type_ids: paddle.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **cache: Any,
     ) -> outputs.CausalLMOutputWithCrossAttentions:
         """Score every token.
@@ -275,10 +269,10 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
 
     def forward(
         self,
-        input_ids: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        labels: paddle.Tensor | None = None,
-        position_ids: paddle.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
     ) -> outputs.SequenceClassifierOutput:
         """Classify.
 
@@ -301,7 +295,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 
-def _at_last(scores: paddle.Tensor, kept: paddle.Tensor) -> paddle.Tensor:
+def _at_last(scores: Tensor, kept: Tensor) -> Tensor:
     """(B, T, labels) -> (B, labels), at each row's last position that is kept (the first, if none is)."""
     last = (kept.astype("int64") * paddle.arange(kept.shape[1])).argmax(axis=1)
     return paddle.take_along_axis(scores, last.reshape([-1, 1, 1]), axis=1, broadcast=True)[:, 0]

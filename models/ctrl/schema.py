@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.schema import (
+    SHARED_INERT,
+    SHARED_ONLY,
     ConfigError,
     check_not_negative,
     check_probabilities,
@@ -48,57 +50,14 @@ SYNONYMS = {
 
 #: Keys that stand in published ``config.json`` files and change nothing in the reference's computation: it has no
 #: dropout of attention probabilities, and every generation setting is given at the call.
-INERT = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "attn_pdrop",
-        "bos_token_id",
-        "decoder_start_token_id",
-        "do_sample",
-        "dtype",
-        "eos_token_id",
-        "finetuning_task",
-        "from_tf",
-        "is_decoder",
-        "is_encoder_decoder",
-        "max_length",
-        "model_type",
-        "n_ctx",
-        "name_or_path",
-        "num_beams",
-        "output_past",
-        "prefix",
-        "repetition_penalty",
-        "sep_token_id",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-        "task_specific_params",
-        "temperature",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
-)
+INERT = SHARED_INERT | {
+    "attn_pdrop", "eos_token_id", "from_tf", "is_decoder", "n_ctx", "num_beams", "repetition_penalty",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "temperature", "top_k", "top_p",
+}  # fmt: skip
 
-#: Keys that would change the computation if they were set, with the one value under which they do not.
-ONLY = {
-    "pruned_heads": {},
-    "output_hidden_states": False,
-    "output_attentions": False,
-    "add_cross_attention": False,
-    "return_dict": True,
-    "gradient_checkpointing": False,
-    "torchscript": False,
-    "use_bfloat16": False,
-    "quantization_config": None,
-}
+#: As :data:`models.schema.SHARED_ONLY`.
+ONLY = {**SHARED_ONLY, "use_bfloat16": False}
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paddle
-from paddle import nn
+from paddle import Tensor, nn
 
 from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
@@ -31,17 +31,17 @@ SELF_MASKED, SELF_MASKED_FLOAT16 = -1e5, -1e3
 KEY_NORM_EPSILON = 1e-6
 
 
-def masked_value(scores: paddle.Tensor) -> float:
+def masked_value(scores: Tensor) -> float:
     """What replaces the score of a position that is padding or lies in the future, in the scores' precision."""
     return MASKED_FLOAT16 if scores.dtype == paddle.float16 else MASKED
 
 
-def self_masked_value(scores: paddle.Tensor) -> float:
+def self_masked_value(scores: Tensor) -> float:
     """What replaces the score of a position for itself, in the scores' precision."""
     return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
-def against(place: paddle.Tensor, seen: paddle.Tensor, compare: Callable[..., paddle.Tensor]) -> paddle.Tensor:
+def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tensor:
     """Every position compared with every one that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
 
     Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
@@ -72,18 +72,18 @@ class ChunkedSelfAttention(nn.Layer):
         """A linear map from the hidden size to all heads, without bias."""
         return Linear(config.hidden_size, self.num_attention_heads * self.attention_head_size, bias_attr=False)
 
-    def split_heads(self, projected: paddle.Tensor) -> paddle.Tensor:
+    def split_heads(self, projected: Tensor) -> Tensor:
         """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
         batch, length, _ = projected.shape
         order = heads_first(batch, length, self.num_attention_heads)
         return at("heads", reorder(projected.reshape([-1, self.attention_head_size]), order))
 
-    def merge_heads(self, rows: paddle.Tensor, batch: int, length: int) -> paddle.Tensor:
+    def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
         """(B*H*T, D) -> (B, T, H*D)."""
         order = heads_first(batch, length, self.num_attention_heads).inverted()
         return reorder(rows, order).reshape([batch, length, -1])
 
-    def adjacent(self, chunks: paddle.Tensor) -> paddle.Tensor:
+    def adjacent(self, chunks: Tensor) -> Tensor:
         """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
         neighbours."""
         rows, count, _, *rest = chunks.shape
@@ -92,13 +92,13 @@ class ChunkedSelfAttention(nn.Layer):
         order = adjacent_chunks(rows, count, self.num_chunks_before, self.num_chunks_after)
         return at("adjacent", reorder(chunks.reshape([rows * count, -1]), order).reshape([rows, count, -1, *rest]))
 
-    def mask_per_head(self, attention_mask: paddle.Tensor) -> paddle.Tensor:
+    def mask_per_head(self, attention_mask: Tensor) -> Tensor:
         """(B, T) -> bool (B*H, T)."""
         batch, length = attention_mask.shape
         kept = attention_mask.astype("bool").unsqueeze(1)
         return kept.expand([batch, self.num_attention_heads, length]).reshape([-1, length])
 
-    def drop(self, probabilities: paddle.Tensor, batch: int) -> paddle.Tensor:
+    def drop(self, probabilities: Tensor, batch: int) -> Tensor:
         """Dropout of attention probabilities (B*H, n, C, K); the draw has the axes B, H, n (if chunked), C, K."""
         _, chunks, *sizes = probabilities.shape
         axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
@@ -115,7 +115,7 @@ class LocalSelfAttention(ChunkedSelfAttention):
         self.key = self.projection(config)
         self.value = self.projection(config)
 
-    def forward(self, hidden_states: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Attend.
 
         Args:
@@ -139,7 +139,7 @@ class LocalSelfAttention(ChunkedSelfAttention):
         context = at("context", paddle.matmul(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
-    def kept_positions(self, batch: int, length: int, attention_mask: paddle.Tensor | None) -> paddle.Tensor | None:
+    def kept_positions(self, batch: int, length: int, attention_mask: Tensor | None) -> Tensor | None:
         """Which scores count: bool, broadcastable to (B*H, n, C, K); None where all do."""
         chunk = min(self.chunk_length, length)
         kept = None
@@ -165,10 +165,10 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
     def forward(
         self,
-        hidden_states: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        buckets: paddle.Tensor | None = None,
-    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        buckets: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend.
 
         Args:
@@ -199,18 +199,18 @@ class LSHSelfAttention(ChunkedSelfAttention):
             context = at("combined", (context.reshape(rounds) * share).sum(1)).reshape([-1, self.attention_head_size])
         return self.merge_heads(context, batch, length), buckets
 
-    def in_one_chunk(self, batch: int, length: int) -> paddle.Tensor:
+    def in_one_chunk(self, batch: int, length: int) -> Tensor:
         """The positions of an unsorted sequence that is one chunk: (B*H, 1, T)."""
         return paddle.arange(length).expand([batch * self.num_attention_heads, 1, length])
 
     def attend(
         self,
-        query_key: paddle.Tensor,
-        value: paddle.Tensor,
-        place: paddle.Tensor,
+        query_key: Tensor,
+        value: Tensor,
+        place: Tensor,
         batch: int,
-        attention_mask: paddle.Tensor | None,
-    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        attention_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
         """Attention between adjacent chunks of rows that are already in order.
 
         Args:
@@ -238,15 +238,13 @@ class LSHSelfAttention(ChunkedSelfAttention):
         context = at("context", paddle.matmul(probabilities, self.adjacent(value.reshape(chunks))))
         return context.reshape([-1, self.attention_head_size]), weight
 
-    def as_key(self, query_key: paddle.Tensor) -> paddle.Tensor:
+    def as_key(self, query_key: Tensor) -> Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
         mean_square = at("mean_square", (query_key * query_key).mean(-1, keepdim=True))
         key = query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
         return at("key", key)
 
-    def kept_positions(
-        self, place: paddle.Tensor, seen: paddle.Tensor, attention_mask: paddle.Tensor | None
-    ) -> paddle.Tensor | None:
+    def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""
         kept = None
         if attention_mask is not None:
@@ -273,15 +271,13 @@ class LSHSelfAttention(ChunkedSelfAttention):
         count = self.config.num_buckets
         return [count] if isinstance(count, int) else list(count)
 
-    def draw_rotations(self, length: int, dtype: paddle.dtype) -> paddle.Tensor:
+    def draw_rotations(self, length: int, dtype: paddle.dtype) -> Tensor:
         """A random rotation for each head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
         half = sum(self.bucket_factors(length)) // 2
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
         return normal(shape, _name(dtype), self.config.hash_seed)
 
-    def hash_vectors(
-        self, vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, attention_mask: paddle.Tensor | None
-    ) -> paddle.Tensor:
+    def hash_vectors(self, vectors: Tensor, rotations: Tensor, batch: int, attention_mask: Tensor | None) -> Tensor:
         """Angular LSH (Andoni et al. 2015): the bucket is the nearest of the axes of a randomly rotated cross-polytope.
 
         Args:
@@ -311,7 +307,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         buckets = buckets + paddle.arange(rounds) * count
         return buckets.transpose([0, 1, 3, 2]).reshape([batch, heads, rounds * length])
 
-    def sort_by_bucket(self, buckets: paddle.Tensor, length: int) -> tuple[paddle.Tensor, Order, Order]:
+    def sort_by_bucket(self, buckets: Tensor, length: int) -> tuple[Tensor, Order, Order]:
         """The order of all positions by bucket, within a bucket by position.
 
         Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import paddle
 import paddle.nn.functional as F
-from paddle import nn
+from paddle import Tensor, nn
 
 from models import losses
 from models.activations import ACTIVATIONS, tanh
@@ -27,7 +27,7 @@ from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_
 from models.trace import at
 
 
-def in_chunks(function: Callable[[paddle.Tensor], paddle.Tensor], chunk_size: int, x: paddle.Tensor) -> paddle.Tensor:
+def in_chunks(function: Callable[[Tensor], Tensor], chunk_size: int, x: Tensor) -> Tensor:
     """``function`` applied to ``chunk_size`` positions at a time (0: all at once); it must treat positions alone.
 
     Raises:
@@ -52,11 +52,11 @@ class AxialPositionEmbeddings(nn.Layer):
         shapes = [[rows, 1, row_dim], [1, columns, column_dim]]
         self.weights = nn.ParameterList([self.create_parameter(shape) for shape in shapes])
 
-    def table(self) -> paddle.Tensor:
+    def table(self) -> Tensor:
         """(rows, columns, hidden)."""
         return paddle.concat([weight.expand([*self.axial_pos_shape, -1]) for weight in self.weights], axis=-1)
 
-    def forward(self, position_ids: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden).
 
         Raises:
@@ -86,7 +86,7 @@ class PositionEmbeddings(nn.Layer):
         self.dropout = config.hidden_dropout_prob
         self.embedding = nn.Embedding(config.max_position_embeddings, config.hidden_size)
 
-    def forward(self, position_ids: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden)."""
         return dropout(self.embedding(position_ids), self.dropout, self.training)
 
@@ -102,7 +102,7 @@ class ReformerEmbeddings(nn.Layer):
         positions = AxialPositionEmbeddings if config.axial_pos_embds else PositionEmbeddings
         self.position_embeddings = positions(config)
 
-    def forward(self, input_ids: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, input_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden). Raises ValueError where T exceeds ``max_position_embeddings``."""
         batch, length = input_ids.shape
         if length > self.max_position_embeddings:
@@ -120,7 +120,7 @@ class ReformerSelfOutput(nn.Layer):
         all_heads = config.num_attention_heads * config.attention_head_size
         self.dense = Linear(all_heads, config.hidden_size, bias_attr=False)
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return dropout(self.dense(hidden_states), self.dropout, self.training)
 
 
@@ -134,11 +134,8 @@ class ReformerAttention(nn.Layer):
         self.output = ReformerSelfOutput(config)
 
     def forward(
-        self,
-        hidden_states: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        buckets: paddle.Tensor | None = None,
-    ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, buckets: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """(B, T, hidden) -> (B, T, hidden), and the LSH buckets (None in a local layer)."""
         normed = self.layer_norm(hidden_states)
         if isinstance(self.self_attention, LSHSelfAttention):
@@ -156,7 +153,7 @@ class ReformerFeedForwardDense(nn.Layer):
         self.act_fn = ACTIVATIONS[config.hidden_act]()
         self.dense = Linear(config.hidden_size, config.feed_forward_size)
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return self.act_fn(at("dropped", dropout(self.dense(hidden_states), self.dropout, self.training)))
 
 
@@ -168,7 +165,7 @@ class ReformerFeedForwardOutput(nn.Layer):
         self.dropout = config.hidden_dropout_prob
         self.dense = Linear(config.feed_forward_size, config.hidden_size)
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return dropout(self.dense(hidden_states), self.dropout, self.training)
 
 
@@ -182,7 +179,7 @@ class ChunkReformerFeedForward(nn.Layer):
         self.dense = ReformerFeedForwardDense(config)
         self.output = ReformerFeedForwardOutput(config)
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return in_chunks(
             lambda part: self.output(self.dense(self.layer_norm(part))), self.chunk_size_feed_forward, hidden_states
         )
@@ -197,7 +194,7 @@ class ReformerLayer(nn.Layer):
         self.feed_forward = ChunkReformerFeedForward(config)
 
     def forward(
-        self, attention_stream: Stream, hidden_stream: Stream, attention_mask: paddle.Tensor | None = None
+        self, attention_stream: Stream, hidden_stream: Stream, attention_mask: Tensor | None = None
     ) -> tuple[Stream, Stream, LayerRecord]:
         """The two streams after this layer, and what computing it again takes (see :mod:`.reversible`)."""
         before_attention = Replay()
@@ -217,7 +214,7 @@ class ReformerEncoder(nn.Layer):
         self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
         self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
-    def forward(self, hidden_states: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, 2 * hidden)."""
         reversible = self.training and self.config.backward == "reversible" and paddle.is_grad_enabled()
         run = run_reversible if reversible else run_traced
@@ -244,7 +241,7 @@ class ReformerModel(ReformerPretrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
-    def forward(self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None) -> outputs.BaseModelOutput:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> outputs.BaseModelOutput:
         """Run the body.
 
         Args:
@@ -285,7 +282,7 @@ class ReformerClassificationHead(nn.Layer):
         self.dropout = Dropout(rate)
         self.out_proj = Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, T, 2 * hidden) -> (B, labels)."""
         first = self.dropout(hidden_states[:, 0])
         return self.out_proj(self.dropout(tanh(self.dense(first))))
@@ -303,7 +300,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         self.classifier = ReformerClassificationHead(config)
 
     def forward(
-        self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None, labels: paddle.Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.SequenceClassifierOutput:
         """Classify.
 
@@ -334,10 +331,10 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
 
     def forward(
         self,
-        input_ids: paddle.Tensor,
-        attention_mask: paddle.Tensor | None = None,
-        start_positions: paddle.Tensor | None = None,
-        end_positions: paddle.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
     ) -> outputs.QuestionAnsweringModelOutput:
         """Score every position as the first and as the last of the answer.
 
@@ -371,7 +368,7 @@ class ReformerLMHead(nn.Layer):
         self.decoder = Linear(2 * config.hidden_size, config.vocab_size)
         self.decoder.bias = self.bias
 
-    def forward(self, hidden_states: paddle.Tensor) -> paddle.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, T, 2 * hidden) -> (B, T, vocabulary)."""
         return in_chunks(self.decoder, self.chunk_size_lm_head, hidden_states)
 
@@ -383,7 +380,7 @@ class _ReformerLM(ReformerPretrainedModel):
         self.lm_head = ReformerLMHead(config)
 
     def forward(
-        self, input_ids: paddle.Tensor, attention_mask: paddle.Tensor | None = None, labels: paddle.Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> outputs.MaskedLMOutput:
         """Score every token.
 
@@ -400,7 +397,7 @@ class _ReformerLM(ReformerPretrainedModel):
             loss = losses.cross_entropy(logits.reshape([-1, logits.shape[-1]]), self.targets(labels).flatten())
         return outputs.MaskedLMOutput(loss=loss, logits=logits)
 
-    def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
+    def targets(self, labels: Tensor) -> Tensor:
         """The label that each position is to predict, (B, T)."""
         return labels
 
@@ -428,7 +425,7 @@ class ReformerModelWithLMHead(_ReformerLM):
             raise schema.ConfigError("is_decoder", "a causal language model attends to the past alone; set true")
         super().__init__(config)
 
-    def targets(self, labels: paddle.Tensor) -> paddle.Tensor:
+    def targets(self, labels: Tensor) -> Tensor:
         return losses.next_tokens(labels)
 
 

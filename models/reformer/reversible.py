@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import paddle
-from paddle import nn
+from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
 from models.randomness import Replay
@@ -28,12 +28,12 @@ from models.trace import at
 class PlainStream:
     """A residual stream in the layers' own precision."""
 
-    value: paddle.Tensor
+    value: Tensor
 
-    def plus(self, update: paddle.Tensor) -> PlainStream:
+    def plus(self, update: Tensor) -> PlainStream:
         return PlainStream(self.value + update)
 
-    def minus(self, update: paddle.Tensor) -> PlainStream:
+    def minus(self, update: Tensor) -> PlainStream:
         return PlainStream(self.value - update)
 
 
@@ -47,29 +47,29 @@ class GridStream:
 
     FINENESS = 28
 
-    def __init__(self, exact: paddle.Tensor, rounder: float, dtype: paddle.dtype) -> None:
+    def __init__(self, exact: Tensor, rounder: float, dtype: paddle.dtype) -> None:
         self.exact = exact
         self.rounder = rounder
         self.dtype = dtype
 
     @classmethod
-    def begin(cls, x: paddle.Tensor) -> GridStream:
+    def begin(cls, x: Tensor) -> GridStream:
         _, exponent = math.frexp(float(x.abs().max()))
         spacing = math.ldexp(1.0, max(exponent, -500) - cls.FINENESS)
         rounder = 1.5 * 2.0**52 * spacing  # adding and subtracting it rounds to a multiple of the spacing
         return cls((x.astype("float64") + rounder) - rounder, rounder, x.dtype)
 
     @property
-    def value(self) -> paddle.Tensor:
+    def value(self) -> Tensor:
         return self.exact.astype(self.dtype)
 
-    def _on_grid(self, update: paddle.Tensor) -> paddle.Tensor:
+    def _on_grid(self, update: Tensor) -> Tensor:
         return (update.astype("float64") + self.rounder) - self.rounder
 
-    def plus(self, update: paddle.Tensor) -> GridStream:
+    def plus(self, update: Tensor) -> GridStream:
         return GridStream(self.exact + self._on_grid(update), self.rounder, self.dtype)
 
-    def minus(self, update: paddle.Tensor) -> GridStream:
+    def minus(self, update: Tensor) -> GridStream:
         return GridStream(self.exact - self._on_grid(update), self.rounder, self.dtype)
 
 
@@ -77,10 +77,10 @@ class GridStream:
 class PairStream:
     """A stream of float64 layers, kept as the unevaluated sum value + rest (Dekker 1971, Knuth's TwoSum)."""
 
-    value: paddle.Tensor
-    rest: paddle.Tensor
+    value: Tensor
+    rest: Tensor
 
-    def plus(self, update: paddle.Tensor) -> PairStream:
+    def plus(self, update: Tensor) -> PairStream:
         total = self.value + update
         seen = total - self.value
         lost = (self.value - (total - seen)) + (update - seen)
@@ -88,14 +88,14 @@ class PairStream:
         value = total + rest
         return PairStream(value, rest - (value - total))
 
-    def minus(self, update: paddle.Tensor) -> PairStream:
+    def minus(self, update: Tensor) -> PairStream:
         return self.plus(-update)
 
 
 Stream = PlainStream | GridStream | PairStream
 
 
-def open_stream(x: paddle.Tensor, residual: str) -> Stream:
+def open_stream(x: Tensor, residual: str) -> Stream:
     """A stream that begins with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
     if residual == "plain":
         return PlainStream(x)
@@ -119,11 +119,11 @@ class _Shown(PyLayer):
 class TracedStream:
     """A stream that autograd can follow: its ``value`` carries the graph, its sums are those of ``inner``."""
 
-    def __init__(self, plain_sum: paddle.Tensor, inner: Stream) -> None:
+    def __init__(self, plain_sum: Tensor, inner: Stream) -> None:
         self.value = _Shown.apply(plain_sum, inner.value)
         self.inner = inner
 
-    def plus(self, update: paddle.Tensor) -> TracedStream:
+    def plus(self, update: Tensor) -> TracedStream:
         with paddle.no_grad():
             inner = self.inner.plus(update.detach())
         total = TracedStream(self.value + update, inner)
@@ -132,8 +132,8 @@ class TracedStream:
 
 
 def run_traced(
-    layers: Iterable[nn.Layer], x: paddle.Tensor, attention_mask: paddle.Tensor | None, residual: str
-) -> tuple[paddle.Tensor, paddle.Tensor]:
+    layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str
+) -> tuple[Tensor, Tensor]:
     """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
     to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
     inner = open_stream(x.detach(), residual)
@@ -144,8 +144,8 @@ def run_traced(
 
 
 def run_reversible(
-    layers: Iterable[nn.Layer], x: paddle.Tensor, attention_mask: paddle.Tensor | None, residual: str
-) -> tuple[paddle.Tensor, paddle.Tensor]:
+    layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str
+) -> tuple[Tensor, Tensor]:
     """All layers, with a backward that recomputes. Returns the two streams' values, each (B, T, hidden)."""
     if x.stop_gradient:  # frozen embeddings: the layers' parameters still want their gradients
         x = x.detach()
@@ -170,7 +170,7 @@ class LayerRecord:
 
     attention: Replay
     feed_forward: Replay
-    buckets: paddle.Tensor | None
+    buckets: Tensor | None
 
     def compact(self) -> LayerRecord:
         """The same with the buckets in 16 bits where they fit: this is all that grows with depth."""
@@ -178,7 +178,7 @@ class LayerRecord:
             return self
         return LayerRecord(self.attention, self.feed_forward, self.buckets.astype("int16"))
 
-    def wide_buckets(self) -> paddle.Tensor | None:
+    def wide_buckets(self) -> Tensor | None:
         """The buckets as the attention made them, int64; None in a local layer."""
         return None if self.buckets is None else self.buckets.astype("int64")
 
@@ -186,14 +186,14 @@ class LayerRecord:
 class _Run:
     """One training forward through all layers, which remembers only the outputs and how to compute the rest again."""
 
-    def __init__(self, layers: Iterable[nn.Layer], attention_mask: paddle.Tensor | None, residual: str) -> None:
+    def __init__(self, layers: Iterable[nn.Layer], attention_mask: Tensor | None, residual: str) -> None:
         self.layers: list[Any] = list(layers)
         self.attention_mask = attention_mask
         self.residual = residual
         self.records: list[LayerRecord] = []
         self.precision = _autocast_of_now()
 
-    def forward(self, x: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with paddle.no_grad():
             attention_stream = hidden_stream = open_stream(x.detach(), self.residual)
             for layer in self.layers:
@@ -202,7 +202,7 @@ class _Run:
             self.outputs = (attention_stream, hidden_stream)
             return attention_stream.value, hidden_stream.value
 
-    def backward(self, grad_attention: paddle.Tensor, grad_hidden: paddle.Tensor) -> paddle.Tensor:
+    def backward(self, grad_attention: Tensor, grad_hidden: Tensor) -> Tensor:
         attention_stream, hidden_stream = self.outputs
         del self.outputs
         for layer in reversed(self.layers):
@@ -222,8 +222,8 @@ class _Run:
         return grad_attention + grad_hidden
 
     def _again(
-        self, replay: Replay, block: Callable[[paddle.Tensor], paddle.Tensor], x: paddle.Tensor, grad: paddle.Tensor
-    ) -> tuple[paddle.Tensor, paddle.Tensor]:
+        self, replay: Replay, block: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Compute ``block(x)`` with its recorded draws, and its gradients: parameters' are accumulated in place.
 
         Returns:

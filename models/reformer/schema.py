@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.schema import (
+    SHARED_INERT,
+    SHARED_ONLY,
     ConfigError,
     check_not_negative,
     check_probabilities,
@@ -61,50 +63,13 @@ DEFAULTS: dict[str, Any] = {
 }
 
 #: Keys that stand in published ``config.json`` files and change nothing in the reference's computation.
-INERT = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "attention_probs_dropout_prob",
-        "bos_token_id",
-        "decoder_start_token_id",
-        "do_sample",
-        "dtype",
-        "finetuning_task",
-        "intermediate_size",
-        "is_encoder_decoder",
-        "max_length",
-        "model_type",
-        "name_or_path",
-        "num_chunks_after",
-        "num_chunks_before",
-        "num_hidden_layers",
-        "output_past",
-        "prefix",
-        "seed",
-        "sep_token_id",
-        "share_parameters_between_layers",
-        "task_specific_params",
-        "tokenizer_class",
-        "torch_dtype",
-        "transformers_version",
-        "type_vocab_size",
-        "use_cache",
-    }
-)
+INERT = SHARED_INERT | {
+    "attention_probs_dropout_prob", "intermediate_size", "num_chunks_after", "num_chunks_before", "num_hidden_layers",
+    "seed", "share_parameters_between_layers", "type_vocab_size",
+}  # fmt: skip
 
-#: Keys that would change the computation if they were set, with the one value under which they do not.
-ONLY = {
-    "sinusoidal_pos_embds": False,
-    "pruned_heads": {},
-    "output_hidden_states": False,
-    "output_attentions": False,
-    "add_cross_attention": False,
-    "return_dict": True,
-    "gradient_checkpointing": False,
-    "torchscript": False,
-    "quantization_config": None,
-}
+#: As :data:`models.schema.SHARED_ONLY`.
+ONLY = {**SHARED_ONLY, "sinusoidal_pos_embds": False}
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
 

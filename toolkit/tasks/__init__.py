@@ -27,25 +27,16 @@ class Task(Protocol):
     Importing the module must be cheap (no Paddle, no `datasets`), since every recipe is checked with it.
     """
 
-    @property
-    def HEADS(self) -> Mapping[str, str]:
-        """Model family -> the head of its port; only these families can do the task."""
-
-    @property
-    def LOWER_IS_BETTER(self) -> Mapping[str, bool]:
-        """Metric that ``train.save_best`` may name -> whether lower values are better."""
-
-    @property
-    def CORPORA(self) -> Mapping[str, str]:
-        """Built-in data set -> its module (see :mod:`toolkit.corpora`)."""
-
-    @property
-    def DESCRIPTION(self) -> Description:
-        """The task in words, for the model card and messages."""
-
-    @property
-    def PREDICTS_FROM(self) -> Sequence[str]:
-        """The options of ``toolkit predict`` that the task needs; they are the keyword arguments of :meth:`predict`."""
+    #: Model family -> the head of its port. Only these families can do the task.
+    HEADS: dict[str, str]
+    #: Metric that ``train.save_best`` may name -> whether lower values are better.
+    LOWER_IS_BETTER: dict[str, bool]
+    #: Built-in data set -> its module (see :mod:`toolkit.corpora`).
+    CORPORA: dict[str, str]
+    #: The task in words, for the model card and messages.
+    DESCRIPTION: Description
+    #: The options of ``toolkit predict`` that the task needs: the keyword arguments of :meth:`predict`.
+    PREDICTS_FROM: tuple[str, ...]
 
     def check(self, recipe: Recipe) -> None:
         """Raise ``recipe.error`` for what is wrong with the recipe, without reading any data."""
@@ -86,7 +77,7 @@ class Task(Protocol):
         """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""
 
     def predict(self, run: Run, console: Console, *args: Any, **given: Any) -> Any:
-        """Print and return what ``toolkit predict`` is asked for; ``given`` has the names of :meth:`PREDICTS_FROM`."""
+        """Print and return what ``toolkit predict`` is asked for; ``given`` has the names in ``PREDICTS_FROM``."""
 
 
 if TYPE_CHECKING:  # mypy checks here that each module has the protocol's members

@@ -24,7 +24,7 @@ HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification
 
 LOWER_IS_BETTER = {"accuracy": False, "macro_f1": False, "loss": True}
 CORPORA = {"cldr_languages": "toolkit.corpora.cldr_languages"}
-PREDICTS_FROM = ("texts",)
+PREDICTS_FROM: tuple[str, ...] = ("texts",)
 DESCRIPTION = Description(
     name="text classification",
     pipeline_tag="text-classification",

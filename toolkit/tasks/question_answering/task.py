@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HEADS = {"reformer": "question_answering"}
 LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
 CORPORA = {"cldr_facts": "toolkit.corpora.cldr_facts"}
-PREDICTS_FROM = ("question", "context")
+PREDICTS_FROM: tuple[str, ...] = ("question", "context")
 DESCRIPTION = Description(
     name="question answering",
     pipeline_tag="question-answering",
