@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -117,6 +118,11 @@ def pad(
         input_ids[index, place] = row
         attention_mask[index, place] = 1
     return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def representable(text: str) -> str:
+    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def read_config(folder: str | os.PathLike) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from toolkit import data
+from toolkit.batches import collate
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.tasks.classification import task as classification
@@ -244,7 +245,7 @@ def test_examples_are_padded_tokens_of_the_texts(recipe):
     made = recipe(train=[*ROWS, {"text": "x" * 40, "label": "no"}], validation=ROWS)
     splits = classification.load_splits(made)
     prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
-    batch = classification.collate([prepared.train[0], prepared.train[20]])
+    batch = collate([prepared.train[0], prepared.train[20]])
     assert {key: (value.shape, value.dtype) for key, value in batch.items()} == {
         "input_ids": ((2, 32), np.int64),
         "attention_mask": ((2, 32), np.int64),

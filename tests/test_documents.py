@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from toolkit.batches import collate
 from toolkit.corpora import python_docs
 from toolkit.tasks.language_modeling import task as language_modeling
 from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, unigram_perplexity
@@ -66,7 +67,7 @@ def test_blocks_hold_every_token_once_and_begin_with_their_code(lengths):
     streams = {code: draws.integers(5, 50, length) for code, length in zip("AB", lengths, strict=True)}
     blocks = Blocks(streams, {"A": 1, "B": 2}, 7, pad_token_id=0)
     assert len(blocks) == sum(math.ceil(length / 6) for length in lengths) and blocks.tokens == sum(lengths)
-    batch = language_modeling.collate([blocks[index] for index in range(len(blocks))])
+    batch = collate([blocks[index] for index in range(len(blocks))])
     assert all(value.dtype == np.int64 and value.shape == (len(blocks), 7) for value in batch.values())
     for index, (code, stream) in enumerate(streams.items()):
         rows = blocks.code_of == index

@@ -22,6 +22,7 @@ silence_startup()
 runtime.configure("cpu")
 
 from toolkit import data  # noqa: E402
+from toolkit.batches import collate  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
@@ -98,7 +99,7 @@ def test_the_loss_is_the_mean_over_tokens_not_over_batches(run):
     prepared = language_modeling.prepare(loaded.recipe, loaded.tokenizer, language_modeling.load_splits(loaded.recipe))
     total = count = 0.0
     for index in range(len(prepared.test)):
-        batch = language_modeling.collate([prepared.test[index]])
+        batch = collate([prepared.test[index]])
         with paddle.no_grad():
             output = loaded.model(**{name: paddle.to_tensor(value) for name, value in batch.items()})
         predicted = language_modeling.num_loss_terms(batch)

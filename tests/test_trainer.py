@@ -27,6 +27,7 @@ runtime.configure("cpu")
 import paddle  # noqa: E402
 
 from models.pretrained import model_outputs  # noqa: E402
+from toolkit.batches import collate  # noqa: E402
 from toolkit.optimizer import decayed_parameters  # noqa: E402
 from toolkit.sampler import EpochPermutation  # noqa: E402
 from toolkit.tracking import Tracker, read_metrics  # noqa: E402
@@ -71,10 +72,6 @@ def examples(count: int) -> list[dict]:
     return rows
 
 
-def collate(rows: list[dict]) -> dict[str, np.ndarray]:
-    return {name: np.array([row[name] for row in rows], dtype=np.int64) for name in rows[0]}
-
-
 def metrics(outputs: tuple[np.ndarray, ...], dataset: list[dict]) -> dict[str, float]:
     logits, labels = outputs
     assert len(labels) == len(dataset)
@@ -82,7 +79,6 @@ def metrics(outputs: tuple[np.ndarray, ...], dataset: list[dict]) -> dict[str, f
 
 
 TASK = types.SimpleNamespace(
-    collate=collate,
     num_loss_terms=classification.num_loss_terms,
     outputs=classification.outputs,
     compute_metrics=metrics,

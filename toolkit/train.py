@@ -25,6 +25,7 @@ from rich.table import Table
 
 from models import families
 from toolkit import checkpoint, runtime
+from toolkit.batches import collate
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.errors import Inconclusive, ParityDrift, UserError
@@ -281,7 +282,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         head=head_of(recipe),
         config=job.config.to_hf(),
         weights=job.weights,
-        batch=job.task.collate(rows),
+        batch=collate(rows),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=_tokenizer_request(recipe, job, scratch),

@@ -29,10 +29,10 @@ from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, Trainer
 from rich.console import Console
 
 from toolkit import checkpoint
+from toolkit.batches import collate, loss_weights, split_batch
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
-from toolkit.micro_batches import loss_weights, split_batch
 from toolkit.optimizer import adamw
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe, settled
@@ -63,7 +63,7 @@ class Finetuner(Trainer):
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
         recipe: the recipe.
         folder: the run folder.
-        task: the recipe's; used are its `collate`, `num_loss_terms`, `outputs`, `compute_metrics`, `LOWER_IS_BETTER`.
+        task: the recipe's; used are its `num_loss_terms`, `outputs`, `compute_metrics`, `LOWER_IS_BETTER`.
         console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
@@ -98,7 +98,7 @@ class Finetuner(Trainer):
         super().__init__(
             model=model,
             args=_training_arguments(recipe, folder, self.schedule),
-            data_collator=task.collate,
+            data_collator=collate,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             compute_metrics=self._metrics,

@@ -73,27 +73,14 @@ ONLY = {**SHARED_ONLY, "sinusoidal_pos_embds": False}
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")
 
-_POSITIVE = [
-    "attention_head_size",
-    "feed_forward_size",
-    "hidden_size",
-    "local_attn_chunk_length",
-    "lsh_attn_chunk_length",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hashes",
-    "vocab_size",
-]
-_COUNTS = [
-    "chunk_size_feed_forward",
-    "chunk_size_lm_head",
-    "local_num_chunks_after",
-    "local_num_chunks_before",
-    "lsh_num_chunks_after",
-    "lsh_num_chunks_before",
-    "pad_token_id",
-    "eos_token_id",
-]
+_POSITIVE = (
+    "attention_head_size", "feed_forward_size", "hidden_size", "local_attn_chunk_length", "lsh_attn_chunk_length",
+    "max_position_embeddings", "num_attention_heads", "num_hashes", "vocab_size",
+)  # fmt: skip
+_COUNTS = (
+    "chunk_size_feed_forward", "chunk_size_lm_head", "local_num_chunks_after", "local_num_chunks_before",
+    "lsh_num_chunks_after", "lsh_num_chunks_before", "pad_token_id", "eos_token_id",
+)  # fmt: skip
 _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from models.tokenization import CONFIG_FILE, Span, Tokenizer, read_config, write_config
+from models.tokenization import CONFIG_FILE, Span, Tokenizer, read_config, representable, write_config
 
 MODEL_FILE = "spiece.model"
 
@@ -90,7 +90,7 @@ class ReformerTokenizer(Tokenizer):
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        parts = [[part for part in self._split.split(_representable(text)) if part] for text in texts]
+        parts = [[part for part in self._split.split(representable(text)) if part] for text in texts]
         plain = [part for row in parts for part in row if part not in self._special]
         pieces = iter(self._pieces.encode(plain, out_type=str) if plain else [])
         return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
@@ -106,7 +106,7 @@ class ReformerTokenizer(Tokenizer):
         ids: list[int] = []
         spans: list[Span] = []
         start = 0
-        for part in self._split.split(_representable(text)):
+        for part in self._split.split(representable(text)):
             if part in self._special:
                 ids.append(self._special[part])
                 spans.append((start, start + len(part)))
@@ -207,7 +207,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
         ValueError: the texts do not give that many pieces, or need more for their characters alone.
     """
     model = io.BytesIO()
-    lines = (line for text in texts for line in _representable(text).splitlines() if line.strip())
+    lines = (line for text in texts for line in representable(text).splitlines() if line.strip())
     if (first := next(lines, None)) is None:
         raise ValueError("cannot train pieces on these texts: they are empty")
     sentencepiece.set_random_generator_seed(0)
@@ -227,11 +227,6 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
     Path(folder).mkdir(parents=True, exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
-
-
-def _representable(text: str) -> str:
-    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -17,11 +17,11 @@ from datetime import date
 from typing import Annotated, Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, Value
-from datasets import Sequence as ListOf
+from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolkit.corpora.cldr_languages import SPLITS, generator, place
+from toolkit.tasks.question_answering.task import squad_features
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"
@@ -105,19 +105,11 @@ class Options(BaseModel):
 
 def load(options: Options) -> DatasetDict:
     """The corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), in three splits."""
-    features = Features(
-        {
-            "id": Value("string"),
-            "context": Value("string"),
-            "question": Value("string"),
-            "answers": {"text": ListOf(Value("string")), "answer_start": ListOf(Value("int32"))},
-        }
-    )
     known = facts_by_split()
     corpus = DatasetDict()
     for split in SPLITS:
         rows = [example(known[split], split, index, options) for index in range(getattr(options, split))]
-        corpus[split] = Dataset.from_list(rows, features=features)
+        corpus[split] = Dataset.from_list(rows, features=squad_features())
     return corpus
 
 

@@ -61,9 +61,6 @@ class Task(Protocol):
             UserError: data that does not fit the recipe's model or tokenizer.
         """
 
-    def collate(self, rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """A batch of examples as int64 arrays [B, ...]; the keys are arguments of the model's ``forward``."""
-
     def num_loss_terms(self, batch: Mapping[str, Any]) -> int:
         """The number of terms that the loss of a batch is the mean of; micro-batches are weighted by it."""
 

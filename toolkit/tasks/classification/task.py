@@ -89,11 +89,6 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) 
     )
 
 
-def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """A batch of examples: ``input_ids`` [B, T], ``attention_mask`` [B, T], ``labels`` [B], int64."""
-    return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
-
-
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of labels in a batch that the loss does not ignore."""
     return int((batch["labels"] != metrics.IGNORED_LABEL).sum())

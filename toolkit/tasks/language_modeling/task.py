@@ -207,11 +207,6 @@ def _code_ids(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> d
 # -- training -------------------------------------------------------------------------------------------------------
 
 
-def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """A batch of blocks: ``input_ids``, ``attention_mask``, ``labels`` [B, T], int64."""
-    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-
-
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of tokens that are predicted: each label but the first of a block, unless it is ignored."""
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.tokenization import representable
+from toolkit.batches import collate
 from toolkit.errors import UserError
 from toolkit.recipe import settled
 from toolkit.tasks import Description, Prepared
@@ -97,7 +99,7 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
 
     document = recipe.data.document
     columns = {**_columns(recipe), **({"document": document} if document else {})}
-    if rows.features == _features():  # read from a file or made here
+    if rows.features == squad_features():  # read from a file or made here
         return rows
     check_columns(recipe, split, rows, columns)
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
@@ -113,7 +115,8 @@ def _columns(recipe: Recipe) -> dict[str, str]:
     return {name: getattr(recipe.data, name) for name in COLUMNS}
 
 
-def _features() -> datasets.Features:
+def squad_features() -> datasets.Features:
+    """The columns of a split, and their types."""
     from datasets import Features, Sequence, Value
 
     answers = {"text": Sequence(Value("string")), "answer_start": Sequence(Value("int32"))}
@@ -123,30 +126,12 @@ def _features() -> datasets.Features:
 def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
     from datasets import Dataset
 
-    columns = {name: [_storable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
+    columns = {name: [representable(getattr(item, name)) for item in examples] for name in COLUMNS[:3]}
     answers = [
-        {"text": [_storable(text) for text in item.answers], "answer_start": list(item.answer_starts)}
+        {"text": [representable(text) for text in item.answers], "answer_start": list(item.answer_starts)}
         for item in examples
     ]
-    return Dataset.from_dict({**columns, "answers": answers}, features=_features())
-
-
-def _storable(text: str) -> str:
-    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-def _examples(rows: datasets.Dataset) -> list[Example]:
-    return [
-        Example(
-            row["id"],
-            row["context"],
-            row["question"],
-            tuple(row["answers"]["text"]),
-            tuple(row["answers"]["answer_start"]),
-        )
-        for row in rows
-    ]
+    return Dataset.from_dict({**columns, "answers": answers}, features=squad_features())
 
 
 def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
@@ -185,7 +170,10 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) 
     Raises:
         UserError: a question that leaves its context no room.
     """
-    windows = {name: _windows(recipe, tokenizer, _examples(rows), name) for name, rows in splits.items()}
+    windows = {
+        name: _windows(recipe, tokenizer, [squad.example(row, name) for row in rows], name)
+        for name, rows in splits.items()
+    }
     sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
     count = sum(len(rows) for rows in windows.values())
     baseline = {name: _baseline(rows) for name, rows in windows.items() if name != "train"}
@@ -245,12 +233,6 @@ def _baseline(windows: Windows) -> dict[str, float]:
     """What the longest name in the sentence that is most like the question scores (:func:`.squad.guess`)."""
     found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
     return squad.score(windows.examples, found) if windows.examples else {}
-
-
-def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """A batch of windows: ``input_ids`` and ``attention_mask`` [B, T], ``start_positions`` and ``end_positions`` [B],
-    int64."""
-    return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:

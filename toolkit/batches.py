@@ -1,10 +1,19 @@
-"""An accumulated batch in parts that fit into memory, weighted so that their losses add up to that of the whole."""
+"""From examples to a batch, and from a batch to micro-batches that fit into memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import paddle
+import numpy as np
+
+if TYPE_CHECKING:
+    import paddle
+
+
+def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Examples of one shape as int64 arrays [B, ...], under the same keys."""
+    return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
 
 
 def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:
