@@ -19,7 +19,7 @@ def resolve_folder(folder_or_id: str | os.PathLike) -> Path:
     """The folder itself, or that of a hub repository's snapshot, downloaded when it is not in the local cache.
 
     Raises:
-        FileNotFoundError: neither a folder nor a repository that can be had, with the reason in one line.
+        FileNotFoundError: neither a folder nor an available repository; the reason in one line.
     """
     folder = Path(folder_or_id)
     if folder.is_dir():
@@ -32,7 +32,7 @@ def resolve_folder(folder_or_id: str | os.PathLike) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise FileNotFoundError(
-            f"{folder_or_id} is no folder, and the hub does not give it as a repository: {reason}"
+            f"{folder_or_id} is neither a folder nor an available hub repository: {reason}"
         ) from None
 
 

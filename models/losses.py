@@ -1,4 +1,4 @@
-"""Losses that the reference computes and Paddle has not, or has differently."""
+"""Losses of the reference that Paddle lacks, or computes differently."""
 
 from __future__ import annotations
 

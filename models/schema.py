@@ -1,4 +1,4 @@
-"""What the families' configuration schemas share: errors that name a key, and checks of single values.
+"""Shared by the families' configuration schemas: errors that name a key, and checks of single values.
 
 A schema is plain Python, so that a recipe can be checked without importing Paddle. A key of a ``config.json`` is
 *honoured*, *inert* (the reference stores it and computes nothing from it), or rejected by name.

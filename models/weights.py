@@ -95,7 +95,7 @@ def collect(
                     f"{name}: shape {tuple(value.shape)}, but the configuration wants {wanted[name].shape}"
                 )
             if name in found and not np.array_equal(found[name], value):
-                raise WeightsError(f"{name}: stands there twice, with different values")
+                raise WeightsError(f"{name}: occurs twice, with different values")
             if lost := np.count_nonzero(~np.isfinite(value)):
                 raise WeightsError(f"{name}: {lost} of its {math.prod(value.shape)} values are NaN or infinite")
             found[name] = value

@@ -170,7 +170,7 @@ def test_a_tied_output_layer_may_stand_in_a_checkpoint_and_must_be_the_embedding
     table = tensors["transformer.w.weight"]
     found = weights.select([*tensors.items(), ("lm_head.weight", table)], config, "causal_lm")
     assert found.keys() == tensors.keys()
-    with pytest.raises(weights.WeightsError, match=r"transformer\.w\.weight: stands there twice"):
+    with pytest.raises(weights.WeightsError, match=r"transformer\.w\.weight: occurs twice"):
         weights.select([*tensors.items(), ("lm_head.weight", table + 1)], config, "causal_lm")
 
 

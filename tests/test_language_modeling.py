@@ -223,7 +223,10 @@ def problem(recipe_file, *overrides: str) -> str:
         (["data.sources={Numbers: empty.txt}"], "data.sources.Numbers: empty.txt is empty"),
         (["data.sources={Two words: numbers.txt}"], "data.sources.Two words: 'Two words' cannot be a control code"),
         (["data.validation_fraction=null"], "data.validation_fraction: missing"),
-        (["data.validation_fraction=0.6", "data.test_fraction=0.4"], "data.test_fraction: leaves nothing to train on"),
+        (
+            ["data.validation_fraction=0.6", "data.test_fraction=0.4"],
+            "data.test_fraction: with data.validation_fraction",
+        ),
         (["data.sources={Few: few.txt}"], "data.validation_fraction: Few has 1 documents, too few for"),
         (["data.max_length=64"], "data.max_length: 64: model.config.n_positions: 32 is less than 64"),
         (["data.max_length=1"], "data.max_length: a block is a control code and at least one token"),

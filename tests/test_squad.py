@@ -156,7 +156,7 @@ def test_a_question_that_is_impossible_has_no_answer(tmp_path):
         ("[3]", "row 1: expected an object"),
         (json.dumps([{**ROW, "context": None}]), "row 1: context is None"),
         (json.dumps([{key: ROW[key] for key in ROW if key != "id"}]), "row 1: has no id"),
-        (json.dumps([ROW, ROW]), "1 ids stand there twice, the first is q1"),
+        (json.dumps([ROW, ROW]), "1 ids occur twice, the first is q1"),
         (json.dumps([{**ROW, "answers": "Helsinki"}]), "answers should be"),
         (json.dumps([{**ROW, "answers": {"text": ["Helsinki"], "answer_start": []}}]), "as many texts as"),
         (

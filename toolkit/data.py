@@ -38,7 +38,7 @@ def check_data(recipe: Recipe) -> list[str]:
     """Load and check the data if it is on this machine.
 
     Returns:
-        What could not be checked, as notes to show.
+        Notes on what could not be checked.
 
     Raises:
         UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
@@ -236,7 +236,7 @@ def hold_out(
         message = "missing: the data has no validation split; set the share of train to hold out"
         raise recipe.error("data.validation_fraction", message)
     if sum(shares.values()) >= 1:
-        raise recipe.error("data.test_fraction", "leaves nothing to train on")
+        raise recipe.error("data.test_fraction", "with data.validation_fraction it leaves nothing to train on")
     if not shares:
         return splits
     try:

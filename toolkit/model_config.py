@@ -50,7 +50,7 @@ def check_model(recipe: Recipe) -> list[str]:
     """Check the model section without data, Paddle or network.
 
     Returns:
-        What could not be checked, as notes to show.
+        Notes on what could not be checked.
 
     Raises:
         UserError: an unknown key, a wrong value, or a length that the model cannot be trained on, at its line.

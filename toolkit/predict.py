@@ -1,4 +1,4 @@
-"""What a finished run says: its metrics on a split, and its answers for new texts."""
+"""What `toolkit evaluate` and `toolkit predict` do with a finished run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_recipe(folder: Path) -> Recipe:
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: holds no recipe.yaml, so it is not a run folder")
     if not (folder / "metrics.json").is_file():
-        raise UserError(f"{folder}: the run has not finished; go on with: toolkit finetune {folder / 'recipe.yaml'}")
+        raise UserError(f"{folder}: the run has not finished; resume it: toolkit finetune {folder / 'recipe.yaml'}")
     return load_recipe(folder / "recipe.yaml")
 
 
@@ -87,12 +87,12 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
 
 
 def predict(folder: Path, console: Console, **given: Any) -> Any:
-    """Print and return what a run's best model says.
+    """Print and return the predictions of a run's best model.
 
     Args:
         folder: a finished run.
         console: where it is printed.
-        given: what its task predicts from (``PREDICTS_FROM``), for example ``texts``.
+        given: the inputs that its task needs (``PREDICTS_FROM``), for example ``texts``.
 
     Raises:
         UserError: the folder is no finished run, or its task predicts from something else.

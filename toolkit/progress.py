@@ -1,4 +1,4 @@
-"""The one progress bar of a run, and the line it leaves behind at each evaluation."""
+"""The progress bar of a run, and the lines that it prints at each evaluation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ProgressBar:
         self._progress.start()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
     def __enter__(self) -> ProgressBar:
@@ -60,7 +60,7 @@ class ProgressBar:
         self._progress.update(self._task, completed=done, description=self._title, numbers=self._numbers)
 
     def busy(self, what: str) -> None:
-        """Show in place of the title what holds the steps up, for example `validation 3/10`."""
+        """Show, in place of the title, what the run is doing between two steps, for example `validation 3/10`."""
         self._progress.update(self._task, description=what)
 
     def line(self, text: str) -> None:

@@ -6,7 +6,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report, or why it was skipped          checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
-    samples.md        of a language model: what it says
+    samples.md        of a language model: samples of its text
     metrics.json      the final numbers; written last: a folder that has it is a finished run
 """
 
@@ -71,7 +71,7 @@ class Job:
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
-    """Run a recipe, or go on with its interrupted run.
+    """Run a recipe, or resume its interrupted run.
 
     Args:
         recipe: a checked recipe.
@@ -85,7 +85,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
         UserError: the data, the weights or the run folder do not fit the recipe.
         ParityDrift: the port differs from the reference; only the report was written.
         Inconclusive: the gate could not decide.
-        KeyboardInterrupt: Ctrl-C; the same call goes on from there.
+        KeyboardInterrupt: Ctrl-C; the same call resumes the run.
     """
     folder = recipe.output_dir
     check_trackers(recipe)
@@ -121,7 +121,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
 
 
 def check_folder(recipe: Recipe, folder: Path) -> None:
-    """See that the run folder is free, or holds an interrupted run of the same recipe.
+    """Check that the run folder is free, or holds an interrupted run of the same recipe.
 
     Raises:
         UserError: it holds a finished run, a run of another recipe or something else, with the ways out.
@@ -223,7 +223,7 @@ def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], l
 
 
 def _describe(job: Job, device: str, console: Console) -> None:
-    """One line each on the data, the model, and what the user should know of either."""
+    """Print a line each on the data and the model, and the notes on the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
     parameters = sum(value.size for value in job.weights.values())
     layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
@@ -332,7 +332,7 @@ def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any
 
 
 def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
-    """Write what identifies the run; returns the checkpoint to go on from, or None to begin."""
+    """Write what identifies the run; returns the checkpoint to resume from, or None to start."""
     folder.mkdir(parents=True, exist_ok=True)
     here = {**runtime.versions(), "flags": runtime.flags()}
     versions = folder / "versions.json"
@@ -391,7 +391,7 @@ def _fit(trainer: Finetuner, resume_from: Path | None, console: Console) -> None
         saved = trainer.checkpoints.newest(lambda damage: None)
         if saved is not None:
             step = checkpoint.read_state(saved)["step"]
-            console.print(f"saved at step {step}; the same command goes on from there", highlight=False)
+            console.print(f"saved at step {step}; the same command resumes it", highlight=False)
         raise
 
 

@@ -116,7 +116,7 @@ class Finetuner(Trainer):
 
         Raises:
             Interrupted: a signal came; the state up to the last whole step is saved.
-            Diverged: the loss is no number any more.
+            Diverged: the loss is NaN or infinite.
         """
         if resume_from is not None:
             state = checkpoint.read_state(resume_from)
@@ -158,7 +158,7 @@ class Finetuner(Trainer):
             self.tracker.write({**place, **numbers, "seconds": round(self.seconds, 3)})
 
     def judge(self, metrics: dict[str, float]) -> bool:
-        """Whether a validation is the best so far; its weights are kept if so, and patience is counted."""
+        """Whether a validation is the best so far. If so its weights are kept; if not, patience is used up."""
         name, patience = self.save_best, self.recipe.train.early_stopping_patience
         if self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name]):
             self.checkpoints.save_best(self.state.global_step, self.model)
@@ -178,7 +178,7 @@ class Finetuner(Trainer):
         )
 
     def show_evaluation(self, train_loss: float, metrics: dict[str, float], best: bool) -> None:
-        """Leave a line with the first numbers of a validation; all are recorded."""
+        """Print a line with the first metrics of a validation; all of them are recorded."""
         shown = list(metrics.items())[:SHOWN_METRICS]
         numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown)
         self.progress.line(
@@ -274,7 +274,7 @@ class Finetuner(Trainer):
             with self.autocast_smart_context_manager():
                 output = model(**inputs)
             kept = self.task.outputs(output, inputs, self.evaluated)
-        return output.loss.mean().detach(), kept, kept[-1]  # it computes metrics only where there are "labels"
+        return output.loss.mean().detach(), kept, kept[-1]  # the Trainer computes metrics only where there are "labels"
 
     def _metrics(self, output: Any) -> dict[str, float]:
         """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
@@ -314,7 +314,7 @@ class ScheduleCallback(TrainerCallback):
         self._evaluated_batches = 0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Set every generator and the sampler to where the run begins or goes on."""
+        """Set every random generator and the sampler to where the run begins or resumes."""
         trainer = self.trainer
         seed_everything(trainer.recipe.seed)
         if state.global_step:
@@ -340,7 +340,7 @@ class ScheduleCallback(TrainerCallback):
         control.should_save = control.should_evaluate or overdue or trainer.interruption.requested
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
-        """Keep the bar moving while an evaluation goes on."""
+        """Keep the bar moving during an evaluation."""
         self._evaluated_batches += 1
         if self.trainer.is_in_train:
             self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
@@ -348,7 +348,7 @@ class ScheduleCallback(TrainerCallback):
             self.trainer.progress.update(self._evaluated_batches)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, metrics: dict[str, float], **_: Any) -> None:
-        """Record a validation, keep the weights if they are the best, stop when there was none for long."""
+        """Record a validation, keep the weights if they are the best so far, stop early if patience is used up."""
         self._evaluated_batches = 0
         if not self.trainer.is_in_train:
             return

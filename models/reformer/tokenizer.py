@@ -140,7 +140,7 @@ class ReformerTokenizer(Tokenizer):
         return self._blanks[character]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids, stripped; the special tokens written out, or left away.
+        """The text of ids, stripped; the special tokens written out, or omitted.
 
         Raises:
             ValueError: an id that is no piece's.

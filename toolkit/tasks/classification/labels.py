@@ -103,7 +103,7 @@ def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int 
     """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
     kind = train.features[recipe.data.label]
     if len(set(values)) < 2:
-        message = f"all {len(values)} rows of the train split have the same label: there is nothing to tell apart"
+        message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
         raise recipe.error("data.label", message)
     if isinstance(kind, ClassLabel):
         return dict(enumerate(kind.names))

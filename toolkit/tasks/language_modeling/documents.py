@@ -1,5 +1,5 @@
-"""Text under control codes, as a language model is trained on it: cut into documents, divided into splits, packed into
-blocks. Nothing is lost and nothing is repeated on the way, except that white space is as the tokenizer leaves it.
+"""Text under control codes: cut into documents, divided into splits, packed into blocks of tokens. No text is lost or
+repeated, except for white space that the tokenizer drops.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARAGRAPH_END = re.compile(r"\n[ \t]*\n+")
 
 
 def cut(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
-    """Cut a text at blank lines into documents of at least so many characters; joined again, they are the text.
+    """Cut a text at blank lines into documents of at least `length` characters; joined, they are the text again.
 
     The last one may be shorter. A text without a blank line is one document.
     """
@@ -33,7 +33,7 @@ def cut(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
 
 
 def divide(texts: Sequence[str], codes: Sequence[str], shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """Divide documents into splits: of each control code's characters, so large a share, drawn by the seed.
+    """Divide documents into splits by the seed: each split gets its share of the characters of every control code.
 
     Args:
         texts: the documents. Equal ones come into the same split.
@@ -132,8 +132,8 @@ class Blocks:
 
 
 def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
-    """The perplexity on `other` of the frequencies of the tokens in `train`, each counted once more than it is there:
-    what a model that knows no context reaches."""
+    """The perplexity on `other` of the token frequencies in `train` with add-one smoothing: that of the best model
+    without context."""
     counts = np.ones(vocab_size)
     np.add.at(counts, np.concatenate([train.stream(code) for code in train.codes]), 1)
     surprise = -np.log(counts / counts.sum())

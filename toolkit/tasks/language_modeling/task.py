@@ -1,5 +1,5 @@
-"""Language modelling under control codes (Keskar et al. 2019): the next token, given the ones before and a code that
-says where the text is from."""
+"""Language modelling under control codes (Keskar et al. 2019): predict the next token from the tokens before it and a
+control code, which names the kind of text."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ DESCRIPTION = Description(
     next_command='toolkit generate {run} --prompt "..."',
 )
 
-#: The metric of one control code is named so, with the code behind it.
+#: The name of a control code's perplexity is this prefix and the code.
 PERPLEXITY_OF = "perplexity_"
 
 
 def check(recipe: Recipe) -> None:
-    """The control codes must come from somewhere: from the data set, from `sources`, or from a column."""
+    """See that the recipe says where the control codes come from: the data set, `sources`, or a column."""
     data = recipe.data
     if data.dataset == "text":
         if data.files is not None:
@@ -199,7 +199,7 @@ def _code_ids(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> d
             raise recipe.error(_key_of(recipe, code), str(problem)) from None
     for split, rows in splits.items():
         if strange := set(rows["control"][:]) - set(ids):
-            message = f"the {split} split has text under {sorted(strange)[0]!r}, which training has not"
+            message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split has not"
             raise recipe.error("data.control", message)
     return ids
 
@@ -218,9 +218,9 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 
     labels = batch["labels"][:, 1:]
     logits = output.logits[:, :-1].astype("float32")
-    counted = (labels != IGNORED_LABEL).astype("float64")
+    kept = (labels != IGNORED_LABEL).astype("float64")
     losses = cross_entropy(logits.reshape([-1, logits.shape[-1]]), labels.flatten().clip(min=0)).astype("float64")
-    return (losses.reshape(labels.shape) * counted).sum(axis=1), counted.sum(axis=1)
+    return (losses.reshape(labels.shape) * kept).sum(axis=1), kept.sum(axis=1)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
@@ -246,9 +246,9 @@ def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console
 
 
 def predict(run: Run, console: Console) -> None:
-    """A language model generates.
+    """Not supported: a language model generates.
 
     Raises:
-        UserError: always, with the command that does.
+        UserError: always; it names the command to use.
     """
     raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.next_command.format(run=run.folder)}")

@@ -1,4 +1,4 @@
-"""From scores of positions to answers: the best spans of a window, and of all windows of a question."""
+"""From start and end logits to answers: the best spans of a window, and of all windows of a question."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Answer:
     """A span of a context.
 
     Attributes:
-        text: ``context[start:end]``; "" says that there is no answer.
+        text: ``context[start:end]``; "" for no answer.
         score: the sum of the two positions' scores.
         probability: of this one among the question's best (softmax of their scores).
     """
@@ -40,7 +40,7 @@ def best_spans(
     among the best ``count`` of all starts.
 
     Args:
-        start, end: (B, T), a score for each position to be the first or the last one of the answer.
+        start, end: (B, T), the logit of each position to be the first, or the last, of the answer.
         first, past: (B,), the positions that an answer may take: ``first <= i < past``.
         longest: the most positions of a span.
         count: how many.

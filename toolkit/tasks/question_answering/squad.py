@@ -89,7 +89,7 @@ def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
 def _unique(examples: list[Example], where: str) -> list[Example]:
     twice = [name for name, count in Counter(item.id for item in examples).items() if count > 1]
     if twice:
-        raise UserError(f"{where}: {len(twice)} ids stand there twice, the first is {twice[0]}; ids must be unique")
+        raise UserError(f"{where}: {len(twice)} ids occur twice, the first is {twice[0]}; ids must be unique")
     return examples
 
 
@@ -159,9 +159,9 @@ def example(row: Mapping[str, Any], where: str) -> Example:
             raise UserError(f"{where}: {key} is {row[key]!r}, not a text" if key in row else f"{where}: has no {key}")
     texts, starts = _answers(row.get("answers"), where)
     for text, start in zip(texts, starts, strict=True):
-        there = row["context"][start : start + len(text)] if start >= 0 else ""
-        if there != text:
-            raise UserError(f"{where} ({row['id']}): the context has {there!r} at {start}, the answer is {text!r}")
+        found = row["context"][start : start + len(text)] if start >= 0 else ""
+        if found != text:
+            raise UserError(f"{where} ({row['id']}): the context has {found!r} at {start}, the answer is {text!r}")
     return Example(row["id"], row["context"], row["question"], texts, starts, row.get("document", ""))
 
 
@@ -243,7 +243,7 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     a file with one right answer scores 100.
 
     Args:
-        predictions: id -> text; ids that are no question's are ignored. "" says that there is no answer.
+        predictions: id -> text; ids that are no question's are ignored. "" for no answer.
 
     Raises:
         ValueError: there are no examples.

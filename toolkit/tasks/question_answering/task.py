@@ -48,12 +48,12 @@ DESCRIPTION = Description(
 
 COLUMNS = ("id", "context", "question", "answers")
 
-#: Files that a run leaves beside its model: the answers in SQuAD's official format, and the next best ones.
+#: Files in the run folder: the best answers in SQuAD's official format, and the n best of each question.
 PREDICTIONS, NEXT_BEST = "predictions.json", "nbest.json"
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse data that cannot hold answers, and windows that would never get on."""
+    """Refuse data that cannot hold answers, and a stride that leaves no room for new context in the next window."""
     data = recipe.data
     if data.dataset in ("csv", "text"):
         raise recipe.error("data.dataset", f"{data.dataset} holds no answers with their places; use json, as SQuAD's")
@@ -68,7 +68,7 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, each answer where it says it is.
+    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, whose places are checked.
 
     A json file may be SQuAD's own nested form, or rows as the hub's data sets have them.
 
@@ -207,7 +207,7 @@ def _windows(recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], 
 
 
 def _notes(name: str, windows: Windows) -> list[str]:
-    """What the user should know of a split: questions without an answer, and answers that tokens cannot say exactly."""
+    """What the user should know about a split: questions without an answer, answers that are no span of tokens."""
     unanswerable = sum(not item.answers for item in windows.examples)
     notes = []
     if unanswerable and windows.no_answer_threshold is None:
@@ -215,9 +215,9 @@ def _notes(name: str, windows: Windows) -> list[str]:
             f"{unanswerable} {name} questions have no answer; set data.no_answer_threshold (0.0) so that none is given"
         )
     if inexact := windows.inexact():
-        example, said = inexact[0]
+        example, covered = inexact[0]
         notes.append(
-            f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {said!r}"
+            f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {covered!r}"
         )
     tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
     lengths = tokens[:, 1] - tokens[:, 0] + 1
@@ -230,13 +230,13 @@ def _notes(name: str, windows: Windows) -> list[str]:
 
 
 def _baseline(windows: Windows) -> dict[str, float]:
-    """What the longest name in the sentence that is most like the question scores (:func:`.squad.guess`)."""
+    """The scores of :func:`.squad.guess`, which answers without a model."""
     found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
     return squad.score(windows.examples, found) if windows.examples else {}
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
-    """The number of windows: each has a first and a last position that counts."""
+    """The number of windows: each has one start and one end position."""
     return len(batch["start_positions"])
 
 

@@ -1,9 +1,9 @@
-"""Questions and contexts as the windows that a model reads, and what each token of them stands for in the text.
+"""Questions and contexts cut into the windows that a model reads, with the character span of each token.
 
-A window is ``question, separator, a piece of the context, padding``. A question is never cut. A context that does not
-fit is cut into windows that overlap by ``stride`` tokens, so that an answer of up to so many tokens stands whole in one
-of them. No tokenizer here has special tokens of its own; the separator is id 1, which both of Reformer's tokenizers
-hold (``<s>`` in SentencePiece, unused in google/reformer-enwik8's bytes) and do not make of text.
+A window is ``question, separator, part of the context, padding``. A question is never cut. A context that does not fit
+is cut into windows that overlap by ``stride`` tokens, so that every answer of up to ``stride`` tokens is whole in one
+of them. Reformer's tokenizers have no separator token; id 1 serves as one, which both have (``<s>`` in SentencePiece,
+unused by google/reformer-enwik8's bytes) and produce for no text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = 1
 
-#: Where a window without the whole answer says that it begins and ends: at the question's first token.
+#: Start and end position of a window that does not hold the whole answer: the question's first token.
 NO_ANSWER = 0
 
 #: Part of every cache key: raise it when what is stored changes.
@@ -86,7 +86,7 @@ def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts
 
 
 class QuestionTooLong(ValueError):
-    """A question leaves its context no room in a window."""
+    """A question fills the window, so that no context fits beside it."""
 
 
 class Windows:
@@ -134,7 +134,7 @@ class Windows:
         )
         self._cut()
         self._find_answers()
-        #: What was answered when the windows were last evaluated; see :func:`.task.compute_metrics`.
+        #: The answers of the last evaluation, which :func:`.task.compute_metrics` sets.
         self.answered: list[list[Answer]] | None = None
 
     def _cut(self) -> None:
@@ -179,18 +179,18 @@ class Windows:
         return tokens.start + int(first), tokens.start + int(last)
 
     def text(self, index: int, first: int, last: int) -> str:
-        """What a question's context says from one token (of all contexts') to another."""
+        """The text of a question's context from one token (of all contexts') to another, both included."""
         start, end = self.contexts.spans[first, 0], self.contexts.spans[last, 1]
         return self.examples[index].context[start:end]
 
     def inexact(self) -> list[tuple[Example, str]]:
-        """The questions whose first answer is no row of whole tokens, with what its tokens say instead."""
-        said = [
+        """The questions whose first answer begins or ends inside a token, with the text of its tokens."""
+        covered = [
             (item, self.text(index, *self.answer_tokens(index)))
             for index, item in enumerate(self.examples)
             if item.answers
         ]
-        return [(item, text) for item, text in said if text != item.answers[0]]
+        return [(item, text) for item, text in covered if text != item.answers[0]]
 
     def __len__(self) -> int:
         return len(self.example_of)
