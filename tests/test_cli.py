@@ -85,7 +85,7 @@ def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_
             "data.options.trian: unknown option",
         ),
         (["evaluate", "runs/nowhere"], "runs/nowhere: is not a run folder"),
-        (["evaluate"], "specify RUN or --squad DATASET.json PREDICTIONS.json"),
+        (["evaluate"], "specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json"),
         (["evaluate", "--squad", "recipes/nothing.json", "x.json"], "recipes/nothing.json: no such file"),
         (["evaluate", "--squad", "setup.cfg", "x.json"], "setup.cfg: is not JSON"),
         (["predict", "runs/nowhere", "--text", "a"], "runs/nowhere: is not a run folder"),

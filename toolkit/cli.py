@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from toolkit.errors import ToolkitError, UserError
+from toolkit.parity.command import COMMANDS
 
 OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
 
@@ -68,112 +68,8 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     run(checked, skip_parity, Console())
 
 
-#: What describes the model, the weights and the batch that are compared, and how the reference runs.
-MODEL_OPTIONS = (
-    click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1),
-    click.option(
-        "--head",
-        type=click.Choice(["sequence_classification", "question_answering", "causal_lm", "masked_lm"]),
-        help="Default: sequence_classification of reformer, causal_lm of ctrl.",
-    ),
-    click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl."),
-    click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
-    click.option("--length", type=click.IntRange(1), help="Tokens a sequence; default: 1024 of reformer, 256 of ctrl."),
-    click.option("--batch-size", type=click.IntRange(1), help="Default: 2 of reformer, 1 of ctrl."),
-    click.option(
-        "--weights",
-        "weights_from",
-        metavar="KIND|CHECKPOINT",
-        help="random, heavy-tailed or large-gains; or a Hugging Face folder or hub id. Default: heavy-tailed; of a "
-        "sweep, all three.",
-    ),
-    click.option(
-        "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."
-    ),
-    click.option(
-        "--reference-reversible",
-        is_flag=True,
-        help="Also show how far the reference's own reversible backward lies from its plain one.",
-    ),
-    click.option(
-        "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
-    ),
-)
-SWEEP_HELP = "Gate N right ports of random shapes; or, of a checkpoint, its model on N random batches."
-DTYPE = click.Choice(["float64", "float32", "both"])
-CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
-
-
-def describes_a_model(command: Callable) -> Callable:
-    """Give a command :data:`MODEL_OPTIONS`."""
-    for option in reversed(MODEL_OPTIONS):
-        command = option(command)
-    return command
-
-
-@toolkit.command(epilog=f"{CONFIGURATION_HELP} `toolkit parity record` makes a BUNDLE.")
-@click.option("--model", type=click.Choice(["reformer", "ctrl"]), help="The port to judge.")
-@click.option("--reference", metavar="BUNDLE", type=click.Path(path_type=Path), help="Judge by a recorded reference.")
-@click.option("--dtype", type=DTYPE, help="Default: both, or what BUNDLE was recorded for.")
-@click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
-@describes_a_model
-@click.option("--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True)
-@click.option(
-    "--ops",
-    metavar="reference[:KIND,...]",
-    help="Give the port the reference's kernels (or some kinds of them): float32 must then agree to the last bit.",
-)
-@click.option(
-    "--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where something differs."
-)
-@click.option("--mutants", is_flag=True, help="Try the gate on a catalogue of faults, in a small model.")
-@click.option("--limits", is_flag=True, help="Show how small a change of each parameter is caught, in a small model.")
-@click.option("--sweep", "sweeps", type=click.IntRange(1), metavar="N", help=SWEEP_HELP)
-@click.pass_context
-def parity(context: click.Context, reference: Path | None, **options: Any) -> int:
-    """Compare a port with the reference on one training step.
-
-    Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
-    """
-    if reference is None and options["model"] is None:
-        raise click.UsageError("Missing option '--model' (reformer or ctrl), or '--reference' BUNDLE.", context)
-    from rich.console import Console
-
-    from toolkit.parity import command
-
-    given = _given(context)
-    if reference is None:
-        return command.command(**options, given=given, console=Console())
-    taken = ("reference", "device", "dtype", "output")
-    command.refuse_all_but(taken, given, "--reference", "whose bundle settles what is compared")
-    return command.replay(reference, options["device"], options["dtype"], options["output"], Console())
-
-
-def _given(context: click.Context) -> dict[str, str]:
-    """Of the parameters that the user gave, by name, the option, or the whole of the arguments."""
-    return {
-        parameter.name: " ".join(context.params["overrides"]) if parameter.name == "overrides" else parameter.opts[0]
-        for parameter in context.command.params
-        if context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
-    }
-
-
-@toolkit.command("parity record", epilog=CONFIGURATION_HELP)
-@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The model to run.")
-@click.option("--dtype", type=DTYPE, help="What a replay compares unless it says otherwise. Default: both.")
-@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
-@describes_a_model
-@click.option("-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder.")
-def record_parity(**options: Any) -> None:
-    """Run the reference alone and leave a bundle, for machines without torch.
-
-    `toolkit parity --reference BUNDLE` judges the port by it.
-    """
-    from rich.console import Console
-
-    from toolkit.parity.command import record
-
-    record(**options, console=Console())
+for command in COMMANDS:
+    toolkit.add_command(command)
 
 
 @toolkit.command()
@@ -191,7 +87,7 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
         _evaluate_squad(*squad)
         return
     if run is None or squad is not None:
-        raise UserError("specify RUN or --squad DATASET.json PREDICTIONS.json")
+        raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
     from rich.console import Console
 
     from toolkit.predict import evaluate as measure
@@ -296,3 +192,7 @@ def _run_folder(run: Path) -> Path:
     if not run.is_dir():
         raise UserError(f"{run}: is not a run folder; `toolkit finetune` prints the one it made")
     return run
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,8 @@ from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from toolkit.parity.gate import GateRequest
+    from toolkit.parity import GateRequest
+    from toolkit.parity.job.job import TokenizerJob
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
@@ -254,9 +255,9 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
         write_text(parity / "skipped.json", json.dumps({"reason": skip_parity}) + "\n")
         console.print(f"parity skipped: {skip_parity}", highlight=False)
         return
-    from toolkit.parity.gate import remove_report, run_gate
+    from toolkit.parity import run_gate
 
-    remove_report(parity)
+    (parity / "skipped.json").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
         report = run_gate(gate_request(recipe, job, device, Path(scratch)), parity, console)
     if report.exit_status == Inconclusive.exit_status:
@@ -273,7 +274,8 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
     from toolkit.model_config import head_of
-    from toolkit.parity.gate import GateRequest
+    from toolkit.parity import GateRequest
+    from toolkit.parity.job.job import OptimizerSettings
 
     chosen = recipe.parity
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
@@ -285,16 +287,16 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         batch=collate(rows),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=_tokenizer_request(recipe, job, scratch),
+        tokenizer=_tokenizer_job(recipe, job, scratch),
         seed=recipe.seed,
-        optimizer={
-            "learning_rate": recipe.train.learning_rate,
-            "weight_decay": recipe.train.weight_decay,
-            "beta1": recipe.train.adam_beta1,
-            "beta2": recipe.train.adam_beta2,
-            "epsilon": recipe.train.adam_epsilon,
-            "max_grad_norm": recipe.train.max_grad_norm,
-        },
+        optimizer=OptimizerSettings(
+            learning_rate=recipe.train.learning_rate,
+            weight_decay=recipe.train.weight_decay,
+            beta1=recipe.train.adam_beta1,
+            beta2=recipe.train.adam_beta2,
+            epsilon=recipe.train.adam_epsilon,
+            max_grad_norm=recipe.train.max_grad_norm,
+        ),
         reference_python=reference_python(recipe),
     )
 
@@ -318,14 +320,16 @@ def reference_python(recipe: Recipe) -> str | None:
     return found
 
 
-def _tokenizer_request(recipe: Recipe, job: Job, scratch: Path) -> dict[str, Any]:
-    texts = {"texts": job.texts, "max_length": recipe.data.max_length, "offsets": job.prepared.offsets}
+def _tokenizer_job(recipe: Recipe, job: Job, scratch: Path) -> TokenizerJob:
+    from toolkit.parity.job.job import TokenizerJob
+
     job.tokenizer.save(scratch)
+    kind, path = "bytes", None
     if (scratch / "spiece.model").exists():
-        return {"kind": "sentencepiece", "path": str(scratch / "spiece.model"), **texts}
-    if (scratch / "merges.txt").exists():
-        return {"kind": "ctrl", "path": str(scratch), **texts}
-    return {"kind": "bytes", **texts}
+        kind, path = "sentencepiece", str(scratch / "spiece.model")
+    elif (scratch / "merges.txt").exists():
+        kind, path = "ctrl", str(scratch)
+    return TokenizerJob(kind, job.texts, recipe.data.max_length, path, job.prepared.offsets)
 
 
 # -- training -------------------------------------------------------------------------------------------------------
@@ -358,7 +362,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     from safetensors.numpy import load_file
 
     from toolkit.model_config import model_class
-    from toolkit.parity.gate import CONSTANTS
+    from toolkit.parity.report.report import CONSTANTS
 
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)

@@ -115,9 +115,8 @@ def _parse(text: str, source: Source) -> Any:
     try:
         for event in yaml.parse(text, Loader=yaml.BaseLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise UserError(
-                    f"{source.name}:{event.start_mark.line + 1}: anchors and aliases (& and *) are not read"
-                )
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise UserError(f"{source.name}:{line}: anchors and aliases (& and *) are not read")
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         return {} if node is None else _value(node, (), source)
     except yaml.MarkedYAMLError as problem:

@@ -1,166 +1,235 @@
-"""`toolkit parity`: the gate on a model of any size with weights of any kind, without a recipe or a data set."""
+"""`toolkit parity` and the commands below it. Only click is imported at the top, so that --help is instant."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import click
 
-from toolkit.errors import UserError
-from toolkit.parity.bitwise import run_exact
-from toolkit.parity.gate import GateRequest, is_streamed, run_gate
-from toolkit.parity.job import bundle
-from toolkit.parity.job.kernel_messages import chosen_kinds
-from toolkit.parity.job.synthetic import KINDS
-from toolkit.parity.options import DEFAULT_KIND, devices, dtypes_of, make_request, reference_interpreter
-from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
-from toolkit.parity.trials.mutation import print_trials, trial_request, try_mutants
-from toolkit.parity.trials.sweep import RANDOM, sweep, varied
+#: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
+KINDS = ("random", "heavy-tailed", "large-gains")
+HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
+CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
-#: The options that a trial of the gate takes; all others describe what it has of its own.
-TRIAL_TAKES = ("model", "device", "weights_from", "seed", "reference_python")
-SWEEP_TAKES = (*TRIAL_TAKES, "sweeps")
-SWEEP_OF_A_CHECKPOINT_TAKES = (*SWEEP_TAKES, "head", "length", "overrides")
+MODEL = click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
+DTYPE = click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
+DEVICES = click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
+OUTPUT = click.option(
+    "--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True, help="Of the reports."
+)
+HEAD = click.option(
+    "--head", type=click.Choice(HEADS), help="Default: sequence_classification of reformer, causal_lm of ctrl."
+)
+LENGTH = click.option(
+    "--length", type=click.IntRange(1), help="Tokens a sequence; default: 1024 of reformer, 256 of ctrl."
+)
+SEED = click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."
+)
+REFERENCE_PYTHON = click.option(
+    "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
+)
+REFERENCE_REVERSIBLE = click.option(
+    "--reference-reversible",
+    is_flag=True,
+    help="Also show how far the reference's own reversible backward lies from its plain one.",
+)
+OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+#: What describes the model, the weights and the batch that are compared, and how the reference runs.
+DESCRIPTION = (
+    MODEL,
+    OVERRIDES,
+    HEAD,
+    click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl."),
+    click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
+    LENGTH,
+    click.option("--batch-size", type=click.IntRange(1), help="Default: 2 of reformer, 1 of ctrl."),
+    click.option(
+        "--weights",
+        "weights_from",
+        metavar="KIND|CHECKPOINT",
+        default="heavy-tailed",
+        show_default=True,
+        help=f"{', '.join(KINDS)}; or a Hugging Face folder or hub id.",
+    ),
+    SEED,
+    REFERENCE_PYTHON,
+)
+#: Of a trial of the gate on a small model.
+TRIAL = (
+    MODEL,
+    click.option(
+        "--weights", "kind", type=click.Choice(KINDS), default="heavy-tailed", show_default=True, help="Their kind."
+    ),
+    SEED,
+    DEVICES,
+    REFERENCE_PYTHON,
+)
 
 
-def command(
-    *,
-    given: Mapping[str, str],
-    device: str,
-    output: Path,
-    mutants: bool,
-    limits: bool,
-    sweeps: int | None,
-    ops: str | None,
-    trace: bool,
-    console: Console,
-    **options: Any,
-) -> int:
-    """Run the gate on each device, or put the gate itself on trial; returns the exit status, the worst of them.
+def takes(*options: Callable) -> Callable[[Callable], Callable]:
+    """Give a command options, which its help shows in this order."""
 
-    Args:
-        given: of the options that the user gave, by name, what was typed: a trial does not take all of them.
-        options: those of :func:`.options.make_request`.
+    def decorate(command: Callable) -> Callable:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
-    Raises:
-        UserError: a configuration that cannot be, weights that do not fit, a device that is not there.
+    return decorate
+
+
+@click.command(
+    "parity",
+    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity record, replay, bitwise, mutants, sweep, limits; "
+    "each has a --help of its own.",
+)
+@takes(*DESCRIPTION, DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
+def parity(device: str, output: Path, trace: bool, **description: Any) -> int:
+    """Compare a port with the reference on one training step.
+
+    Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
-    if sweeps is not None:
-        return max(_sweep(place, given, sweeps, console, **options) for place in devices(device))
-    if mutants:
-        trials = (_trial_request("--mutants", given, place, options) for place in devices(device))
-        return max(_try_mutants(trial, console) for trial in trials)
-    if limits:
-        trials = (_trial_request("--limits", given, place, options) for place in devices(device))
-        return max(_find_limits(trial, console) for trial in trials)
-    kinds = None if ops is None else _kinds(ops, options["dtype"], device, trace)
-    request = dataclasses.replace(make_request(**options), trace=trace)
-    if kinds is not None:
-        return run_exact(request, kinds, output / "cpu", console).exit_status
-    return max(
-        run_gate(dataclasses.replace(request, device=place), output / place, console).exit_status
-        for place in devices(device)
-    )
+    from dataclasses import replace
+
+    from toolkit.parity import run_gate
+    from toolkit.parity.options import devices, make_request
+
+    places = _cleared(output, devices(device))
+    request = replace(make_request(**description), trace=trace)
+    return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
 
 
-def refuse_all_but(taken: Collection[str], given: Mapping[str, str], beside: str, why: str) -> None:
-    """Raise :class:`UserError` for an option that says what ``beside`` has already settled.
+@click.command("parity record", epilog=CONFIGURATION_HELP)
+@takes(*DESCRIPTION, DTYPE, REFERENCE_REVERSIBLE)
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
+@click.option("-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder.")
+def record(device: str, output: Path, **description: Any) -> None:
+    """Run the reference alone and leave a bundle, for machines without torch.
 
-    Args:
-        given: by the option's name, what was typed.
+    `toolkit parity replay BUNDLE` judges the port by it.
     """
-    for name, typed in given.items():
-        if name not in taken:
-            raise UserError(f"{typed}: not beside {beside}, {why}; leave it away")
+    from dataclasses import replace
+
+    from toolkit.parity.job import bundle
+    from toolkit.parity.options import make_request
+
+    bundle.record(replace(make_request(**description), device=device), output, _console())
 
 
-def record(*, device: str, output: Path, console: Console, **options: Any) -> None:
-    """Run the reference alone, and leave a bundle.
+@click.command("parity replay")
+@click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "both"]),
+    help="Default: what BUNDLE was recorded for.",
+)
+@takes(DEVICES, OUTPUT)
+def replay(bundle: Path, dtype: str | None, device: str, output: Path) -> int:
+    """Judge the port by a reference that `toolkit parity record` has left in BUNDLE.
 
-    Args:
-        options: those of :func:`.options.make_request`.
-
-    Raises:
-        UserError: as :func:`command`; a model that cannot be recorded; a folder that is something else.
+    The port's device may be another than the reference's.
     """
-    bundle.record(dataclasses.replace(make_request(**options), device=device), output, console)
+    from dataclasses import replace
+
+    from toolkit.parity import run_gate
+    from toolkit.parity.job.bundle import open_recording
+    from toolkit.parity.options import devices, dtypes_of
+
+    places = _cleared(output, devices(device))
+    recording = open_recording(bundle)
+    request = recording.asked if dtype is None else replace(recording.asked, dtypes=dtypes_of(dtype))
+    return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
 
 
-def replay(folder: Path, device: str, dtype: str | None, output: Path, console: Console) -> int:
-    """Run the port against a recorded reference on each device; returns the exit status, the worst of them.
+@click.command("parity bitwise", epilog=CONFIGURATION_HELP)
+@takes(*DESCRIPTION, OUTPUT)
+@click.option("--kernels", metavar="KIND[,KIND]...", help="Only these kinds of kernels; default: all of them.")
+def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
+    """Give the port the reference's kernels: its float32 must then agree to the last bit.
 
-    Args:
-        device: of the port; the reference may have run on another.
-        dtype: ``float64``, ``float32`` or ``both``; None for those that the bundle was recorded for.
-
-    Raises:
-        UserError: the bundle is none, was changed, or cannot be read here; a device that is not there.
+    Exit status: 0 exact, 1 not.
     """
-    recorded = bundle.open_recording(folder)
-    chosen = recorded.asked.dtypes if dtype is None else dtypes_of(dtype)
-    return max(
-        run_gate(
-            dataclasses.replace(recorded.asked, dtypes=chosen, device=place), output / place, console, recorded
-        ).exit_status
-        for place in devices(device)
-    )
+    from toolkit.parity.bitwise import run_bitwise
+    from toolkit.parity.options import kernel_kinds, make_request
+
+    kinds = kernel_kinds(kernels)
+    [(_, folder)] = _cleared(output, ["cpu"])
+    return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, _console()).exit_status
 
 
-def _kinds(ops: str, dtype: str | None, device: str, trace: bool) -> list[str]:
-    """The kinds of kernels that ``--ops`` names, if it can be followed here."""
-    if dtype == "float64":
-        raise UserError("--ops: compares float32 bit for bit; leave --dtype float64 away")
-    if device != "cpu":
-        raise UserError(f"--ops: takes the reference's kernels on the CPU; leave --device {device} away")
-    if trace:
-        raise UserError("--ops: names by itself what differs; leave --trace away")
-    return chosen_kinds(ops)
+@click.command("parity mutants")
+@takes(*TRIAL)
+def mutants(**trial: Any) -> int:
+    """Try the gate on a catalogue of faults, in a small model: each must be caught and named."""
+    from toolkit.parity.options import trial_requests
+    from toolkit.parity.trials.mutation import print_trials, try_mutants
+
+    passed = True
+    for request in trial_requests(**trial):
+        trials = try_mutants(request, _console())
+        print_trials(trials, _console())
+        passed = passed and all(trial.passed for trial in trials)
+    return int(not passed)
 
 
-def _sweep(device: str, given: Mapping[str, str], count: int, console: Console, **options: Any) -> int:
-    """Right ports of random shapes; or, of a checkpoint, its model on random batches."""
-    model, kind, seed = options["model"], options["weights_from"], options["seed"]
-    if kind in (None, *KINDS):
-        refuse_all_but(SWEEP_TAKES, given, "--sweep", "which draws models of its own and leaves no report")
-        alike = {"device": device, "reference_python": reference_interpreter(options["reference_python"])}
+@click.command("parity limits")
+@takes(*TRIAL)
+def limits(**trial: Any) -> int:
+    """Show how small a change of each parameter is caught, in a small model."""
+    from toolkit.parity.options import trial_requests
+    from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
 
-        def make(seed: int) -> GateRequest:
-            return dataclasses.replace(RANDOM[model](seed, kind), **alike)
-    else:
-        why = "which draws batches for a checkpoint's own model, judges by both dtypes and leaves no report"
-        refuse_all_but(SWEEP_OF_A_CHECKPOINT_TAKES, given, "--sweep", why)
-        request = dataclasses.replace(make_request(**options), device=device)
-        if is_streamed(request):
-            raise UserError("--sweep: a model this large is not compared as a whole; gate it once, without --sweep")
-        fixed = [override.partition("=")[0] for override in options["overrides"]]
-
-        def make(seed: int) -> GateRequest:
-            return varied(request, seed, fixed)
-
-    return int(bool(sweep(make, range(seed, seed + count), console)))
+    passed = True
+    for request in trial_requests(**trial):
+        found = find_limits(request, _console())
+        print_limits(found, _console())
+        passed = passed and all(map(is_seen, found))
+    return int(not passed)
 
 
-def _try_mutants(request: GateRequest, console: Console) -> int:
-    trials = try_mutants(request, console)
-    print_trials(trials, console)
-    return int(not all(trial.passed for trial in trials))
+@click.command("parity sweep", epilog="KEY=VALUE, --head and --length are for a checkpoint's model.")
+@takes(MODEL, OVERRIDES)
+@click.option("--gates", type=click.IntRange(1), metavar="N", required=True, help="How many right ports are gated.")
+@click.option(
+    "--weights",
+    "weights_from",
+    metavar="KIND|CHECKPOINT",
+    help=f"{', '.join(KINDS)}, on random shapes; or a Hugging Face folder or hub id, whose model is gated on N random "
+    "batches. Default: random shapes with all three kinds.",
+)
+@takes(HEAD, LENGTH, SEED, DEVICES, REFERENCE_PYTHON)
+def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
+    """Gate right ports, none of which may be stopped, and trace each to the operation.
+
+    Exit status: 0 no false alarm, 1 some.
+    """
+    from toolkit.parity.options import devices, sweep_maker
+    from toolkit.parity.trials.sweep import sweep as run_sweep
+
+    alarms = 0
+    for place in devices(device):
+        make = sweep_maker(place, **description)
+        alarms += len(run_sweep(make, range(seed, seed + gates), _console()))
+    return int(bool(alarms))
 
 
-def _find_limits(request: GateRequest, console: Console) -> int:
-    found = find_limits(request, console)
-    print_limits(found, console)
-    return int(not all(is_seen(limit) for limit in found))
+COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits)
 
 
-def _trial_request(option: str, given: Mapping[str, str], device: str, options: Mapping[str, Any]) -> GateRequest:
-    """The small model that ``--mutants`` and ``--limits`` change."""
-    why = "which changes a small model of its own in float64 and leaves no report"
-    refuse_all_but((*TRIAL_TAKES, option.removeprefix("--")), given, option, why)
-    kind = options["weights_from"] or DEFAULT_KIND
-    if kind not in KINDS:
-        raise UserError(f"{option}: runs on weights of its own, --weights {', '.join(KINDS)}; not {kind}")
-    python = reference_interpreter(options["reference_python"])
-    return trial_request(options["model"], kind, options["seed"], device, python)
+def _cleared(output: Path, devices: list[str]) -> list[tuple[str, Path]]:
+    """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
+    runs: whatever stops this one, none can be taken for its own."""
+    from toolkit.parity.report.report import remove_report
+
+    for device in devices:
+        remove_report(output / device)
+    return [(device, output / device) for device in devices]
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,12 @@ from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.parity.job import interpreter
+from toolkit.parity.job.build import is_streamed
+from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import KINDS, StressWeights, random_batch
+from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
+from toolkit.parity.trials.mutation import trial_request
+from toolkit.parity.trials.sweep import RANDOM, varied
 from toolkit.quiet import silence_startup
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
@@ -37,24 +42,22 @@ DEFAULTS = {
     "reformer": {"head": "sequence_classification", "layers": 6, "length": 1024, "batch_size": 2},
     "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
 }
-#: The weights that are compared unless the command line says otherwise.
-DEFAULT_KIND = "heavy-tailed"
 
 
 def make_request(
     *,
     model: str,
-    dtype: str | None,
     head: str | None,
     attention: str | None,
     layers: int | None,
     length: int | None,
     batch_size: int | None,
-    weights_from: str | None,
+    weights_from: str,
     seed: int,
     overrides: Sequence[str],
-    reference_reversible: bool,
     reference_python: str | None,
+    dtype: str = "both",
+    reference_reversible: bool = False,
 ) -> GateRequest:
     """What the options describe, on the CPU.
 
@@ -65,7 +68,6 @@ def make_request(
     python = reference_interpreter(reference_python)
     head = _head(model, head)
     length = length or DEFAULTS[model]["length"]
-    weights_from = weights_from or DEFAULT_KIND
     if attention and model != "reformer":
         raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
     if reference_reversible and model != "reformer":
@@ -77,11 +79,75 @@ def make_request(
         config=config,
         weights=chosen_weights(model, config, head, seed, weights_from),
         batch=random_batch(config, head, batch_size or DEFAULTS[model]["batch_size"], length, seed, model),
-        dtypes=dtypes_of(dtype or "both"),
+        dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
         reference_python=python,
     )
+
+
+def kernel_kinds(names: str | None) -> list[str]:
+    """The kinds of kernels that ``--kernels`` names, parted by commas; None is all of them.
+
+    Raises:
+        UserError: one that is none.
+    """
+    kinds = list(KERNELS) if names is None else names.split(",")
+    for kind in kinds:
+        if kind not in KERNELS:
+            raise UserError(
+                f"--kernels {names}: {kind or 'nothing'} is no kind of kernel; there are {', '.join(KERNELS)}"
+            )
+    return list(dict.fromkeys(kinds))
+
+
+def trial_requests(
+    *, model: str, kind: str, seed: int, device: str, reference_python: str | None
+) -> Iterator[GateRequest]:
+    """On each device, the small model that mutants and limits change."""
+    python = reference_interpreter(reference_python)
+    for place in devices(device):
+        yield trial_request(model, kind, seed, place, python)
+
+
+def sweep_maker(
+    device: str,
+    *,
+    model: str,
+    weights_from: str | None,
+    head: str | None,
+    length: int | None,
+    overrides: Sequence[str],
+    reference_python: str | None,
+) -> Callable[[int], GateRequest]:
+    """From a seed to a right port: one of random shapes; or, of a checkpoint, its model on a random batch.
+
+    Raises:
+        UserError: an option that is not for random shapes; a model too large to be compared as a whole.
+    """
+    if weights_from in (None, *KINDS):
+        if head or length or overrides:
+            given = "--head" if head else "--length" if length else " ".join(overrides)
+            raise UserError(f"{given}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
+        alike = {"device": device, "reference_python": reference_interpreter(reference_python)}
+        return lambda seed: replace(RANDOM[model](seed, weights_from), **alike)
+    made = make_request(
+        model=model,
+        head=head,
+        attention=None,
+        layers=None,
+        length=length,
+        batch_size=None,
+        weights_from=weights_from,
+        seed=0,
+        overrides=overrides,
+        reference_python=reference_python,
+    )
+    if is_streamed(made):
+        raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")
+    request = replace(made, device=device)
+    fixed = [override.partition("=")[0] for override in overrides]
+    return lambda seed: varied(request, seed, fixed)
 
 
 def dtypes_of(dtype: str) -> tuple[str, ...]:
@@ -135,7 +201,7 @@ def configuration(
         except (FileNotFoundError, ConfigError) as error:
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
-            raise UserError("--layers: the checkpoint has its own; leave it away, or take --weights random")
+            raise UserError("--layers: the checkpoint has its own; remove it, or take --weights random")
     if model == "reformer":
         config["is_decoder"] = head == "causal_lm"
     for override in overrides:
@@ -172,10 +238,10 @@ def _example(model: str) -> str:
 def chosen_weights(
     model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
 ) -> Mapping[str, np.ndarray]:
-    """Weights of one of the kinds of :mod:`.stress`, or a checkpoint's (a head that it lacks gets new ones)."""
+    """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's (a head that it lacks gets new ones)."""
     resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
-        return StressWeights(resolved, head, seed, weights_from, model)
+        return SyntheticWeights(resolved, head, seed, weights_from, model)
     weights = part(model, "weights")
     try:
         found = weights.select(stored_tensors(resolve_folder(weights_from)), resolved, head)

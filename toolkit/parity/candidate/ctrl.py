@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+from paddle import nn
 
 from models.ctrl.config import CTRLConfig
 from toolkit.parity.candidate.step import Step
@@ -17,12 +21,12 @@ class CTRLStep(Step):
     backwards = ("autograd", "recompute")
     embedded = "transformer.dropout"
 
-    def build(self, kind: type, keys: dict, backward: str):
+    def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         model = kind(CTRLConfig(**keys))
         model.transformer.enable_recompute = backward == "recompute"
         return model
 
-    def take_constants(self, constants: dict[str, np.ndarray]) -> dict[str, float]:
+    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, float]:
         own = self.model.transformer.pos_encoding
         self.model.hold_constants(constants)
         return {TABLE: table_error(own, constants[TABLE])}

@@ -1,4 +1,4 @@
-"""``python -m toolkit.parity.candidate.trace JOB``: the port operation by operation, each on R64's own input.
+"""The port operation by operation, each on R64's own input.
 
 Where an operation's result has been measured, R64's goes on in its place; in the backward likewise. So an error is that
 of one operation and of nothing before it.
@@ -6,7 +6,6 @@ of one operation and of nothing before it.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,55 +13,47 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import paddle
+from paddle import nn
+from paddle.autograd import PyLayer
 
-from models.families import part
-from toolkit import runtime
-from toolkit.parity.candidate.measure import make_step
+from models import weights
+from models.trace import observed
 from toolkit.parity.candidate.places import places
-from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import SCORES, Step, first_tensor, given_signs, watch
-from toolkit.parity.job import files, worker
+from toolkit.parity.candidate.step import LOGITS, Step, first_tensor, make_step
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.naming import ModuleStack
+from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Its functions compute for whoever calls them: the place of an operation is there.
 OPERATIONS = str(ROOT / "models" / "ops.py")
 
 
-def main(folder: Path) -> None:
-    """Leave ``trace/candidate.json``: ``dtypes``, in each dtype as :func:`measure`, and ``mutants``, each by name as
-    ``dtypes``; nothing of those that concern no tensor or stop by themselves."""
-    job = files.read_json(folder / "job.json")
-    runtime.configure(job["device"], job["threads"])
-    part(job["model"], "modeling")  # loaded while the reference still computes
-    files.wait_for(folder / "forced_input" / "reference.json", folder / "forced_input" / "failed")
-    truth = TensorFile(folder / "forced_input" / "truth.safetensors")
-    found = {
-        "dtypes": {dtype: measure(job, folder, truth, dtype) for dtype in job["dtypes"]},
-        "mutants": {name: _measure_mutant(job, folder, truth, name) for name in job["mutants"]},
-    }
-    files.write_json(folder / "forced_input" / "candidate.json", found)
+def run(job: Job, folder: Path, kernels: object = None) -> ForcedInputResult:
+    """The port in each dtype, and with each mutant; nothing of those that concern no tensor or stop by themselves."""
+    files.wait_for_reference(folder, "forced_input.json", "forced_input")
+    truth = TensorFile(folder / "reference" / "forced_input.safetensors")
+    return ForcedInputResult(
+        dtypes={dtype: measure(job, folder, truth, dtype) for dtype in job.dtypes},
+        mutants={name: _measure_mutant(job, folder, truth, name) for name in job.mutants},
+    )
 
 
-def measure(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> dict[str, Any]:
-    """One step in ``dtype``.
-
-    Returns:
-        ``tensors``: by name, the error of one operation, as :func:`.spread.difference`; ``places``: by name, the line
-        of an operation that is no module of its own; ``modules``: as :func:`.places.places`.
-    """
+def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> ForcedInputDtype:
+    """One step in ``dtype``."""
     step = make_step(job, folder, dtype, "autograd")
     points = Points(truth)
     _run(step, points)
     points.add_missing()
-    return {"tensors": points.errors, "places": points.places, "modules": places(step.model)}
+    return ForcedInputDtype(points.errors, points.lines, places(step.model))
 
 
-def _measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict[str, Any]:
-    from toolkit.parity.mutants import by_name
-
+def _measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict[str, ForcedInputDtype]:
     mutant = by_name(name)
     with mutant.in_force():
         try:
@@ -76,14 +67,14 @@ class Points:
 
     Attributes:
         errors: by name, how far each lies from the truth.
-        places: by name, ``file:line`` of an operation.
+        lines: by name, ``file:line`` of an operation that is no module of its own.
         awaited: the gradients that are to come back.
     """
 
     def __init__(self, truth: Mapping[str, np.ndarray]) -> None:
         self.truth = truth
-        self.errors: dict[str, dict[str, Any]] = {}
-        self.places: dict[str, str] = {}
+        self.errors: dict[str, TensorStats] = {}
+        self.lines: dict[str, str] = {}
         self.awaited: set[str] = set()
 
     def measure(self, name: str, value: np.ndarray) -> None:
@@ -93,65 +84,50 @@ class Points:
             value = value.reshape(truth.shape) if value.size == truth.size else value
             self.errors[name] = error_stats.difference(*(error_stats.as_compared(name, one) for one in (value, truth)))
 
-    def pass_through(self, name: str, x):
+    def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
         if x.stop_gradient:
             return self.replaced(name, x)
         self.awaited.add(f"gradient:{name}")
-        return _point().apply(x, self, name)
+        return _Point.apply(x, self, name)
 
     def add_missing(self) -> None:
         """A gradient that the reference has and that never came back is an error without size."""
         for name in self.awaited & self.truth.keys() - self.errors.keys():
-            self.errors[name] = {"missing": True, "shape": [], "finite": True, "rms": None, "max": None}
+            self.errors[name] = TensorStats([], missing=True)
 
-    def replaced(self, name: str, x):
+    def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Measure a tensor, and give what goes on in its place."""
-        import paddle
-
         self.measure(name, x.numpy())
         if name not in self.truth or self.truth[name].size != x.size:
             return x.clone()
         return paddle.to_tensor(self.truth[name].reshape(x.shape)).astype(x.dtype)
 
 
-@functools.cache
-def _point() -> type:
-    """The operation that passes a tensor through, made once Paddle is there."""
-    from paddle.autograd import PyLayer
+class _Point(PyLayer):
+    """The operation that passes a tensor through."""
 
-    class Point(PyLayer):
-        @staticmethod
-        def forward(ctx, x, points, name):
-            ctx.points, ctx.name = points, name
-            return points.replaced(name, x)
+    @staticmethod
+    def forward(ctx, x, points, name):
+        ctx.points, ctx.name = points, name
+        return points.replaced(name, x)
 
-        @staticmethod
-        def backward(ctx, grad):
-            return ctx.points.replaced(f"gradient:{ctx.name}", grad)
-
-    return Point
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.points.replaced(f"gradient:{ctx.name}", grad)
 
 
 def _run(step: Step, points: Points) -> None:
     """Forward and backward, with everything passing through ``points``."""
-    import paddle
 
-    from models.randomness import use
-    from models.trace import observed
-    from models.weights import to_paddle
-
-    stack = ModuleStack()
-    draws = RecordedDraws(step.draws_by_name, step.rates, stack)
-
-    def at(operation: str, result):
+    def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
             return result
-        name = stack.draw(operation)
-        points.places[name] = _place(sys._getframe(2))
+        name = draws.stack.draw(operation)
+        points.lines[name] = _line(sys._getframe(2))
         return points.pass_through(name, result)
 
-    def left(name: str, called: str, layer, output):
+    def left(name: str, called: str, layer: nn.Layer, output: Any) -> Any:
         if name == "":
             return None
         if isinstance(output, paddle.Tensor):
@@ -160,9 +136,9 @@ def _run(step: Step, points: Points) -> None:
         return None if tensor is None else (points.pass_through(called, tensor), *output[1:])
 
     step.model.clear_gradients()
-    with use(draws), given_signs(step.model, draws), step.given_choices(), observed(at), watch(step.model, stack, left):
+    with step.given(left) as draws, observed(at):
         output = step.model(**step.batch)
-        for name in SCORES:
+        for name in LOGITS:
             if getattr(output, name, None) is not None:
                 points.measure(name, getattr(output, name).numpy())
         points.measure("loss", output.loss.numpy())
@@ -170,16 +146,12 @@ def _run(step: Step, points: Points) -> None:
     for name, parameter in step.model.named_parameters():
         points.awaited.add(f"gradient:{name}")
         if parameter.grad is not None and name in step.model.table:
-            points.measure(f"gradient:{name}", to_paddle(parameter.grad.numpy(), step.model.table[name].role))
+            points.measure(f"gradient:{name}", weights.to_paddle(parameter.grad.numpy(), step.model.table[name].role))
 
 
-def _place(frame: FrameType) -> str:
+def _line(frame: FrameType) -> str:
     """``file:line`` of the code that asks for an operation, relative to the repository."""
     while frame.f_code.co_filename == OPERATIONS and frame.f_back is not None:
         frame = frame.f_back
     file = Path(frame.f_code.co_filename)
     return f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}:{frame.f_lineno}"
-
-
-if __name__ == "__main__":
-    worker.run("forced_input", main, sys.argv[1:])

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 
+from models import randomness
 from toolkit import runtime
-from toolkit.parity.candidate.rng_stats import Tallies
-from toolkit.parity.candidate.step import watch
+from toolkit.parity.candidate.rng_stats import DrawCounter, note_problem
+from toolkit.parity.candidate.step import make_step, watch
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import GeneratorStats
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
@@ -36,15 +40,13 @@ class WatchedSource:
         counting: off while a backward draws again what a forward has drawn.
     """
 
-    def __init__(self, own, tallies: Tallies) -> None:
+    def __init__(self, own: randomness.Source, counter: DrawCounter) -> None:
         self.own = own
         self.stack = ModuleStack()
-        self.tallies = tallies
+        self.counter = counter
         self.counting = True
 
-    def dropout(self, x, p, mask_shape):
-        import paddle
-
+    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
         if not self.counting:
             return self.own.dropout(x, p, mask_shape)
         before = self.own.state()
@@ -54,63 +56,49 @@ class WatchedSource:
         values = self.own.dropout(paddle.ones_like(x), p, mask_shape).numpy()
         self.own.restore(after)
         name = self.stack.draw("dropout")
-        self.tallies.mask(name, p, mask_shape, values)
+        self.counter.mask(name, p, mask_shape, values)
         given, got = (tensor.detach().flatten()[:COMPARED].numpy() for tensor in (x, output))
         if not _is_product(got, given, values.ravel()[:COMPARED]):
-            self.tallies.problem(name, "what dropout makes of its input is not the input times the mask")
+            note_problem(
+                self.counter.stats.masks[name], "what dropout makes of its input is not the input times the mask"
+            )
         return output
 
-    def normal(self, shape, dtype, seed):
+    def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         drawn = self.own.normal(shape, dtype, seed)
         if self.counting:
-            self.tallies.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
+            self.counter.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
         return drawn
 
-    def state(self):
+    def state(self) -> object:
         return self.own.state()
 
-    def restore(self, state) -> None:
+    def restore(self, state: object) -> None:
         self.own.restore(state)
 
 
-def measure(job: dict, folder: Path) -> dict[str, dict[str, Any]]:
+def measure(job: Job, folder: Path) -> GeneratorStats:
     """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
-    can.
-
-    Returns:
-        By name, for each dropout: ``kind`` dropout, ``rate``, ``shape`` of the mask, ``draws``; ``scale_error``, how
-        far what is kept is from 1/(1-rate), relative; ``rare``, how many cells are in the rarer of the two states, of
-        how many; and, each as a pair of how many cells are in it where another is, and how many others are:
-        ``neighbours`` by axis, ``modules`` (the draw before it, of equal shape), ``steps`` (its own a step earlier).
-        For each rotation: ``kind`` normal, whether it was ``seeded``, ``shape``, ``draws``, ``count``, ``sum``,
-        ``squares``, how many numbers lie ``beyond`` a magnitude; and, each as the sum of products and that of the
-        other's squares, ``neighbours``, ``modules`` and ``steps``. ``problems`` are what is wrong beyond chance.
-    """
-    from toolkit.parity.candidate.measure import make_step
-
+    can."""
     step = make_step(job, folder, "float32")
     again = next(backward for backward in step.backwards if backward != "autograd")
     if again != step.backwards[0]:
         step = make_step(job, folder, "float32", again)
-    return watched_steps(step.model, step.batch, job["seed"])
+    return watched_steps(step.model, step.batch, job.seed)
 
 
-def watched_steps(model, batch: Mapping[str, Any], seed: int) -> dict[str, dict[str, Any]]:
+def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int) -> GeneratorStats:
     """:func:`measure` of a model in training mode, from Paddle's generator seeded with ``seed``.
 
     The first step has its backward, after which the generator must be where the forward left it.
     """
-    import paddle
-
-    from models.randomness import Generator, use
-
     runtime.seed_everything(seed)
-    tallies = Tallies()
-    with use(WatchedSource(Generator(), tallies)) as source:
+    counter = DrawCounter()
+    with randomness.use(WatchedSource(randomness.Generator(), counter)) as source:
         for number in range(MOST_STEPS):
-            if number >= STEPS and (tallies.cells >= ENOUGH or not tallies.figures):
+            if number >= STEPS and (counter.cells >= ENOUGH or not (counter.stats.masks or counter.stats.rotations)):
                 break
-            tallies.begin_step()
+            counter.begin_step()
             source.stack = ModuleStack()  # a new one, as names count the calls of a module
             with watch(model, source.stack, lambda *_: None), paddle.set_grad_enabled(number == 0):
                 loss = model(**batch).loss
@@ -119,7 +107,7 @@ def watched_steps(model, batch: Mapping[str, Any], seed: int) -> dict[str, dict[
                     loss.backward()
                     source.counting = True
                     model.clear_gradients()
-    return tallies.figures
+    return counter.stats
 
 
 def _is_product(got: np.ndarray, given: np.ndarray, mask: Sequence[float]) -> bool:

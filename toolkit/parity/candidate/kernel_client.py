@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import multiprocessing
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ import numpy as np
 from toolkit.parity.job.kernel_messages import receive, send
 
 
-class KernelServer:
-    """Starts :mod:`toolkit.parity.reference.kernels` and asks it.
+class KernelClient:
+    """Starts :mod:`toolkit.parity.reference.kernel_server` and asks it.
 
     To be started before Paddle's environment is set (:func:`toolkit.runtime.configure`): the reference's own worker
     runs without those variables, and some of them choose another path through the same mathematics library.
@@ -30,15 +30,15 @@ class KernelServer:
 
     def __init__(self, job: Path, python: str) -> None:
         self.calls: Counter[str] = Counter()
-        self._connection, theirs = socket.socketpair()
+        self._connection, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [python, "-m", "toolkit.parity.reference.kernels", str(job), str(theirs.fileno())],
+            [python, "-m", "toolkit.parity.reference.kernel_server", str(job), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
 
-    def __enter__(self) -> KernelServer:
+    def __enter__(self) -> KernelClient:
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -73,12 +73,10 @@ class KernelServer:
     def _ask(self, words: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:
             send(self._connection, words, arrays)
-            answer = receive(self._connection)
-        except OSError as problem:
-            raise RuntimeError(f"the reference's kernels are not to be had: {problem}") from None
-        if answer is None:
-            raise RuntimeError("the reference's kernels are not to be had: their process has ended")
-        said, values = answer
+            said, values = receive(self._connection)
+        except (OSError, EOFError) as problem:
+            why = str(problem) or "their process has ended"
+            raise RuntimeError(f"the reference's kernels are unavailable: {why}") from None
         if "failed" in said:
             raise RuntimeError(f"the reference's kernel failed: {said['failed']}")
         return values

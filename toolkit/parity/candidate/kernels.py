@@ -18,14 +18,14 @@ import paddle.nn.functional as F
 from paddle.autograd import PyLayer
 
 from models import activations, losses, ops
-from toolkit.parity.candidate.kernel_client import KernelServer
+from toolkit.parity.candidate.kernel_client import KernelClient
 
 
 @dataclass(frozen=True)
 class _Request:
     """A kernel of the reference with its options, and the inputs that follow the differentiable ones."""
 
-    server: KernelServer
+    client: KernelClient
     kernel: str
     options: dict[str, Any]
     rest: tuple[np.ndarray, ...]
@@ -40,7 +40,7 @@ class _Served(PyLayer):
         ctx.wanted = [index for index, x in enumerate(inputs) if not x.stop_gradient]
         ctx.save_for_backward(*inputs)
         arrays = [*(x.numpy() for x in inputs), *request.rest]
-        outputs = request.server.forward(request.kernel, request.options, arrays)
+        outputs = request.client.forward(request.kernel, request.options, arrays)
         tensors = tuple(paddle.to_tensor(value) for value in outputs)
         return tensors if len(tensors) > 1 else tensors[0]
 
@@ -49,7 +49,7 @@ class _Served(PyLayer):
         request, inputs = ctx.request, ctx.saved_tensor()
         arrays = [*(x.numpy() for x in inputs), *request.rest]
         given = [gradient.numpy() for gradient in gradients]
-        answered = request.server.backward(request.kernel, request.options, arrays, given, ctx.wanted)
+        answered = request.client.backward(request.kernel, request.options, arrays, given, ctx.wanted)
         by_input = dict(zip(ctx.wanted, answered, strict=True))
         found = tuple(paddle.to_tensor(by_input[i]) if i in by_input else None for i in range(len(inputs)))
         return found if len(found) > 1 else found[0]
@@ -142,7 +142,7 @@ def _loss(kernel: str) -> Maker:
     return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
 
 
-#: By kind (see :data:`toolkit.parity.kernels.KINDS`): where the port reaches an operation, and what replaces it.
+#: By kind (see :data:`toolkit.parity.job.kernel_messages.KINDS`): where the port reaches an operation, and what replaces it.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
@@ -169,11 +169,11 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 
 
 @contextlib.contextmanager
-def reference_kernels(server: KernelServer, kinds: Sequence[str]) -> Iterator[None]:
+def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[None]:
     """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
 
     def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any):
-        return _Served.apply(_Request(server, kernel, options, tuple(rest)), *inputs)
+        return _Served.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
         for kind in kinds:

@@ -2,81 +2,107 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from toolkit import runtime
+from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.places import places
-from toolkit.parity.candidate.step import Step
+from toolkit.parity.candidate.step import Step, make_step
 from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import CandidateDtype, CandidateResult, MutantResult
+from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.naming import is_gradient
+from toolkit.parity.mutants import by_name
 
 
-def make_step(job: dict, folder: Path, dtype: str, backward: str | None = None) -> Step:
-    """The family's step (see :class:`.step.Step`)."""
-    family = importlib.import_module(f"toolkit.parity.candidate.{job['model']}")
-    return family.STEP(job, folder, dtype, backward)
+def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
+    """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
+    tokenized = tokens(job.tokenizer)  # while the reference still computes
+    result = _run_streamed(job, folder) if job.streamed else _run_whole(job, folder)
+    result.tokens = tokenized
+    return result
 
 
-def measure_dtype(job: dict, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> dict:
+def _run_whole(job: Job, folder: Path) -> CandidateResult:
+    """The port with the whole model in memory, in every dtype, and its mutants."""
+    files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
+    truth = TensorFile(folder / "reference" / "float64.safetensors")
+    return CandidateResult(
+        dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
+        generators=generators.measure(job, folder),
+        mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
+    )
+
+
+def _run_streamed(job: Job, folder: Path) -> CandidateResult:
+    """The port stage by stage; mutants are all in force at once, as each stage is computed once."""
+    from toolkit.parity.candidate import streamed
+
+    with contextlib.ExitStack() as faults:
+        for name in job.mutants:
+            faults.enter_context(by_name(name).in_force())
+        return streamed.run(job, folder)
+
+
+def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:
     """Run the step in ``dtype`` as training will, once more unwatched and on from there for a few updates, and once
     with its other backward."""
     step = make_step(job, folder, dtype)
-    seen: dict[str, dict] = {}
+    seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
 
     def measure(name: str, value: np.ndarray) -> None:
-        if name.startswith("gradient:") or name == "loss":
+        if is_gradient(name) or name == "loss":
             values[name] = value  # gradients of parameters, which are few beside outputs
-        seen[name] = (
-            {**error_stats.difference(value, truth[name]), "shape": list(value.shape)}
-            if name in truth
-            else {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
-        )
+        if name in truth:
+            seen[name] = error_stats.difference(value, truth[name])
+        else:
+            seen[name] = TensorStats(list(value.shape), bool(np.isfinite(value).all()))
 
     draws = step.run(measure)
-    result = {
-        "tensors": seen,
-        "parameter_errors": step.parameter_errors(),
-        "constant_errors": step.constant_errors,
-        "draw_problems": draws.problems,
-        "unused_draws": draws.unused(),
-        "facts": {**step.facts(), "relu_flips": draws.relu_flips},
-    }
+    result = CandidateDtype(
+        parameter_errors=step.parameter_errors(),
+        constant_errors=step.constant_errors,
+        draw_problems=draws.problems,
+        unused_draws=draws.unused(),
+        facts=step.facts(),
+    )
+    result.facts.relu_flips = draws.relu_flips
     unwatched: dict[str, np.ndarray] = {}
     step.run(unwatched.__setitem__, watched=False)
     step.train_on(measure, truth)
-    return {
-        **result,
-        "hooks_change_nothing": all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values),
-        "recomputed": other_backward(step, job, folder, dtype, values),
-        "replay": replay_differences(step, job, folder, dtype),
-        "places": places(step.model),
-    }
+    result.tensors = seen
+    result.hooks_change_nothing = all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values)
+    result.recomputed = other_backward(step, job, folder, dtype, values)
+    result.replay = replay_differences(step, job, folder, dtype)
+    result.places = places(step.model)
+    return result
 
 
-def measure_mutant(job: dict, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict:
-    """What comes out with a fault in force: ``{"tokens": ...}`` as :func:`.tokens.tokens`, or ``{"dtypes": ...}`` with
-    :func:`measure_dtype` in float64 and ``generators`` with :func:`.generators.measure`. A port that stops by itself
-    gives ``{"raised": ...}``."""
-    from toolkit.parity.candidate import generators
-    from toolkit.parity.mutants import by_name
-
+def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
+    """What comes out with a fault in force, in float64. A port that stops by itself gives what it raised."""
     mutant = by_name(name)
     with mutant.in_force():
         try:
             if mutant.tokenizer:
-                return {"tokens": tokens(job["tokenizer"])}
+                return MutantResult(tokens=tokens(job.tokenizer))
             measured = measure_dtype(job, folder, truth, "float64")
-            return {"dtypes": {"float64": measured}, "generators": generators.measure(job, folder)}
+            return MutantResult(dtypes={"float64": measured}, generators=generators.measure(job, folder))
         except Exception as error:
-            return {"raised": f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"}
+            return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 
 
-def other_backward(step: Step, job: dict, folder: Path, dtype: str, values: dict[str, np.ndarray]) -> dict[str, float]:
+def other_backward(
+    step: Step, job: Job, folder: Path, dtype: str, values: Mapping[str, np.ndarray]
+) -> dict[str, float]:
     """The gradients of a step whose layers are computed again in the backward, against plain autograd's."""
     first, second = step.backwards
     other: dict[str, np.ndarray] = {}
@@ -84,7 +110,7 @@ def other_backward(step: Step, job: dict, folder: Path, dtype: str, values: dict
     return gradient_differences(other, values) if first == "autograd" else gradient_differences(values, other)
 
 
-def replay_differences(step: Step, job: dict, folder: Path, dtype: str) -> dict[str, float]:
+def replay_differences(step: Step, job: Job, folder: Path, dtype: str) -> dict[str, float]:
     """As :func:`other_backward`, with the port's own generator in place of the recorded draws.
 
     Recorded draws repeat by name whatever the port does; here only a port that replays its generator comes out equal.
@@ -92,15 +118,15 @@ def replay_differences(step: Step, job: dict, folder: Path, dtype: str) -> dict[
     gradients = {}
     for backward in step.backwards:
         own = make_step(job, folder, dtype, backward)
-        runtime.seed_everything(job["seed"])
+        runtime.seed_everything(job.seed)
         gradients[backward] = own.own_gradients()
     plain = gradients.pop("autograd")
     return gradient_differences(gradients.popitem()[1], plain)
 
 
-def gradient_differences(values: dict[str, np.ndarray], plain: dict[str, np.ndarray]) -> dict[str, float]:
+def gradient_differences(values: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray]) -> dict[str, float]:
     """For every gradient of ``plain``, how far that of ``values`` is off, relative to its norm."""
-    return {name: relative_norm(values[name], plain[name]) for name in plain if name.startswith("gradient:")}
+    return {name: relative_norm(values[name], plain[name]) for name in plain if is_gradient(name)}
 
 
 def relative_norm(value: np.ndarray, truth: np.ndarray) -> float:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import paddle
+from paddle import nn
 
 from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
 from toolkit.parity.candidate.step import Step
+from toolkit.parity.job.results import CandidateFacts, Flips
 
 
 class ReformerStep(Step):
@@ -21,17 +27,18 @@ class ReformerStep(Step):
     backwards = ("reversible", "autograd")
     embedded = "reformer.embeddings"
 
-    def build(self, kind: type, keys: dict, backward: str):
-        self.flips: dict[str, dict] = {}
+    def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
+        self.flips: dict[str, Flips] = {}
         return kind(ReformerConfig(backward=backward, **keys))
 
-    def outputs_of(self, name: str, layer, output) -> dict[str, object] | None:
+    def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         if not isinstance(layer, ReformerLayer):
             return None
         return {f"stream:{name}#attention": output[0].value, f"stream:{name}#hidden": output[1].value}
 
-    def facts(self) -> dict:
-        return {**super().facts(), "num_buckets": self.model.config.num_buckets, "flips": self.flips}
+    def facts(self) -> CandidateFacts:
+        num_buckets = self.model.config.num_buckets
+        return replace(super().facts(), num_buckets=num_buckets, bucket_flips=self.flips)
 
     @contextlib.contextmanager
     def given_choices(self) -> Iterator[None]:
@@ -45,22 +52,17 @@ class ReformerStep(Step):
             for _, layer in layers:
                 del layer.hash_vectors
 
-    def _choice(self, name: str, original):
-        def choose(*args, **kwargs):
-            import paddle
-
+    def _choice(self, name: str, original: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
+        def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
             own = original(*args, **kwargs)
             truth = self.draws_by_name.get(f"buckets:{name}")
             if truth is None or list(truth.shape) != own.shape:
-                self.flips[name] = {"shape": own.shape}
+                self.flips[name] = Flips(shape=own.shape)
                 return own
             flipped = own.numpy() != truth
             margins = self.draws_by_name[f"margin:{name}"][flipped]
-            self.flips[name] = {
-                "count": int(flipped.sum()),
-                "of": int(flipped.size),
-                "largest_margin": float(margins.max(initial=0.0)),
-            }
+            largest = float(margins.max(initial=0.0))
+            self.flips[name] = Flips(int(flipped.sum()), int(flipped.size), largest)
             return paddle.to_tensor(truth.astype("int64"))
 
         return choose

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import paddle
+from paddle import nn
 
+from models import randomness, weights
 from models.families import part
+from toolkit import optimizer
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import CandidateFacts
 from toolkit.parity.measure.naming import ModuleStack, numbered
 from toolkit.parity.measure.updates import given_gradient
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
-#: What heads score with, besides the loss.
-SCORES = ("logits", "start_logits", "end_logits")
+#: Called after a module with its path, the name of its output, itself and the output. What it gives, if anything, goes
+#: on in place of the output.
+Left = Callable[[str, str, nn.Layer, Any], Any]
+#: What heads give, besides the loss.
+LOGITS = ("logits", "start_logits", "end_logits")
+
+
+def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
+    """The step of the job's family: ``STEP`` of the module here that has its name."""
+    family = importlib.import_module(f"toolkit.parity.candidate.{job.model}")
+    return family.STEP(job, folder, dtype, backward)
 
 
 class Step:
@@ -34,34 +52,30 @@ class Step:
     #: The module whose output is the embedded input.
     embedded = ""
 
-    def __init__(self, job: dict, folder: Path, dtype: str, backward: str | None = None) -> None:
-        import paddle
-
-        modeling, weights = part(job["model"], "modeling"), part(job["model"], "weights")
-        self.settings = job["optimizer"]
-        self.recorded = [
-            folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job["updates"])
-        ]
+    def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        classes = part(job.model, "modeling").CLASSES
+        self.settings = job.optimizer
+        self.recorded = [folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job.updates)]
         self.draws_by_name = files.read_tensors(self.recorded[0])
         self.rates = files.read_json(folder / "reference" / "rates.json")
         self.batch = {
             name: paddle.to_tensor(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()
         }
-        self.given = files.read_tensors(folder / "weights.safetensors")
-        self.model = self.build(modeling.CLASSES[job["head"]], job["config"], backward or self.backwards[0])
+        self.given_weights = files.read_tensors(folder / "weights.safetensors")
+        self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         if dtype == "float64":
             self.model.to(dtype="float64")
-        weights.load(self.model, self.given)
+        part(job.model, "weights").load(self.model, self.given_weights)
         self.constant_errors = self.take_constants(
             files.read_tensors(folder / "reference" / "constants.safetensors"),
         )
         self.model.train()
 
-    def build(self, kind: type, keys: dict, backward: str):
+    def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
         raise NotImplementedError
 
-    def take_constants(self, constants: dict[str, np.ndarray]) -> dict[str, float]:
+    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Use the reference's constants in place of the port's own.
 
         Returns:
@@ -70,35 +84,40 @@ class Step:
         return {}
 
     @contextlib.contextmanager
+    def given(self, left: Left) -> Iterator[RecordedDraws]:
+        """Inside the ``with`` block the model draws and chooses as R64 did, and is watched (:func:`watch`)."""
+        draws = RecordedDraws(self.draws_by_name, self.rates, ModuleStack())
+        with (
+            randomness.use(draws),
+            given_signs(self.model, draws),
+            self.given_choices(),
+            watch(self.model, draws.stack, left),
+        ):
+            yield draws
+
+    @contextlib.contextmanager
     def given_choices(self) -> Iterator[None]:
         """The port's discrete choices are compared with R64's, then R64's are used, inside the ``with`` block."""
         yield
 
-    def outputs_of(self, name: str, layer, output) -> dict[str, object] | None:
+    def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         """What to compare of a module whose output is no tensor or tuple of tensors; None for any other."""
         return None
 
-    def facts(self) -> dict:
+    def facts(self) -> CandidateFacts:
         """What else of the port the verdict needs to know."""
-        from paddle import nn
-
         norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
-        return {"epsilons": {name: norm._epsilon for name, norm in norms.items()}}
+        return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
     def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
         """Forward and backward. Without ``watched`` only the loss and the gradients are handed on."""
-        from models.randomness import use
-
-        stack = ModuleStack()
-        draws = RecordedDraws(self.draws_by_name, self.rates, stack)
         self.embedded_output = None
         self.model.clear_gradients()
-        left = self._left(measure if watched else None)
-        with use(draws), given_signs(self.model, draws), self.given_choices(), watch(self.model, stack, left):
+        with self.given(self._left(measure if watched else None)) as draws:
             self.recording = watched
             output = self.model(**self.batch)
             self.recording = False
-            for name in SCORES:
+            for name in LOGITS:
                 if watched and getattr(output, name, None) is not None:
                     measure(name, getattr(output, name).numpy())
             measure("loss", output.loss.numpy())
@@ -109,38 +128,25 @@ class Step:
     def train_on(self, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Go on with R64's gradients, as many updates as the job says, with the optimizer of training. The parameters
         after each, and the losses thereafter, are handed on."""
-        import paddle
-
-        from models.randomness import use
-        from models.weights import dump
-        from toolkit.optimizer import adamw
-
-        rate = self.settings["learning_rate"]
-        optimizer = adamw(self.model, rate, **{k: v for k, v in self.settings.items() if k != "learning_rate"})
+        settings = asdict(self.settings)
+        adamw = optimizer.adamw(self.model, settings.pop("learning_rate"), **settings)
         self.model.clear_gradients()
         for number, path in enumerate(self.recorded[1:], 1):
             self._accumulate(truth, number)
-            optimizer.step()
-            optimizer.clear_grad()
-            for name, value in dump(self.model):
+            adamw.step()
+            adamw.clear_grad()
+            for name, value in weights.dump(self.model):
                 measure(numbered(f"updated:{name}", number), value)
             self.draws_by_name = files.read_tensors(path)
-            stack = ModuleStack()
-            draws = RecordedDraws(self.draws_by_name, self.rates, stack)
-            watched = watch(self.model, stack, _ignore)
-            with paddle.no_grad(), use(draws), given_signs(self.model, draws), self.given_choices(), watched:
+            with paddle.no_grad(), self.given(_ignore):
                 measure(numbered("loss", number + 1), self.model(**self.batch).loss.numpy())
 
     def _accumulate(self, gradients: Mapping[str, np.ndarray], update: int) -> None:
         """Add to each parameter's gradient what the update is given, as a backward does."""
-        import paddle
-
-        from models.weights import to_paddle
-
         for name, parameter in self.model.named_parameters():
             if f"gradient:{name}" in gradients and name in self.model.table:
                 given = given_gradient(gradients[f"gradient:{name}"], update)
-                gradient = to_paddle(given, self.model.table[name].role)
+                gradient = weights.to_paddle(given, self.model.table[name].role)
                 (parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum().backward()
 
     def own_gradients(self) -> dict[str, np.ndarray]:
@@ -148,8 +154,8 @@ class Step:
         self.model(**self.batch).loss.backward()
         return {f"gradient:{n}": p.grad.numpy() for n, p in self.model.named_parameters() if p.grad is not None}
 
-    def _left(self, measure: Measure | None) -> Callable[[str, str, object, object], None]:
-        def left(name: str, called: str, layer, output) -> None:
+    def _left(self, measure: Measure | None) -> Left:
+        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if name == self.embedded and self.embedded_output is None:
                 self.embedded_output = output
                 output.retain_grads()
@@ -167,33 +173,30 @@ class Step:
         return left
 
     def _measure_gradients(self, measure: Measure) -> None:
-        from models.weights import to_paddle
-
         table = self.model.table
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             measure(f"gradient:{self.embedded}", self.embedded_output.grad.numpy())
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
                 role = table[name].role if name in table else "unknown"
-                measure(f"gradient:{name}", to_paddle(parameter.grad.numpy(), role))
+                measure(f"gradient:{name}", weights.to_paddle(parameter.grad.numpy(), role))
 
     def parameter_errors(self) -> dict[str, float]:
         """By how much each parameter that the port holds differs from the one it was given: 0 everywhere, or wrong."""
-        from models.weights import dump
+        held = dict(weights.dump(self.model))
+        return {
+            name: float(np.abs(held[name].astype("float64") - value).max())
+            for name, value in self.given_weights.items()
+        }
 
-        held = dict(dump(self.model))
-        return {name: float(np.abs(held[name].astype("float64") - value).max()) for name, value in self.given.items()}
 
-
-def _ignore(name: str, called: str, layer, output) -> None:
+def _ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:
     """Nothing is to be measured of a module's output."""
 
 
 @contextlib.contextmanager
-def given_signs(model, draws: RecordedDraws) -> Iterator[None]:
+def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
     """Which inputs of a ReLU are positive is decided by R64, inside the ``with`` block."""
-    from paddle import nn
-
     layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.ReLU)]
     for layer in layers:
         layer.forward = lambda x, plain=layer.forward: draws.relu(x, plain(x))
@@ -205,15 +208,12 @@ def given_signs(model, draws: RecordedDraws) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watch(
-    model, stack: ModuleStack, left: Callable[[str, str, object, object], object], prefix: str = ""
-) -> Iterator[None]:
+def watch(model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "") -> Iterator[None]:
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
         model: a port, or a part of it.
-        left: called after each module with its path, the name of its output, itself and the output. What it gives, if
-            anything, goes on in place of the output.
+        left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
     """
     hooks = []
@@ -232,10 +232,8 @@ def watch(
             hook.remove()
 
 
-def first_tensor(output):
+def first_tensor(output: Any) -> paddle.Tensor | None:
     """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
-    import paddle
-
     if isinstance(output, paddle.Tensor):
         return output
     values = output.to_tuple() if hasattr(output, "to_tuple") else output

@@ -1,4 +1,4 @@
-"""The port's CTRL stage by stage (see :mod:`toolkit.parity.stages`), for models larger than memory.
+"""The port's CTRL stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
 
 The parts are the port's own classes and functions; only the loop over the layers is here.
 """
@@ -6,12 +6,14 @@ The parts are the port's own classes and functions; only the loop over the layer
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import paddle
+from paddle import nn
 from paddle.base.framework import EagerParamBase
 from safetensors import safe_open
 
@@ -28,57 +30,73 @@ from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
 from toolkit.parity.job import files, stages
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import Spread
+from toolkit.parity.measure.error_stats import RunningStats, TensorStats
 from toolkit.parity.measure.naming import ModuleStack
 
 TABLE = "transformer.w.weight"
+Value = TypeVar("Value")
+
+
+@dataclass
+class Measured:
+    """What a stage measures in one dtype; ``partial`` of the output layer's gradient where it is tied to the embedding."""
+
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
+    apart: dict[str, TensorStats] = field(default_factory=dict)
+    parameter_errors: dict[str, float] = field(default_factory=dict)
+    draw_problems: dict[str, str] = field(default_factory=dict)
+    unused_draws: list[str] = field(default_factory=list)
+    relu_flips: dict[str, Flips] = field(default_factory=dict)
+    partial: RunningStats = field(default_factory=RunningStats)
+
+
+@dataclass
+class MeasuredStage:
+    """What a stage measures in every dtype, and the places of its modules."""
+
+    dtypes: dict[str, Measured]
+    places: dict[str, Place]
 
 
 class Findings:
-    """What a stage measures in one dtype."""
+    """Measures a stage in one dtype."""
 
-    def __init__(self, truth: dict[str, np.ndarray]) -> None:
+    def __init__(self, truth: dict[str, np.ndarray], dtype: str) -> None:
         self.truth = truth
-        self.tensors: dict[str, dict] = {}
-        self.apart: dict[str, dict] = {}
-        self.parameter_errors: dict[str, float] = {}
-        self.draw_problems: dict[str, str] = {}
-        self.unused_draws: list[str] = []
-        self.partial: dict[str, Any] = {}
-        self.relu_flips: dict[str, dict] = {}
+        self.dtype = dtype
+        self.measured = Measured()
 
     def hold(self, name: str, parameter: paddle.Tensor, value: np.ndarray) -> None:
         """See that a parameter holds what it was given."""
-        error = Spread.of(values_of(parameter), value)
-        self.parameter_errors[name] = error.largest if error.finite else float("inf")
+        error = RunningStats.of(values_of(parameter), value)
+        self.measured.parameter_errors[name] = error.largest if error.finite else float("inf")
 
-    def measure(self, name: str, value: np.ndarray, dtype: str) -> None:
-        """Compare one tensor with R64's, and its hidden state, scores or loss in float32 with the reference's."""
-        if name not in self.truth:
-            self.tensors[name] = {**error_stats.difference(value, np.empty(0)), "shape": list(value.shape)}
-            return
-        self.tensors[name] = {**error_stats.difference(value, self.truth[name]), "shape": list(value.shape)}
+    def measure(self, name: str, value: np.ndarray) -> None:
+        """Compare one tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
+        self.measured.tensors[name] = error_stats.difference(value, self.truth.get(name, np.empty(0)))
         theirs = self.truth.get(f"float32:{name}")
-        if dtype == "float32" and theirs is not None:
-            self.apart[name] = error_stats.difference(value, theirs)
+        if self.dtype == "float32" and theirs is not None:
+            self.measured.apart[name] = error_stats.difference(value, theirs)
 
 
 class StreamedCTRL:
     """The worker's state between stages."""
 
-    def __init__(self, job: dict, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path) -> None:
         self.folder = folder
-        self.depth = job["config"]["n_layer"]
-        self.dtypes = job["dtypes"]
-        self.config = CTRLConfig(**{**job["config"], "n_layer": 1})
-        self.table = parameters(CTRLConfig(**job["config"]), "causal_lm")
+        self.depth = job.config["n_layer"]
+        self.dtypes = job.dtypes
+        self.config = CTRLConfig(**{**job.config, "n_layer": 1})
+        self.table = parameters(CTRLConfig(**job.config), "causal_lm")
         self.batch = {k: paddle.to_tensor(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
-        self.places: dict[str, dict[str, str]] = {}
+        self.places: dict[str, Place] = {}
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
@@ -103,15 +121,13 @@ class StreamedCTRL:
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
     @contextlib.contextmanager
-    def _watched(
-        self, layer, prefix: str, draws: RecordedDraws, findings: Findings | None, dtype: str
-    ) -> Iterator[None]:
+    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, findings: Findings | None) -> Iterator[None]:
         """Draws are named and, given ``findings``, outputs measured, inside the ``with`` block."""
 
-        def left(name: str, called: str, layer, output) -> None:
+        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             tensor = first_tensor(output)
             if findings is not None and tensor is not None:
-                findings.measure(called, tensor.numpy(), dtype)
+                findings.measure(called, tensor.numpy())
 
         with given_signs(layer, draws), watch(layer, draws.stack, left, prefix):
             yield
@@ -129,15 +145,15 @@ class StreamedCTRL:
         truth = files.read_tensors(self.side.truth_path(stage))
         state = self.side.state(before) if before else {}
         after: dict[str, np.ndarray] = {}
-        measured: dict[str, Any] = {}
+        measured: dict[str, Measured] = {}
         for dtype in self.dtypes:
-            findings, draws = Findings(truth), self._draws(stage)
+            findings, draws = Findings(truth, dtype), self._draws(stage)
             with use(draws):
                 after.update(self._compute(stage, dtype, state, draws, findings))
-            findings.draw_problems, findings.unused_draws = draws.problems, draws.unused()
-            findings.relu_flips = draws.relu_flips
-            measured[dtype] = {key: value for key, value in vars(findings).items() if key != "truth"}
-        self.side.finish(stage, after, {"dtypes": measured, "places": self.places})
+            measured[dtype] = findings.measured
+            measured[dtype].draw_problems, measured[dtype].unused_draws = draws.problems, draws.unused()
+            measured[dtype].relu_flips = draws.relu_flips
+        self.side.finish(stage, after, MeasuredStage(measured, self.places))
         self.side.release_truth([stage, "head-table"] if stage == stages.HEAD else [stage])
 
     def _compute(
@@ -158,22 +174,22 @@ class StreamedCTRL:
         if stage.endswith(stages.BACKWARD):
             inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)[dtype]
             return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws, findings)}
-        with paddle.no_grad(), self._watched(layer, prefix, draws, findings, dtype):
+        with paddle.no_grad(), self._watched(layer, prefix, draws, findings):
             return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
 
-    def _place(self, layer, prefix: str) -> None:
-        whole = {"": {"class": type(layer).__name__, "where": ""}, **places(layer)}
+    def _place(self, layer: nn.Layer, prefix: str) -> None:
+        whole = {"": Place(type(layer).__name__, ""), **places(layer)}
         self.places = {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
 
     def _layer_backward(self, layer, prefix, dtype, inputs, gradient, draws, findings) -> np.ndarray:
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
-        with self._watched(layer, prefix, draws, None, dtype):
+        with self._watched(layer, prefix, draws, None):
             output = layer(hidden_states, self._bias(dtype))[0]
         paddle.autograd.backward([output], [paddle.to_tensor(gradient)])
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             if parameter.grad is not None:  # one that is missing is for the verdict to find
-                findings.measure(f"gradient:{full}", to_paddle(parameter.grad.numpy(), self.table[full].role), dtype)
+                findings.measure(f"gradient:{full}", to_paddle(parameter.grad.numpy(), self.table[full].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
 
@@ -189,7 +205,7 @@ class StreamedCTRL:
 
         def left(name: str, called: str, layer, output) -> None:
             if findings is not None and called in ("output:transformer.w", "output:transformer.dropout"):
-                findings.measure(called, output.numpy(), dtype)
+                findings.measure(called, output.numpy())
 
         with watch(body, draws.stack, left, "transformer"):
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
@@ -211,42 +227,41 @@ class StreamedCTRL:
             findings.hold(name, table, weights[name])
         del weights
         hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
-        with self._watched(norm, "transformer.layernorm", draws, findings, dtype):
+        with self._watched(norm, "transformer.layernorm", draws, findings):
             normed = norm(hidden_states)
         logits = head(normed, table)
         loss = losses.next_token_loss(logits, self.batch["labels"])
-        findings.measure("logits", logits.numpy(), dtype)
-        findings.measure("loss", loss.numpy(), dtype)
+        findings.measure("logits", logits.numpy())
+        findings.measure("loss", loss.numpy())
         loss.backward()
         for key, parameter in norm.named_parameters():
-            findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy(), dtype)
-        findings.measure("gradient:lm_head.bias", head.bias.grad.numpy(), dtype)
+            findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
+        findings.measure("gradient:lm_head.bias", head.bias.grad.numpy())
         gradient = table.grad if table.grad is not None else paddle.zeros_like(table)  # a head that sends none back
-        total = self._compare_rows(gradient, name)
-        findings.partial = total.as_json()
+        findings.measured.partial = self._compare_rows(gradient, name)
         if not tied:
-            findings.tensors[f"gradient:{name}"] = total.record(tuple(table.shape))
+            findings.measured.tensors[f"gradient:{name}"] = findings.measured.partial.stats(tuple(table.shape))
         rows = paddle.index_select(gradient, paddle.to_tensor(self.rows)).numpy()
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
-    def _compare_rows(self, gradient: paddle.Tensor, name: str) -> Spread:
+    def _compare_rows(self, gradient: paddle.Tensor, name: str) -> RunningStats:
         """The distance from R64 of the output layer's gradient; where it is tied to the embedding, over the rows of
         tokens that the batch does not have."""
         left_out = self.rows if self.config.tie_word_embeddings else np.array([], int)
         with safe_open(self.side.truth_path("head-table"), framework="np") as file:
-            return Spread.of_rows(values_of(gradient), left_out, file.get_slice(name))
+            return RunningStats.of_rows(values_of(gradient), left_out, file.get_slice(name))
 
     def _embedding_backward(self, dtype: str, weights, gradient, draws, findings: Findings) -> dict[str, np.ndarray]:
-        findings.measure("gradient:transformer.dropout", gradient, dtype)
+        findings.measure("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])
         own = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
-        total = Spread((self.config.vocab_size - len(self.rows)) * self.config.n_embd)
+        total = RunningStats((self.config.vocab_size - len(self.rows)) * self.config.n_embd)
         if self.config.tie_word_embeddings:
             own = own + self.side.state(stages.HEAD)[f"rows:{dtype}"]
-            total = Spread.from_json(self.side.measured(stages.HEAD)["dtypes"][dtype]["partial"])
-        total.add(Spread.of(own, findings.truth[f"rows:{TABLE}"]))
-        findings.tensors[f"gradient:{TABLE}"] = total.record(tuple(table.shape))
+            total = self.side.measured(stages.HEAD, MeasuredStage).dtypes[dtype].partial
+        total.add(RunningStats.of(own, findings.truth[f"rows:{TABLE}"]))
+        findings.measured.tensors[f"gradient:{TABLE}"] = total.stats(tuple(table.shape))
         return {}
 
 
@@ -260,31 +275,38 @@ def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
-def run(job: dict, folder: Path) -> dict[str, Any]:
-    """Go through all stages; returns what ``result.json`` holds of them."""
-    files.wait_for(folder / "reference" / "constants.safetensors", folder / "reference" / "failed")
+def run(job: Job, folder: Path) -> CandidateResult:
+    """Go through all stages."""
+    files.wait_for_reference(folder, "constants.safetensors")
     model = StreamedCTRL(job, folder)
     todo = stages.plan(model.depth)
-    before = None
-    for stage in todo:
+    for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
-        before = stage
     theirs = files.read_tensors(folder / "reference" / "constants.safetensors")[POSITIONS]
-    own = position_table(model.config.n_positions, model.config.n_embd)
-    results = {}
-    for dtype in model.dtypes:
-        parts = [{**(m := model.side.measured(stage))["dtypes"][dtype], "places": m["places"]} for stage in todo]
-        merged = {
-            key: {name: value for part in parts for name, value in part[key].items()}
-            for key in ("tensors", "apart", "parameter_errors", "draw_problems", "relu_flips", "places")
+    table = position_table(model.config.n_positions, model.config.n_embd)
+    measured = [model.side.measured(stage, MeasuredStage) for stage in todo]
+    places = {name: place for one in measured for name, place in one.places.items()}
+    return CandidateResult(
+        {
+            dtype: _joined([one.dtypes[dtype] for one in measured], places, table_error(table, theirs))
+            for dtype in model.dtypes
         }
-        merged["unused_draws"] = [name for part in parts for name in part["unused_draws"]]
-        results[dtype] = {
-            **merged,
-            "constant_errors": {POSITIONS: table_error(own, theirs)},
-            "facts": {"relu_flips": merged.pop("relu_flips")},
-            "hooks_change_nothing": True,
-            "recomputed": {},
-            "replay": {},
-        }
-    return {"dtypes": results}
+    )
+
+
+def _joined(parts: Sequence[Measured], places: dict[str, Place], table_error: float) -> CandidateDtype:
+    """What all stages measured in one dtype."""
+    return CandidateDtype(
+        tensors=_merged([part.tensors for part in parts]),
+        apart=_merged([part.apart for part in parts]),
+        parameter_errors=_merged([part.parameter_errors for part in parts]),
+        constant_errors={POSITIONS: table_error},
+        draw_problems=_merged([part.draw_problems for part in parts]),
+        unused_draws=[name for part in parts for name in part.unused_draws],
+        facts=CandidateFacts(relu_flips=_merged([part.relu_flips for part in parts])),
+        places=places,
+    )
+
+
+def _merged(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
+    return {name: value for part in parts for name, value in part.items()}

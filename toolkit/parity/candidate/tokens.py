@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.results import Tokens
 
 
-def tokens(spec: dict) -> list[dict]:
-    """What the port's tokenizer makes of every text of the job, in the form of the reference's ``tokens``."""
-    tokenizer = _tokenizer(spec)
-    results = []
-    for text in spec["texts"]:
-        ids = tokenizer.encode(text)
-        result = {"ids": ids, "decoded": tokenizer.decode(ids)}
-        for side in ("right", "left"):
-            padded = tokenizer([text], max_length=spec["max_length"], padding="max_length", padding_side=side)
-            result[side] = [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
-        if spec.get("offsets"):
-            spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
-            result["offsets"] = [[index, *span] for index, span in spans]
-        results.append(result)
-    return results
+def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
+    """What the port's tokenizer makes of every text of the job; None where there is none to compare."""
+    if job is None:
+        return None
+    tokenizer = _tokenizer(job)
+    return [_tokens_of(tokenizer, text, job.max_length, job.offsets) for text in job.texts]
 
 
-def _tokenizer(spec: dict):
-    if spec["kind"] == "ctrl":
+def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
+    ids = tokenizer.encode(text)
+    result = Tokens(ids, tokenizer.decode(ids), *(_padded(tokenizer, text, max_length, s) for s in ("right", "left")))
+    if offsets:
+        spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
+        result.offsets = [[index, *span] for index, span in spans]
+    return result
+
+
+def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
+    padded = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
+    return [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
+
+
+def _tokenizer(job: TokenizerJob) -> Any:
+    path = Path(job.path or "")
+    if job.kind == "ctrl":
         from models.ctrl.tokenizer import load_tokenizer
 
-        return load_tokenizer(Path(spec["path"]))
+        return load_tokenizer(path)
     from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 
-    return ByteTokenizer() if spec["kind"] == "bytes" else ReformerTokenizer(Path(spec["path"]).read_bytes())
+    return ByteTokenizer() if job.kind == "bytes" else ReformerTokenizer(path.read_bytes())

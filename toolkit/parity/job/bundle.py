@@ -1,10 +1,10 @@
 """A recorded reference: made where torch is, judged against where it is not.
 
-A bundle is a folder. It holds what the job folder (:mod:`.bundle`) holds when the reference has finished, and
+A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when the reference has finished, and
 ``bundle.json``, which says what it is and vouches for every file by its size and SHA-256::
 
-    {"format": "toolkit parity reference", "schema": 2, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
-     "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, stirred_parameters},
+    {"format": "toolkit parity reference", "schema": 3, "recorded": "2026-01-31T12:00:00+00:00", "toolkit": "0.1.0",
+     "describes": {model, head, config, batch (shapes), parameters, dtypes, device, seed, randomized_parameters},
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
 
@@ -21,7 +21,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,18 @@ import toolkit
 from models.families import FAMILIES, part
 from models.schema import ConfigError
 from toolkit.errors import UserError
-from toolkit.parity.gate import is_streamed, workers_of, write_job
 from toolkit.parity.job import files
+from toolkit.parity.job.build import is_streamed, workers_of, write_request
+from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
+from toolkit.parity.job.job import Job
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import OPTIMIZER, GateRequest
-from toolkit.parity.job.synthetic import stir
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import read_reference
+from toolkit.parity.job.synthetic import randomize_constants
 
 FORMAT = "toolkit parity reference"
 #: Raised whenever a reference leaves other things than before, or the port's side needs others.
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "bundle.json"
 #: What the port's side reads. A bundle may hold more, if its manifest lists it.
 NEEDED = (
@@ -75,12 +78,14 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         )
     check_free(folder)
     with _appearing(folder) as partial:
-        weights, stirred = stir(request.weights, request.seed)
-        write_job(request, weights, partial)
+        weights, randomized = randomize_constants(request.weights, request.seed)
+        write_request(request, weights, partial)
         run_workers([partial], console, {"reference": workers_of(request)["reference"]})
         (partial / "candidate").rmdir()
         (partial / "reference.log").unlink()
-        manifest = manifest_of(partial, stirred)
+        job = files.read_job(partial)
+        files.write_json(partial / "job.json", replace(job, reference_python=""))  # a path of this machine
+        manifest = manifest_of(partial, job, randomized)
         files.write_json(partial / MANIFEST, manifest)
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     console.print(
@@ -89,12 +94,12 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"next: toolkit parity --reference {folder}", highlight=False, soft_wrap=True)
+    console.print(f"next: toolkit parity replay {folder}", highlight=False, soft_wrap=True)
 
 
-def manifest_of(folder: Path, stirred: int) -> dict[str, Any]:
+def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
     """The content of ``bundle.json`` for a job folder in which the reference has finished."""
-    job, result = files.read_json(folder / "job.json"), files.read_json(folder / "reference" / "result.json")
+    result = read_reference(folder)
     batch = files.read_tensors(folder / "batch.safetensors")
     return {
         "format": FORMAT,
@@ -102,13 +107,13 @@ def manifest_of(folder: Path, stirred: int) -> dict[str, Any]:
         "recorded": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "toolkit": toolkit.__version__,
         "describes": {
-            **{key: job[key] for key in ("model", "head", "config", "dtypes", "device", "seed")},
+            **{key: getattr(job, key) for key in ("model", "head", "config", "dtypes", "device", "seed")},
             "batch": {name: list(value.shape) for name, value in batch.items()},
-            "parameters": result["parameters"],
-            "stirred_parameters": stirred,
+            "parameters": result.parameters,
+            "randomized_parameters": randomized,
         },
-        "versions": result["versions"],
-        "flags": result["flags"],
+        "versions": result.execution.versions,
+        "flags": result.execution.flags,
         "files": {
             name: {"bytes": (folder / name).stat().st_size, "sha256": files.sha256(folder / name)}
             for name in sorted(_files_in(folder))
@@ -256,24 +261,23 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 def _request_of(folder: Path) -> GateRequest:
     """The request that a bundle was recorded for. Nothing of ``job.json`` is taken over unseen."""
-    job = files.read_json(folder / "job.json")
-    if job["schema"] != files.SCHEMA or job["streamed"]:
-        raise ValueError(f"schema {job['schema']!r} of job.json")
-    model, head, dtypes = job["model"], job["head"], tuple(job["dtypes"])
-    if model not in FAMILIES or head not in part(model, "weights").HEADS:
-        raise ValueError(f"model {model!r} with head {head!r}")
-    if not dtypes or not set(dtypes) <= {"float64", "float32"}:
-        raise ValueError(f"dtypes {dtypes}")
-    part(model, "schema").resolve(job["config"])
+    job = files.read_job(folder)
+    if job.schema != JOB_SCHEMA or job.streamed:
+        raise ValueError(f"schema {job.schema!r} of job.json")
+    if job.model not in FAMILIES or job.head not in part(job.model, "weights").HEADS:
+        raise ValueError(f"model {job.model!r} with head {job.head!r}")
+    if not job.dtypes or not set(job.dtypes) <= {"float64", "float32"}:
+        raise ValueError(f"dtypes {job.dtypes}")
+    part(job.model, "schema").resolve(job.config)
     return GateRequest(
-        model=model,
-        head=head,
-        config=job["config"],
+        model=job.model,
+        head=job.head,
+        config=job.config,
         weights=files.read_tensors(folder / "weights.safetensors"),
         batch=files.read_tensors(folder / "batch.safetensors"),
-        dtypes=dtypes,
-        seed=int(job["seed"]),
-        optimizer={key: None if job["optimizer"][key] is None else float(job["optimizer"][key]) for key in OPTIMIZER},
-        judge_reference_reversible=bool(job["judge_reference_reversible"]),
+        dtypes=job.dtypes,
+        seed=job.seed,
+        optimizer=job.optimizer,
+        judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
     )

@@ -8,38 +8,41 @@ each time. Only those that passed are kept.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
 
 from toolkit import runtime
 from toolkit.parity.job import files, interpreter
-from toolkit.parity.job.synthetic import StressWeights
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.job.synthetic import SyntheticWeights
+
+Measured = TypeVar("Measured")
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def key_of(job: Path, reference_python: str | None = None) -> str:
-    """The key of a job folder that :func:`toolkit.parity.gate.write_job` has filled."""
-    contents = [files.sha256(job / name) for name in ("weights.safetensors", "batch.safetensors")]
-    return _key(files.read_json(job / "job.json"), contents, reference_python)
+def key_of(folder: Path, reference_python: str | None = None) -> str:
+    """The key of a job folder that :func:`.build.write_job` has filled."""
+    contents = [files.sha256(folder / name) for name in ("weights.safetensors", "batch.safetensors")]
+    return _key(files.read_job(folder), contents, reference_python)
 
 
 def key_of_request(
-    job: Mapping[str, Any],
+    job: Job,
     batch: Mapping[str, np.ndarray],
     weights: Mapping[str, np.ndarray],
     reference_python: str | None = None,
 ) -> str:
     """The key of a job whose weights are not written yet: of made-up weights, by what they are made from."""
-    if isinstance(weights, StressWeights):
-        tensors = [("weights", weights.kind, weights.seed)]
+    if isinstance(weights, SyntheticWeights):
+        tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
         tensors = [
             (name, hashlib.sha256(np.ascontiguousarray(np.asarray(weights[name]))).hexdigest()) for name in weights
@@ -48,11 +51,13 @@ def key_of_request(
     return _key(job, [json.dumps(tensors)], reference_python)
 
 
-def _key(job: Mapping[str, Any], contents: Sequence[str], reference_python: str | None) -> str:
+def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str:
     digest = hashlib.sha256()
-    request = copy.deepcopy(dict(job))
-    if request["tokenizer"] and request["tokenizer"]["path"]:  # a file or folder that lies elsewhere each time
-        path = Path(request["tokenizer"].pop("path"))
+    request = as_json(job)
+    del request["reference_python"]  # below, if it is not this one
+    if job.tokenizer and job.tokenizer.path:  # a file or folder that lies elsewhere each time
+        del request["tokenizer"]["path"]
+        path = Path(job.tokenizer.path)
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
             digest.update(files.sha256(file).encode())
     environment: dict[str, Any] = {"versions": runtime.versions(), "flags": runtime.environment()}
@@ -72,22 +77,22 @@ def _key(job: Mapping[str, Any], contents: Sequence[str], reference_python: str 
     return digest.hexdigest()
 
 
-def load(key: str) -> dict[str, Any] | None:
+def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
     """What :func:`store` kept under ``key``; None where there is nothing, or nothing readable."""
     try:
         kept = files.read_json(_place(key))
-        kept["constants"] = files.read_tensors(_place(key).with_suffix(".safetensors"))
-    except (OSError, ValueError, SafetensorError):
+        constants = files.read_tensors(_place(key).with_suffix(".safetensors"))
+        return (from_json(kind, kept["measured"]), constants) if kept["key"] == key else None
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError):
         return None
-    return kept if kept.get("key") == key else None
 
 
-def store(key: str, measured: dict[str, Any]) -> None:
-    """Keep ``measured`` under ``key``. A cache that cannot be written to is none; the gate does not need it."""
+def store(key: str, measured: object, constants: Mapping[str, np.ndarray]) -> None:
+    """Keep what was measured. A cache that cannot be written to is none; the gate does not need it."""
     try:
         _place(key).parent.mkdir(parents=True, exist_ok=True)
-        files.write_tensors(_place(key).with_suffix(".safetensors"), measured["constants"])
-        files.write_json(_place(key), {name: value for name, value in measured.items() if name != "constants"})
+        files.write_tensors(_place(key).with_suffix(".safetensors"), constants)
+        files.write_json(_place(key), {"key": key, "measured": measured})
     except OSError:
         return
 

@@ -2,23 +2,27 @@
 
 ::
 
-    job.json             what to run: model, head, configuration, dtypes, device, tokenizer
+    job.json             what to run (:class:`.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
     batch.safetensors    one training batch
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
         draws-N.safetensors   of training step N: dropout masks, LSH rotations, bucket choices, margins
-        result.json           what was measured: a record per tensor, versions, time, memory
-        float32.safetensors   for --ops alone, in place of R64: every tensor of R32
+        rates.json            of the dropout masks
+        constants.safetensors what the reference computes once and holds beside its parameters
+        order.json            names of the tensors in the order of execution; when it is there, the port starts
+        result.json           what was measured (:class:`.results.ReferenceResult`)
+        float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
+        forced_input.safetensors, forced_input.json   every operation of R64, and the noise of each
+        remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
     candidate/
-        result.json
-        attribution.json      where float32 alone drifts: the errors with one kind of kernel the reference's at a time
-    trace/               which operation is wrong by itself: see :mod:`.trace`
-        truth.safetensors     the result of every operation of R64, and its gradient
-        reference.json, candidate.json
+        result.json           :class:`.results.CandidateResult`
+        forced_input.json     :class:`.results.ForcedInputResult`
+        attribution.json      the errors in float32 with one kind of kernel the reference's at a time
 
-Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``--ops``
-and the attribution (:mod:`.kernels`). A file appears under its name only when it is complete.
+Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``parity
+bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A worker
+that fails leaves ``TASK.failed`` in its own folder.
 """
 
 from __future__ import annotations
@@ -29,13 +33,28 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-#: Of what is written here. 2: the draws of several training steps, and what the optimizer makes of the parameters.
-SCHEMA = 2
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import as_json, from_json
+
+Record = TypeVar("Record")
+
+#: The task of a worker that runs a job; the others are follow-ups, each a module of that name on either side.
+RESULT = "result"
+
+
+def result_path(job: Path, side: str, task: str = RESULT) -> Path:
+    """The file that a worker writes last."""
+    return job / side / f"{task}.json"
+
+
+def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
+    """Where a worker that failed says why."""
+    return job / side / f"{task}.failed"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,12 +65,25 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1, allow_nan=True) + "\n")
+    """Write JSON or dataclasses as JSON, whole or not at all."""
+    write_text(path, json.dumps(as_json(content), indent=1, allow_nan=True) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read(path: Path, kind: type[Record]) -> Record:
+    """A JSON file as a record.
+
+    Raises:
+        ValueError: it is none (see :func:`.records.from_json`).
+    """
+    return from_json(kind, read_json(path), path.name)
+
+
+def read_job(folder: Path) -> Job:
+    return read(folder / "job.json", Job)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -75,16 +107,21 @@ def wait_for(path: Path, failure: Path, seconds: float = 3600.0) -> None:
     end = time.monotonic() + seconds
     while not path.exists():
         if failure.exists():
-            raise RuntimeError(f"the other worker failed: {failure.read_text()}")
+            raise RuntimeError(f"the other worker failed: {failure.read_text(encoding='utf-8')}")
         if time.monotonic() > end:
             raise TimeoutError(f"{path} did not appear within {seconds:.0f} s")
         time.sleep(0.02)
 
 
+def wait_for_reference(job: Path, name: str, task: str = RESULT) -> None:
+    """Return once the reference has left a file."""
+    wait_for(job / "reference" / name, failure_path(job, "reference", task))
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
+        digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

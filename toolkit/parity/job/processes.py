@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
+from toolkit.parity.job import files
 
 
 def run_workers(
@@ -21,7 +22,7 @@ def run_workers(
     console: Console,
     interpreters: Mapping[str, str],
     watch: Callable[[], None] | None = None,
-    task: str = "",
+    task: str = files.RESULT,
 ) -> None:
     """Run the workers at once; the Paddle one starts up while the reference still computes.
 
@@ -30,7 +31,7 @@ def run_workers(
         interpreters: side -> the Python that runs it: both, or one of them.
         watch: called over and over while they run, to show what they do; by default a line says which of them runs,
             and how many jobs both have done.
-        task: what they do in place of a gate's measurements: ``trace`` or ``again``.
+        task: what they do: ``result``, which is a gate's measurements, or a follow-up.
 
     Raises:
         Inconclusive: one of them failed.
@@ -40,7 +41,7 @@ def run_workers(
         started, stopped = time.monotonic(), []
         while any(worker.poll() is None for worker in workers.values()):
             ended = [side for side, worker in workers.items() if worker.poll() is not None]
-            if stopped := [side for side in ended if not _result(jobs[-1], side, task).exists()]:
+            if stopped := [side for side in ended if not files.result_path(jobs[-1], side, task).exists()]:
                 break  # the other would wait for what it has not left
             if watch is not None:
                 watch()
@@ -50,10 +51,10 @@ def run_workers(
             status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
     for job in jobs:
-        failures = {side: job / (task or side) / "failed" for side in workers}
+        failures = {side: files.failure_path(job, side, task) for side in workers}
         by_itself = [side for side in workers if failures[side].exists() or side in stopped]
         for side in [*by_itself, *workers]:  # one that was ended here comes last
-            if not _result(job, side, task).exists():
+            if not files.result_path(job, side, task).exists():
                 log = jobs[0] / f"{side}.log"
                 words = (
                     failures[side].read_text().strip() if failures[side].exists() else _last_words(workers[side], log)
@@ -65,12 +66,7 @@ def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
     """How many of several jobs all sides have done, for a line; of one job nothing is to be said."""
     if len(jobs) == 1:
         return ""
-    return f"{sum(all(_result(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
-
-
-def _result(job: Path, side: str, task: str) -> Path:
-    """The file that a worker writes last."""
-    return job / task / f"{side}.json" if task else job / side / "result.json"
+    return f"{sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
@@ -83,7 +79,7 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
 def _way_out(side: str, words: str) -> str:
     """What to do about a reference that cannot run in this environment."""
     if side == "reference" and re.search(r"No module named '(torch|transformers)'", words):
-        return "; name a Python that has it with --reference-python, or a recorded reference with --reference"
+        return "; name a Python that has it with --reference-python, or replay a recorded one (toolkit parity replay)"
     return ""
 
 
@@ -92,12 +88,12 @@ def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -
     """Start the workers; whatever happens, none outlives the ``with`` block."""
     root = str(Path(__file__).resolve().parents[3])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    workers = {}
+    workers: dict[str, subprocess.Popen] = {}
     try:
         for side, python in interpreters.items():
             with open(jobs[0] / f"{side}.log", "w") as log:
                 workers[side] = subprocess.Popen(
-                    [python, "-m", ".".join(filter(None, ["toolkit.parity", side, task])), *map(str, jobs)],
+                    [python, "-m", f"toolkit.parity.{side}", task, *map(str, jobs)],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-#: The optimizer of a gate that belongs to no recipe.
-OPTIMIZER = {
-    "learning_rate": 1e-3,
-    "weight_decay": 0.01,
-    "beta1": 0.9,
-    "beta2": 0.999,
-    "epsilon": 1e-8,
-    "max_grad_norm": 1.0,
-}
+from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
 
 
 @dataclass
@@ -32,15 +24,13 @@ class GateRequest:
             answering, ``start_positions`` and ``end_positions`` (B,).
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
         device: ``cpu`` or ``gpu``, for both sides.
-        tokenizer: ``{"kind": "bytes"}``, ``{"kind": "sentencepiece", "path": FILE}`` or ``{"kind": "ctrl", "path":
-            FOLDER}`` (of ``vocab.json`` and ``merges.txt``), with ``texts`` of the run's data and ``max_length``; None
-            where there is none to compare.
+        tokenizer: with texts of the run's data; None where there is none to compare.
         seed: of the dropout masks and rotations.
-        optimizer: what :func:`toolkit.optimizer.adamw` takes, ``learning_rate`` included.
+        optimizer: as :func:`toolkit.optimizer.adamw` takes it.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
-        trace: follow the port operation by operation even if nothing differs (see :mod:`.trace`).
+        trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
     """
 
     model: str
@@ -50,9 +40,9 @@ class GateRequest:
     batch: Mapping[str, np.ndarray]
     dtypes: tuple[str, ...] = ("float64", "float32")
     device: str = "cpu"
-    tokenizer: Mapping[str, Any] | None = None
+    tokenizer: TokenizerJob | None = None
     seed: int = 0
-    optimizer: Mapping[str, float | None] = field(default_factory=OPTIMIZER.copy)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     judge_reference_reversible: bool = False
     streamed: bool | None = None
     reference_python: str | None = None

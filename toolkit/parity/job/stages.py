@@ -16,11 +16,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from toolkit.parity.job import files
+
+Measured = TypeVar("Measured")
 
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 #: Stages that the reference may be ahead of the port: a layer's gradients in float64 are 220 MB.
@@ -62,10 +64,15 @@ def weights_path(job: Path, stage: str) -> Path:
     return job / "weights" / f"{stage.removesuffix(BACKWARD)}.safetensors"
 
 
+def failed_weights(job: Path) -> Path:
+    """Where the gate says why it could not write the weights."""
+    return job / "weights" / "failed"
+
+
 def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
     """The weights of a stage, as soon as they are there."""
     path = weights_path(job, stage)
-    files.wait_for(path, job / "weights" / "failed")
+    files.wait_for(path, failed_weights(job))
     return files.read_tensors(path)
 
 
@@ -80,7 +87,8 @@ class Side:
     def __init__(self, job: Path, name: str) -> None:
         self.job = job
         self.name = name
-        self.other = job / {"reference": "candidate", "candidate": "reference"}[name]
+        other = {"reference": "candidate", "candidate": "reference"}[name]
+        self.other, self.other_failed = job / other, files.failure_path(job, other)
         for folder in ("stages", "state", "truth", "draws"):
             (job / name / folder).mkdir(parents=True, exist_ok=True)
 
@@ -91,7 +99,7 @@ class Side:
     def is_done(self, stage: str) -> bool:
         return self._measured(stage).exists()
 
-    def finish(self, stage: str, state: Mapping[str, np.ndarray], measured: Mapping[str, Any]) -> None:
+    def finish(self, stage: str, state: Mapping[str, np.ndarray], measured: object) -> None:
         """Write down a stage's results; the file that says that it is done comes last."""
         files.write_tensors(self.path("state", stage), state)
         files.write_json(self._measured(stage), measured)
@@ -100,9 +108,9 @@ class Side:
         """What :meth:`finish` was given."""
         return files.read_tensors(self.path("state", stage))
 
-    def measured(self, stage: str) -> dict[str, Any]:
+    def measured(self, stage: str, kind: type[Measured]) -> Measured:
         """What :meth:`finish` was given."""
-        return files.read_json(self._measured(stage))
+        return files.read(self._measured(stage), kind)
 
     def _measured(self, stage: str) -> Path:
         return self.job / self.name / "stages" / f"{stage}.json"
@@ -114,15 +122,15 @@ class Side:
         if (self.other / "stages" / f"{stage}.json").exists():
             return
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
-            if (self.other / "failed").exists():
-                raise RuntimeError(f"the port's side failed: {(self.other / 'failed').read_text()}")
+            if self.other_failed.exists():
+                raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
             time.sleep(0.02)
         files.write_tensors(self.path("truth", stage), tensors)
 
     def truth_path(self, stage: str) -> Path:
         """Where R64's tensors of a stage are, as soon as they are."""
         path = self.other / "truth" / f"{stage}.safetensors"
-        files.wait_for(path, self.other / "failed")
+        files.wait_for(path, self.other_failed)
         return path
 
     def release_truth(self, stages: Sequence[str]) -> None:

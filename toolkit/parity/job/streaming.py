@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -20,19 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit.errors import UserError
 from toolkit.parity.job import files, stages
-from toolkit.parity.job.synthetic import stir
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.synthetic import randomize_constants
 
-#: Models of CTRL with more parameters than this are compared stage by stage. Whole, each worker would take about 60
-#: bytes for each of them.
-STREAMED_ABOVE = 10**8
 SIDES = ("reference", "candidate")
 
 
-def open_job(folder: Path, job: Mapping[str, Any], key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
+def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
     """The job folder: an interrupted one of the same key, to go on with, or a new one.
 
     Args:
-        job: the content of ``job.json``.
         key: names everything that the measurement depends on.
     """
     path = folder / "streamed"
@@ -41,7 +37,7 @@ def open_job(folder: Path, job: Mapping[str, Any], key: str, batch: Mapping[str,
         text = ", ".join(f"{side} after {count} stages" for side, count in done.items())
         console.print(f"parity gate: going on where it was interrupted ({text})", highlight=False, soft_wrap=True)
         for side in SIDES:
-            (path / side / "failed").unlink(missing_ok=True)
+            files.failure_path(path, side).unlink(missing_ok=True)
         return path
     shutil.rmtree(path, ignore_errors=True)
     check_space(folder, job)
@@ -53,14 +49,14 @@ def open_job(folder: Path, job: Mapping[str, Any], key: str, batch: Mapping[str,
     return path
 
 
-def check_space(folder: Path, job: Mapping[str, Any]) -> None:
+def check_space(folder: Path, job: Job) -> None:
     """See that the disk has room for the weights in float32, and for the embedding's and some layers' gradients in
     float64.
 
     Raises:
         UserError: it has not.
     """
-    config = job["config"]
+    config = job.config
     table = config["vocab_size"] * config["n_embd"]
     layer = 4 * config["n_embd"] ** 2 + 2 * config["n_embd"] * config["dff"]
     needed = 4 * (table + config["n_layer"] * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
@@ -76,7 +72,7 @@ class WeightsWriter(threading.Thread):
 
     Args:
         weights: name -> float32; asked for one at a time, once.
-        seed: of :func:`.stress.stir`.
+        seed: of :func:`.synthetic.randomize_constants`.
     """
 
     def __init__(self, job: Path, weights: Mapping[str, np.ndarray], depth: int, seed: int) -> None:
@@ -93,15 +89,15 @@ class WeightsWriter(threading.Thread):
                 if self.stopped:
                     return
                 names = stages.weight_names(self.weights, stage)
-                values, stirred = stir({name: self.weights[name] for name in names}, self.seed)
-                files.write_json(path.with_suffix(".json"), {"stirred": stirred})
+                values, randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
+                files.write_json(path.with_suffix(".json"), randomized)
                 files.write_tensors(path, values)
         except BaseException as problem:
-            files.write_text(self.job / "weights" / "failed", f"{type(problem).__name__}: {problem}")
+            files.write_text(stages.failed_weights(self.job), f"{type(problem).__name__}: {problem}")
 
-    def stirred(self) -> int:
+    def randomized(self) -> int:
         """How many constant parameters were given random values."""
-        return sum(files.read_json(path)["stirred"] for path in (self.job / "weights").glob("*.json"))
+        return sum(files.read_json(path) for path in (self.job / "weights").glob("*.json"))
 
 
 @contextlib.contextmanager

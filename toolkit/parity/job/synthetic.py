@@ -14,23 +14,24 @@ from models.weights import generator
 KINDS = ("random", "heavy-tailed", "large-gains")
 
 
-def stir(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], int]:
+def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], int]:
     """Give every parameter whose values are all equal small random ones, and count them.
 
     New weights have zero biases and unit norm gains: a port that drops a bias, or swaps two gains, computes the same. A
     trained checkpoint has none of these and comes back as it is.
     """
-    stirred, count = {}, 0
+    given, count = {}, 0
     for name, value in weights.items():
         value = np.asarray(value, np.float32)
         if value.size > 1 and (value == value.flat[0]).all():
-            value = value + np.float32(0.1) * generator(seed, f"stir:{name}").standard_normal(value.shape, np.float32)
+            draw = generator(seed, f"stir:{name}")  # the label of old: a seed means the same weights in every release
+            value = value + np.float32(0.1) * draw.standard_normal(value.shape, np.float32)
             count += 1
-        stirred[name] = value
-    return stirred, count
+        given[name] = value
+    return given, count
 
 
-class StressWeights(Mapping[str, np.ndarray]):
+class SyntheticWeights(Mapping[str, np.ndarray]):
     """Weights that show what trained ones do to rounding, without a download: name -> float32, made when asked for.
 
     Args:

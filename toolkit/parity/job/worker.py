@@ -13,15 +13,16 @@ from pathlib import Path
 from toolkit.parity.job import files
 
 
-def run(side: str, main: Callable[[Path], None], folders: Sequence[str]) -> None:
-    """Run ``main`` on each job folder. If it fails, its last words go into
-    ``SIDE/failed``, and the process ends at once: threads of a framework may otherwise keep it alive."""
+def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
+    """Run ``main`` for a task on each job folder. If it fails, its last words go where :func:`.files.failure_path`
+    says, and the process ends at once: threads of a framework may otherwise keep it alive."""
     threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     for folder in map(Path, folders):
         try:
-            main(folder)
+            main(task, folder)
         except BaseException as problem:
-            files.write_text(folder / side / "failed", "".join(traceback.format_exception_only(problem)).strip())
+            words = "".join(traceback.format_exception_only(problem)).strip()
+            files.write_text(files.failure_path(folder, side, task), words)
             traceback.print_exc()
             sys.stdout.flush()
             os._exit(1)

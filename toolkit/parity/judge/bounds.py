@@ -1,15 +1,16 @@
-"""By how much a tensor of the port may differ from the reference: verdicts 2 and 3 of PARITY.md on one tensor.
+"""By how much a tensor of the port may differ from the reference: verdicts 2 and 3 on one tensor.
 
-R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The yardstick is err(R32), the largest over
-several float32 runs of the reference whose weights were moved by one unit in the last place: how much this network,
-with these weights and inputs, amplifies rounding. No tolerance is absolute.
+R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The noise baseline is err(R32), the largest
+over several float32 runs of the reference whose weights were moved by one unit in the last place: how much this
+network, with these weights and inputs, amplifies rounding. No tolerance is absolute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.naming import TensorName
 
 #: Units of rounding: half the distance from 1 to the next number.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
@@ -22,7 +23,7 @@ SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
 #: Verdict 3: err(P32) against err(R32). On the maximum, an extreme value and noisier, more is allowed.
 ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
 #: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
-#: the yardstick is 0 by luck, as for a scalar that the reference's float32 happens to hit.
+#: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.
 FLOOR_UNITS = 16.0
 #: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
 UNINFORMATIVE = 0.1
@@ -56,51 +57,68 @@ class Comparison:
     @property
     def margin(self) -> float:
         """The error in units of its bound: above 1 it fails."""
-        return max(_ratio(self.error, self.bound), _ratio(self.error_max, self.bound_max))
+        return max(ratio(self.error, self.bound), ratio(self.error_max, self.bound_max))
 
 
-def compare(name: str, theirs: dict, ours: dict, dtype: str) -> Comparison:
+def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> Comparison:
     """One tensor's errors and bounds.
 
     Args:
-        theirs: ``rms``, ``max`` of R64; by dtype, ``noise``, ``noise_max`` of each run of the reference; what is
-            measured in ``dtype`` (:func:`is_measured`).
-        ours: ``rms``, ``max`` of the port's difference from R64.
+        theirs: of R64, with the noise of what is measured in ``dtype`` (:func:`is_measured`).
+        ours: the port's difference from R64, which has a size.
     """
-    noise, noise_max = max(theirs["noise"][dtype]), max(theirs["noise_max"][dtype])
+    noise, noise_max = _largest(theirs.noise[dtype]), _largest(theirs.noise_max[dtype])
     if dtype == "float64":
         factor, factor_max, shrink = SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX, UNIT["float64"] / UNIT["float32"]
         if is_measured(theirs, "float32"):
-            noise = max(noise, shrink * max(theirs["noise"]["float32"]))
-            noise_max = max(noise_max, shrink * max(theirs["noise_max"]["float32"]))
+            noise = max(noise, shrink * _largest(theirs.noise["float32"]))
+            noise_max = max(noise_max, shrink * _largest(theirs.noise_max["float32"]))
     else:
         factor, factor_max = ROUNDING_FACTOR, ROUNDING_FACTOR_MAX
-    if name.startswith("loss#"):  # one number is its own extreme value
+    parsed = TensorName.parse(name)
+    if parsed.kind == "loss" and parsed.is_of_training:  # one number is its own extreme value
         factor = factor_max
     floor = FLOOR_UNITS * UNIT[dtype]
+    size, size_max, error, error_max = (_size(x) for x in (theirs.rms, theirs.max, ours.rms, ours.max))
     return Comparison(
         name=name,
         dtype=dtype,
-        error=ours["rms"],
-        bound=factor * noise + floor * theirs["rms"],
-        error_max=ours["max"],
-        bound_max=factor_max * noise_max + floor * theirs["max"],
-        relative=_ratio(ours["rms"], theirs["rms"]),
-        informative=dtype == "float64" or noise <= UNINFORMATIVE * theirs["rms"],
+        error=error,
+        bound=factor * noise + floor * size,
+        error_max=error_max,
+        bound_max=factor_max * noise_max + floor * size_max,
+        relative=ratio(error, size),
+        informative=dtype == "float64" or noise <= UNINFORMATIVE * size,
     )
 
 
-def is_measured(theirs: Mapping[str, Any], dtype: str) -> bool:
+def is_measured(theirs: TensorRecord, dtype: str) -> bool:
     """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
-    return theirs["rms"] is not None and None not in theirs["noise"][dtype]
+    return theirs.rms is not None and None not in theirs.noise[dtype]
 
 
-def float32_noise(theirs: dict) -> str:
+def largest_noise(theirs: TensorRecord, dtype: str) -> float:
+    """The RMS of the run that lies farthest from R64, of a tensor that is measured."""
+    return _largest(theirs.noise[dtype])
+
+
+def relative_noise(theirs: TensorRecord) -> str:
     """The reference's float32 error relative to the tensor, in words."""
     if not is_measured(theirs, "float32"):
         return "not finite"
-    return f"off by {_ratio(max(theirs['noise']['float32']), theirs['rms']):.1e}"
+    return f"off by {ratio(largest_noise(theirs, 'float32'), _size(theirs.rms)):.1e}"
 
 
-def _ratio(error: float, scale: float) -> float:
+def ratio(error: float, scale: float) -> float:
+    """``error / scale``; of no error 0, whatever the scale is."""
     return error / scale if scale else (0.0 if error == 0 else float("inf"))
+
+
+def _largest(runs: list[float | None]) -> float:
+    return max(_size(run) for run in runs)
+
+
+def _size(value: float | None) -> float:
+    """A size that was measured."""
+    assert value is not None
+    return value

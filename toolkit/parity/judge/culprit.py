@@ -1,8 +1,9 @@
-"""Which of the findings is nearest to the cause (PARITY.md, "Finding the place")."""
+"""Which of the findings is nearest to the cause (the specification's "Finding the place")."""
 
 from __future__ import annotations
 
 from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.naming import TensorName
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
@@ -19,23 +20,24 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     if verdict.inconclusive:
         return (verdict.reference_faults or verdict.findings)[0]
     place = {name: index for index, name in enumerate(order)}
+    last = len(order)
 
     def rank(finding: Finding) -> tuple:
         # The dtypes in the order of how well they see: float64 first.
         late = finding.dtype == "float32"
-        kind, _, module = finding.name.partition(":")
-        if kind in ("parameter", "dropout", "normal") or finding.name == "num_buckets":
-            return (0, late, _first_use(module.split("#")[0].split("@")[0], order))
-        if kind == "epsilon":  # after the output of the module, whose figure says more
-            return (1, late, place.get(f"output:{module}", len(order)) + 0.5)
-        if kind in ("buckets", "relu"):
-            return (1, late, _first_use(module.split("#")[0], order))
-        if kind == "updated" or finding.name.startswith("loss#"):
-            return (3, late, place.get(finding.name, len(order)))
-        if finding.verdict in ("semantics", "rounding", "structure") and kind != "gradient":
-            return (1, late, place.get(finding.name, len(order)))
-        if kind == "gradient":
+        name = TensorName.parse(finding.name)
+        if name.kind in ("parameter", "dropout", "normal", "num_buckets"):
+            return (0, late, _first_use(name.module, order))
+        if name.kind == "epsilon":  # after the output of the module, whose figure says more
+            return (1, late, place.get(f"output:{name.module}", last) + 0.5)
+        if name.kind in ("buckets", "relu"):
+            return (1, late, _first_use(name.module, order))
+        if name.is_of_training:
+            return (3, late, place.get(finding.name, last))
+        if name.kind == "gradient":
             return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
+        if finding.verdict in ("semantics", "rounding", "structure"):
+            return (1, late, place.get(finding.name, last))
         return (4, late, 0)
 
     return min(verdict.findings, key=rank, default=None)
@@ -43,5 +45,6 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
 def _first_use(module: str, order: list[str]) -> int:
     """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
-    owner = module.rsplit(".", 1)[0] if module.endswith((".weight", ".bias")) else module
-    return next((i for i, name in enumerate(order) if name.split("#")[0] == f"output:{owner}"), len(order))
+    owner = module.rpartition(".")[0] if module.endswith((".weight", ".bias")) else module
+    names = enumerate(map(TensorName.parse, order))
+    return next((i for i, name in names if (name.kind, name.module) == ("output", owner)), len(order))

@@ -1,5 +1,5 @@
 """How far the port's own draws lie from what chance allows (verdict 7). Pure arithmetic on the counts of
-:mod:`.candidate.tallies`.
+:mod:`toolkit.parity.candidate.rng_stats`.
 
 Every statistic becomes a signed root z: of twice the log-likelihood ratio for a count or a variance, else of the usual
 kind. All are judged by :data:`LIMIT`. None is an approximation for large samples; what is bounded is
@@ -19,10 +19,10 @@ A large model has about 300 masks with 8 statistics each: a right generator is s
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
 #: What |z| of any statistic may be.
 LIMIT = 8.0
@@ -30,8 +30,6 @@ LIMIT = 8.0
 RATE_SLACK = 2.0**-17
 #: How far a scale may be off by rounding in float32, relative.
 SCALE_SLACK = 2.0**-21
-#: Magnitudes beyond which normal numbers are counted.
-BEYOND = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Deviation:
     """A statistic of the draws of one module, or of all modules together.
 
     Attributes:
-        name: of the draw (see :mod:`.draws`); ``dropout:all masks of rate P`` or ``normal:all rotations`` for those
+        name: of the draw (:mod:`toolkit.parity.measure.naming`); ``dropout:all masks of rate P`` or ``normal:all rotations`` for those
             of all modules.
         z: 0 where it is just what is expected.
         message: the figures in words.
@@ -50,44 +48,38 @@ class Deviation:
     message: str
 
 
-def faults(generators: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Everything that is wrong with a port's own draws: the draw's name, and what is wrong with it.
-
-    Args:
-        generators: as :func:`.candidate.generators.measure` gives them.
-    """
-    for name, figures in generators.items():
-        for problem in figures["problems"]:
+def faults(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
+    """Everything that is wrong with a port's own draws: the draw's name, and what is wrong with it."""
+    for name, draws in (*generators.masks.items(), *generators.rotations.items()):
+        for problem in draws.problems:
             yield name, problem
-        if figures["kind"] == "dropout":
-            rate, off = figures["rate"], figures["scale_error"]
-            if not off <= SCALE_SLACK + RATE_SLACK / (1.0 - rate):
-                yield name, f"what is kept is not scaled by 1/(1-{rate:.6g}): off by {off:.1e} of that"
+    for name, masks in generators.masks.items():
+        if not masks.scale_error <= SCALE_SLACK + RATE_SLACK / (1.0 - masks.rate):
+            yield name, f"what is kept is not scaled by 1/(1-{masks.rate:.6g}): off by {masks.scale_error:.1e} of that"
     for deviation in deviations(generators):
         if not abs(deviation.z) <= LIMIT:
             text = f"{deviation.message}; chance allows {LIMIT:.3g} standard deviations, this is {deviation.z:.1f}"
             yield deviation.name, text
 
 
-def deviations(generators: Mapping[str, Mapping[str, Any]]) -> Iterator[Deviation]:
+def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
     """All statistics: those of each module, then those of all modules together, which see a small fault better."""
-    masks, rotations = defaultdict(list), []
-    for name, figures in generators.items():
-        if figures["kind"] == "dropout":
-            masks[figures["rate"]].append(figures)
-            yield from _of_masks(name, figures["rate"], figures)
-        else:
-            yield from _of_rotations(name, figures)
-            if not figures["seeded"]:  # the same numbers in every module and step would be counted several times
-                rotations.append(figures)
-    for rate, several in masks.items():
+    by_rate: dict[float, list[MaskStats]] = {}
+    for name, masks in generators.masks.items():
+        by_rate.setdefault(masks.rate, []).append(masks)
+        yield from _of_masks(name, masks)
+    for name, rotations in generators.rotations.items():
+        yield from _of_rotations(name, rotations)
+    for rate, several in by_rate.items():
         if len(several) > 1:
-            yield from _of_masks(f"dropout:all masks of rate {rate:.6g}", rate, _together(several))
-    if len(rotations) > 1:
-        yield from _of_rotations("normal:all rotations", _together(rotations))
+            yield from _of_masks(f"dropout:all masks of rate {rate:.6g}", all_masks(several))
+    # The same numbers in every module and step would be counted several times.
+    drawn_anew = [rotations for rotations in generators.rotations.values() if not rotations.seeded]
+    if len(drawn_anew) > 1:
+        yield from _of_rotations("normal:all rotations", all_rotations(drawn_anew))
 
 
-def binomial(hits: int, trials: int, rate: float, slack: float = 0.0) -> float:
+def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> float:
     """z of ``hits`` in ``trials`` of probability ``rate``, which may be off by ``slack``; infinite for what cannot be,
     0 without trials."""
     if not trials:
@@ -121,61 +113,72 @@ def _times_log(share: float, expected: float) -> float:
 RELATED = {"modules": "in the module drawn before it, of equal shape,", "steps": "in the same module a step earlier,"}
 
 
-def _of_masks(name: str, rate: float, figures: Mapping[str, Any]) -> Iterator[Deviation]:
+def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
     """The statistics of masks. They count the rarer state: what is dropped, or, at rates above 1/2, what is kept."""
-    rare, state = (rate, "dropped") if rate <= 0.5 else (1.0 - rate, "kept")
+    rare, state = (masks.rate, "dropped") if masks.rate <= 0.5 else (1.0 - masks.rate, "kept")
 
-    def deviation(counts: list[int], text: str) -> Deviation:
+    def deviation(counts: list[float], text: str) -> Deviation:
         hits, trials = counts
         share = f"{hits / max(trials, 1):.5g} of {trials} cells {text} are {state}, not {rare:.5g}"
         return Deviation(name, binomial(hits, trials, rare, RATE_SLACK), share)
 
-    yield deviation(figures["rare"], "in all")
-    for axis, counts in figures["neighbours"].items():
+    yield deviation(masks.rare, "in all")
+    for axis, counts in masks.neighbours.items():
         yield deviation(counts, f"after a {state} one along axis {axis}")
     for kind, where in RELATED.items():
-        yield deviation(figures[kind], f"whose like, {where} is {state}")
+        yield deviation(getattr(masks, kind), f"whose like, {where} is {state}")
 
 
-def _of_rotations(name: str, figures: Mapping[str, Any]) -> Iterator[Deviation]:
-    count = figures["count"]
-    mean, square = figures["sum"] / count, figures["squares"] / count
-    yield Deviation(name, figures["sum"] / math.sqrt(count), f"the mean of {count} numbers is {mean:.4g}, not 0")
-    yield Deviation(
-        name, variance(figures["squares"], count), f"the mean square of {count} numbers is {square:.5g}, not 1"
-    )
-    for limit in BEYOND:
-        hits, expected = figures["beyond"][str(limit)], math.erfc(limit / math.sqrt(2.0))
+def _of_rotations(name: str, rotations: RotationStats) -> Iterator[Deviation]:
+    count = rotations.count
+    mean, square = rotations.sum / count, rotations.squares / count
+    yield Deviation(name, rotations.sum / math.sqrt(count), f"the mean of {count} numbers is {mean:.4g}, not 0")
+    text = f"the mean square of {count} numbers is {square:.5g}, not 1"
+    yield Deviation(name, variance(rotations.squares, count), text)
+    for limit, hits in rotations.beyond.items():
+        expected = math.erfc(int(limit) / math.sqrt(2.0))
         text = f"{hits / count:.5g} of {count} numbers lie beyond {limit}, not {expected:.5g} as of normal ones"
         yield Deviation(name, binomial(hits, count, expected), text)
-    for axis, sums in figures["neighbours"].items():
-        text = f"neighbours along axis {axis} are correlated: {_share(sums):.4g}"
-        yield Deviation(name, correlation(*sums), text)
+    for axis, (products, squares) in rotations.neighbours.items():
+        text = f"neighbours along axis {axis} are correlated: {_share(products, squares):.4g}"
+        yield Deviation(name, correlation(products, squares), text)
     for kind, where in RELATED.items():
-        text = f"correlated with the numbers {where} by {_share(figures[kind]):.4g}"
-        yield Deviation(name, correlation(*figures[kind]), text)
+        products, squares = getattr(rotations, kind)
+        text = f"correlated with the numbers {where} by {_share(products, squares):.4g}"
+        yield Deviation(name, correlation(products, squares), text)
 
 
-def _share(sums: list[float]) -> float:
-    return sums[0] / sums[1] if sums[1] else 0.0
+def _share(products: float, squares: float) -> float:
+    return products / squares if squares else 0.0
 
 
-def _together(several: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of several modules' counts. Axes are counted from the last, which is what they have in common."""
-    total: dict[str, Any] = {"neighbours": {}, "beyond": {}}
-    for figures in several:
-        for key in ("count", "sum", "squares"):
-            if key in figures:
-                total[key] = total.get(key, 0) + figures[key]
-        for key in ("rare", *RELATED):
-            if key in figures:
-                total[key] = _added(total.get(key), figures[key])
-        for axis, counts in figures["neighbours"].items():
-            total["neighbours"][axis] = _added(total["neighbours"].get(axis), counts)
-        for limit, hits in figures.get("beyond", {}).items():
-            total["beyond"][limit] = total["beyond"].get(limit, 0) + hits
-    return total
+def all_masks(several: Sequence[MaskStats]) -> MaskStats:
+    """The sums of several modules' counts."""
+    return MaskStats(**_added(several), rate=several[0].rate, rare=_sums([masks.rare for masks in several]))
 
 
-def _added(total: list | None, counts: list) -> list:
-    return list(counts) if total is None else [one + other for one, other in zip(total, counts, strict=True)]
+def all_rotations(several: Sequence[RotationStats]) -> RotationStats:
+    """The sums of several modules' counts."""
+    return RotationStats(
+        **_added(several),
+        count=sum(rotations.count for rotations in several),
+        sum=sum(rotations.sum for rotations in several),
+        squares=sum(rotations.squares for rotations in several),
+        beyond={limit: sum(rotations.beyond[limit] for rotations in several) for limit in several[0].beyond},
+    )
+
+
+def _added(several: Sequence[DrawStats]) -> dict:
+    """What all draws have. Axes are counted from the last, which is what they have in common."""
+    axes = dict.fromkeys(axis for draws in several for axis in draws.neighbours)
+    return {
+        "shape": [],
+        "neighbours": {
+            axis: _sums([draws.neighbours[axis] for draws in several if axis in draws.neighbours]) for axis in axes
+        },
+        **{kind: _sums([getattr(draws, kind) for draws in several]) for kind in RELATED},
+    }
+
+
+def _sums(pairs: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*pairs, strict=True)]

@@ -4,8 +4,7 @@ by piece: the largest gradient alone takes 2.5 GB."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,49 @@ ROWS = 4096
 
 
 @dataclass
-class Spread:
+class TensorStats:
+    """A tensor, or the difference of two, in a few numbers.
+
+    Attributes:
+        shape: of the tensor.
+        finite: whether all of its elements are.
+        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None of an empty tensor, of one that
+            is not finite, and of a difference that is none because the shapes differ.
+        missing: there is no such tensor.
+    """
+
+    shape: list[int]
+    finite: bool = True
+    rms: float | None = None
+    mean: float | None = None
+    max: float | None = None
+    missing: bool = False
+
+
+@dataclass
+class TensorRecord(TensorStats):
+    """A tensor of R64, and how far the reference's other runs lie from it: the noise baseline.
+
+    Attributes:
+        noise, noise_max: dtype -> the RMS and the maximum of the difference in each run; None of one that is not finite.
+    """
+
+    noise: dict[str, list[float | None]] = field(default_factory=dict)
+    noise_max: dict[str, list[float | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stats: TensorStats) -> TensorRecord:
+        """A tensor of R64 before any other run was measured."""
+        return cls(**vars(stats))
+
+    def add_noise(self, dtype: str, error: TensorStats) -> None:
+        """Take in how far one more run lies from R64."""
+        self.noise.setdefault(dtype, []).append(error.rms)
+        self.noise_max.setdefault(dtype, []).append(error.max)
+
+
+@dataclass
+class RunningStats:
     """The size of the values seen so far. The sum of their squares is kept relative to the largest: no overflow.
 
     Attributes:
@@ -37,32 +78,32 @@ class Spread:
     finite: bool = True
 
     @classmethod
-    def of(cls, value: np.ndarray, truth: np.ndarray | None = None) -> Spread:
+    def of(cls, value: np.ndarray, truth: np.ndarray | None = None) -> RunningStats:
         """Of a tensor, or of its difference from another of the same shape, in float64."""
-        spread = cls()
+        stats = cls()
         flat, flat_truth = np.ravel(value), None if truth is None else np.ravel(truth)
         for start in range(0, flat.size, PIECE):
             piece = flat[start : start + PIECE].astype(np.float64)
             if flat_truth is not None:
                 piece -= flat_truth[start : start + PIECE]
-            spread.add(_spread_of_piece(piece))
-        return spread
+            stats.add(_of_piece(piece))
+        return stats
 
     @classmethod
-    def of_rows(cls, values: np.ndarray, left_out: np.ndarray, truth: Any = None) -> Spread:
+    def of_rows(cls, values: np.ndarray, left_out: np.ndarray, truth: Any = None) -> RunningStats:
         """As :meth:`of`, of the rows of a matrix but those at the indices ``left_out``.
 
         Args:
             truth: anything of the same shape that gives a slice of its rows, such as a tensor in a file.
         """
-        spread = cls()
+        stats = cls()
         for start in range(0, len(values), ROWS):
             end = min(start + ROWS, len(values))
             kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-            spread.add(cls.of(values[start:end][kept], None if truth is None else truth[start:end][kept]))
-        return spread
+            stats.add(cls.of(values[start:end][kept], None if truth is None else truth[start:end][kept]))
+        return stats
 
-    def add(self, other: Spread) -> None:
+    def add(self, other: RunningStats) -> None:
         """Take in the values of another."""
         self.count += other.count
         self.finite = self.finite and other.finite
@@ -73,64 +114,48 @@ class Spread:
             self.total = self.total * mine + other.total * others
         self.largest = largest
 
-    @property
-    def rms(self) -> float | None:
-        """Root of the mean square; None of nothing, or where not all is finite."""
-        return self.largest * math.sqrt(self.squares / self.count) if self.finite and self.count else None
-
-    @property
-    def mean(self) -> float | None:
-        """Mean magnitude; None of nothing, or where not all is finite."""
-        return self.largest * (self.total / self.count) if self.finite and self.count else None
-
-    def record(self, shape: tuple[int, ...]) -> dict[str, Any]:
-        """As it stands in a ``result.json``."""
-        largest = self.largest if self.finite and self.count else None
-        return {"shape": list(shape), "finite": self.finite, "rms": self.rms, "mean": self.mean, "max": largest}
-
-    def as_json(self) -> dict[str, Any]:
-        """What :meth:`from_json` takes."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Spread:
-        return cls(**content)
+    def stats(self, shape: tuple[int, ...]) -> TensorStats:
+        """What it comes to, of a tensor of that shape."""
+        if not (self.finite and self.count):
+            return TensorStats(list(shape), self.finite)
+        rms = self.largest * math.sqrt(self.squares / self.count)
+        return TensorStats(list(shape), True, rms, self.largest * (self.total / self.count), self.largest)
 
 
-def _spread_of_piece(piece: np.ndarray) -> Spread:
+def _of_piece(piece: np.ndarray) -> RunningStats:
     """Of a float64 array, which is overwritten."""
     largest = float(max(piece.max(), -piece.min()))
     if not math.isfinite(largest):
-        return Spread(piece.size, finite=False)
+        return RunningStats(piece.size, finite=False)
     if largest == 0.0:
-        return Spread(piece.size)
+        return RunningStats(piece.size)
     scale = 1.0
     if largest < 1e-290:  # its reciprocal would overflow
         scale = 1e300
         piece *= scale
     piece *= 1 / (largest * scale)
     np.abs(piece, out=piece)
-    return Spread(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
+    return RunningStats(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
 
 
-def describe(value: np.ndarray) -> dict[str, Any]:
-    """What is recorded of a tensor by itself: its shape, size and scale, and whether all of it is finite."""
+def describe(value: np.ndarray) -> TensorStats:
+    """A tensor by itself."""
     value = np.asarray(value)
-    return Spread.of(value).record(value.shape)
+    return RunningStats.of(value).stats(value.shape)
+
+
+def difference(value: np.ndarray, truth: np.ndarray) -> TensorStats:
+    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
+
+    Tensors of different shape are not compared, even where they would broadcast: the shape is then all there is.
+    """
+    value, truth = np.asarray(value), np.asarray(truth)
+    if value.shape != truth.shape:
+        return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
+    return RunningStats.of(value, truth).stats(value.shape)
 
 
 def as_compared(name: str, value: np.ndarray) -> np.ndarray:
     """A tensor as it is measured: of attention scores that a mask has changed, none below :data:`LOWEST`. Beside
     CTRL's -1.8e308 for padding, its -1e4 for the future would be nothing."""
     return np.maximum(value, LOWEST) if name.startswith("masked_scores:") else value
-
-
-def difference(value: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
-    """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
-
-    Tensors of different shape are not compared, even where they would broadcast: the shapes are then all there is.
-    """
-    value, truth = np.asarray(value), np.asarray(truth)
-    if value.shape != truth.shape:
-        return {"shape": list(value.shape), "finite": bool(np.isfinite(value).all()), "rms": None, "max": None}
-    return Spread.of(value, truth).record(value.shape)

@@ -1,4 +1,4 @@
-"""Names for random draws and module outputs that mean the same in both frameworks.
+"""Names of tensors and random draws that mean the same in both frameworks.
 
 A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
 parent calls more than once, as a chunked feed-forward calls its halves, adds the number of the call: ``...dense#2``.
@@ -8,8 +8,51 @@ asks for the same names again.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class TensorName(NamedTuple):
+    """The parts of a name, which is written ``KIND:MODULE CALL`` without the blank, or ``gradient:KIND:MODULE CALL``.
+
+    Attributes:
+        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``dropout``, ``normal``,
+            ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``.
+        module: the path of the module or parameter; empty where it is of the whole model.
+        call: which call of the module (``#1``), which draw within it (``@1``), which update (``#2``), or which of the
+            two residual streams (``#attention``); empty for the first.
+        into: of a gradient on the way back into an operation or output, the kind of that; empty for a parameter's.
+    """
+
+    kind: str
+    module: str = ""
+    call: str = ""
+    into: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> TensorName:
+        """The parts of a name that ``str`` has written."""
+        path, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        kind, _, module = path.partition(":")
+        into = ""
+        if kind == "gradient" and ":" in module:
+            into, _, module = module.partition(":")
+        return cls(kind, module, mark + call, into)
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.kind, self.into, self.module))) + self.call
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether it is of the updates after the step: a parameter that was updated, or a loss thereafter."""
+        return self.kind == "updated" or (self.kind == "loss" and bool(self.call))
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a name is that of a gradient."""
+    return name.startswith("gradient:")
 
 
 def numbered(name: str, number: int) -> str:
@@ -47,12 +90,12 @@ class ModuleStack:
         """The innermost module is done; returns the name of its output."""
         name = self._name(kind)
         self._calls.pop()
-        return name
+        return str(name)
 
     def draw(self, kind: str) -> str:
         """The name of the next draw of ``kind`` (dropout, normal) by the innermost module, or of its next operation."""
-        number = self.count(kind)
-        return self._name(kind) + (f"@{number}" if number else "")
+        number, name = self.count(kind), self._name(kind)
+        return str(name._replace(call=f"{name.call}@{number}") if number else name)
 
     def count(self, kind: str) -> int:
         """Count one more of ``kind`` in the innermost module; returns how many it has had before."""
@@ -60,6 +103,6 @@ class ModuleStack:
         self._calls[-1].counts[kind] += 1
         return number
 
-    def _name(self, kind: str) -> str:
+    def _name(self, kind: str) -> TensorName:
         numbers = [str(call.number) for call in self._calls if call.number]
-        return f"{kind}:{self._calls[-1].module}" + (f"#{'.'.join(numbers)}" if numbers else "")
+        return TensorName(kind, self.module, f"#{'.'.join(numbers)}" if numbers else "")

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 #: In place of a distance where one of two numbers is NaN: farther than any two numbers are.
 UNORDERED = 2**33
+
+
+@dataclass
+class BitDifference:
+    """Two float32 tensors: how many elements differ, of how many, and by how many units in the last place at most.
+    ``problem`` says what keeps them from being compared at all."""
+
+    differing: int
+    of: int
+    units: int
+    problem: str | None = None
+
+
+def compare(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
+    """A tensor of the port against that of the reference."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
+        problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
+        return BitDifference(max(ours.size, theirs.size, 1), theirs.size, UNORDERED, problem)
+    apart = units_apart(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
+    return BitDifference(int((apart != 0).sum()), int(apart.size), int(apart.max(initial=0)))
 
 
 def units_apart(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
@@ -21,13 +41,3 @@ def _place(x: np.ndarray) -> np.ndarray:
     """The place of each float32 in the row of all of them; 0 has place 0."""
     bits = x.view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-
-
-def compare(ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    """``differing`` elements ``of`` how many, and the largest distance in ``units``; ``shape`` says what keeps two
-    tensors from being compared at all."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
-        text = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
-        return {"shape": text, "differing": max(ours.size, theirs.size, 1), "of": theirs.size, "units": UNORDERED}
-    apart = units_apart(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
-    return {"differing": int((apart != 0).sum()), "of": int(apart.size), "units": int(apart.max(initial=0))}

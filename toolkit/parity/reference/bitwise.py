@@ -1,4 +1,5 @@
-"""The reference's part in ``--ops``: R64, for its draws and discrete choices, then R32, whose every bit counts."""
+"""The reference's part in ``parity bitwise``: R64, for its draws and discrete choices, then R32, whose every bit
+counts."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.parity.job import files
-from toolkit.parity.reference.step import Step
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.reference.recorder import ignore
+from toolkit.parity.reference.step import make_step
 
 
-def run(step: Step, folder: Path) -> None:
+def run(job: Job, folder: Path) -> ReferenceResult:
     """Write draws, constants and R32 (every output, stream, score and gradient, and the loss) into the job folder."""
-    step.run("float64", lambda name, value: None)
+    step = make_step(job, folder)
+    step.run("float64", ignore)
     own: dict[str, np.ndarray] = {}
     step.run("float32", own.__setitem__)
     place = folder / "reference"
@@ -20,3 +25,4 @@ def run(step: Step, folder: Path) -> None:
     files.write_tensors(place / "constants.safetensors", step.constants())
     files.write_tensors(place / "float32.safetensors", own)
     files.write_json(place / "order.json", list(own))  # the Paddle worker starts when this file is there
+    return ReferenceResult()

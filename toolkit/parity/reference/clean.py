@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from toolkit.parity.judge.diagnosis import SATURATED_BELOW
-from toolkit.parity.reference.recorder import replace
+from toolkit.parity.job.results import SATURATED_BELOW
+from toolkit.parity.reference.recorder import set_attribute
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def no_downcast() -> Iterator[list[str]]:
             leaks.append(place)
         return tensor
 
-    undo = replace(torch.Tensor, "float", keep_double)
+    undo = set_attribute(torch.Tensor, "float", keep_double)
     try:
         yield leaks
     finally:

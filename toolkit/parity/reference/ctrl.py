@@ -13,17 +13,14 @@ import torch
 from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
+from toolkit.parity.job.results import Note
 from toolkit.parity.measure.naming import ModuleStack
 from toolkit.parity.reference.points import Operation, OperationWatch
-from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
+from toolkit.parity.reference.recorder import Recorder, set_attribute, to_numpy
 from toolkit.parity.reference.step import Step
 
 #: What a released CTRL adds to the score of a later token.
 LATER = -1e4
-MASK_NOTE = (
-    "the reference masks later tokens with the smallest number of the dtype; it was given CTRL's own mask, which adds "
-    "-1e4: they differ where the scores reach that, and at positions that see nothing but padding"
-)
 #: Releases of transformers write the same step in different ways.
 SCALED = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
 SOFTMAX = (torch.softmax, torch.nn.functional.softmax)
@@ -48,8 +45,8 @@ class CTRLStep(Step):
         return {"transformer.pos_encoding": to_numpy(self.model.transformer.pos_encoding).astype(np.float32)}
 
     @property
-    def notes(self) -> list[str]:
-        return [MASK_NOTE] if makes_its_mask_elsewhere() else []
+    def notes(self) -> list[Note]:
+        return mask_notes()
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
         return operation(module, function, arguments)
@@ -116,10 +113,19 @@ def makes_its_mask_elsewhere() -> bool:
     return hasattr(modeling_ctrl, "create_causal_mask")
 
 
+def mask_notes() -> list[Note]:
+    """What a report says where the reference had to be given CTRL's own mask."""
+    return [Note("reference-mask")] if makes_its_mask_elsewhere() else []
+
+
 @contextlib.contextmanager
 def own_mask() -> Iterator[None]:
     """CTRL's mask is in force inside the ``with`` block: -1e4 for later tokens, the dtype's smallest for padding."""
-    undo = replace(modeling_ctrl, "create_causal_mask", additive_mask) if makes_its_mask_elsewhere() else lambda: None
+    undo = (
+        set_attribute(modeling_ctrl, "create_causal_mask", additive_mask)
+        if makes_its_mask_elsewhere()
+        else lambda: None
+    )
     try:
         yield
     finally:

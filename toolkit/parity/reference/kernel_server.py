@@ -1,15 +1,15 @@
-"""``python -m toolkit.parity.reference.kernels JOB SOCKET``: the reference's basic kernels, for whoever asks.
+"""``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels, for whoever asks.
 
-Runs with the reference's settings and answers requests (:mod:`toolkit.parity.kernels`) on the open socket of that
+Runs with the reference's settings and answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open pipe of that
 number until the other side closes it. A request carries everything it needs; nothing is kept between two of them. The
 backward of a kernel is autograd's.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,8 @@ from transformers.activations import ACT2FN
 
 from toolkit.parity.job import files
 from toolkit.parity.job.kernel_messages import receive, send
-from toolkit.parity.reference.__main__ import set_up
 from toolkit.parity.reference.clean import ExactNormaliser
+from toolkit.parity.reference.environment import set_up
 
 
 def linear(x, weight, bias=None, *, transposed: bool, parted: bool):
@@ -70,8 +70,8 @@ def mean(x, *, dim, keepdim: bool):
     return torch.mean(x, dim=dim, keepdim=keepdim)
 
 
-def cross_entropy(scores, labels, *, ignored: int):
-    return functional.cross_entropy(scores, labels, ignore_index=ignored)
+def cross_entropy(logits, labels, *, ignored: int):
+    return functional.cross_entropy(logits, labels, ignore_index=ignored)
 
 
 #: Called with tensors, then options; gives a tensor or several.
@@ -121,10 +121,13 @@ def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return torch.empty(shape, dtype=getattr(torch, dtype)).numpy()
 
 
-def serve(connection: socket.socket) -> None:
+def serve(connection: Connection) -> None:
     """Answer until the other side closes the connection. What goes wrong with a request is its answer."""
-    while (request := receive(connection, allocate)) is not None:
-        words, arrays = request
+    while True:
+        try:
+            words, arrays = receive(connection, allocate)
+        except EOFError:
+            return
         tensors = [torch.from_numpy(array) for array in arrays]
         try:
             answered = (backward if "wanted" in words else forward)(tensors=tensors, **words)
@@ -135,6 +138,6 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    set_up(files.read_json(Path(sys.argv[1]) / "job.json"))
-    with socket.socket(fileno=int(sys.argv[2])) as theirs:
+    set_up(files.read_job(Path(sys.argv[1])).threads)
+    with Connection(int(sys.argv[2])) as theirs:
         serve(theirs)

@@ -1,25 +1,29 @@
-"""How far the reference lies from itself: the yardstick of the verdicts."""
+"""How far the reference lies from itself: the noise baseline of the verdicts."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
+from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.recorder import Keep
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
 
 
-def runs_of(job: Mapping[str, Any]) -> dict[str, range]:
+def runs_of(job: Job) -> dict[str, range]:
     """The numbers of a job's runs, by dtype."""
-    return {dtype: range(count) for dtype, count in job["noise_runs"].items()}
+    return {dtype: range(count) for dtype, count in job.noise_runs.items()}
 
 
-def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, runs: Mapping[str, range]) -> None:
+def measure_noise(
+    step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
+) -> None:
     """As :func:`in_runs`, of a step and the training after it. Of the updates in float32, all but the first run's
     correct the bias of Adam's moments in float32."""
 
@@ -34,7 +38,7 @@ def measure_noise(step: Step, truth: Mapping[str, np.ndarray], records: dict, ru
 def in_runs(
     once: Callable[[str, int, int, Keep], None],
     truth: Mapping[str, np.ndarray],
-    records: dict,
+    records: dict[str, TensorRecord],
     runs: Mapping[str, range],
 ) -> None:
     """Run the reference once for each number of ``runs`` and note each tensor's distance from R64 in its record.
@@ -48,13 +52,10 @@ def in_runs(
             tensor is to be handed to.
     """
     for dtype, numbers in runs.items():
-        for record in records.values():
-            record["noise"][dtype], record["noise_max"][dtype] = [], []
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
             error = error_stats.difference(*(error_stats.as_compared(name, one) for one in (value, truth[name])))
-            records[name]["noise"][dtype].append(error["rms"])
-            records[name]["noise_max"][dtype].append(error["max"])
+            records[name].add_noise(dtype, error)
 
         for run in numbers:
             once(dtype, run, run + (dtype == "float64"), measure)
@@ -77,6 +78,6 @@ def own_backward_error(step: Step) -> dict[str, dict[str, float]]:
         errors[dtype] = {
             name: float(np.linalg.norm(own[name] - plain[name]) / max(np.linalg.norm(plain[name]), 1e-300))
             for name in plain
-            if name.startswith("gradient:") and name in own
+            if is_gradient(name) and name in own
         }
     return errors

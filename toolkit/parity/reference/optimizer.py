@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from transformers.trainer_pt_utils import get_parameter_names
 
+from toolkit.parity.job.job import OptimizerSettings
+
 
 class Optimizer:
-    """AdamW over a model's parameters, set up as transformers' Trainer does.
+    """AdamW over a model's parameters, set up as transformers' Trainer does."""
 
-    Args:
-        settings: ``learning_rate``, ``weight_decay``, ``beta1``, ``beta2``, ``epsilon``, ``max_grad_norm``.
-    """
-
-    def __init__(self, model: torch.nn.Module, settings: Mapping[str, float | None]) -> None:
+    def __init__(self, model: torch.nn.Module, settings: OptimizerSettings) -> None:
         self.model = model
         self.settings = settings
-        self.max_grad_norm = settings["max_grad_norm"]
+        self.max_grad_norm = settings.max_grad_norm
         decayed = {name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name}
         parameters = dict(model.named_parameters())
         groups = [
@@ -28,10 +24,10 @@ class Optimizer:
         ]
         self.adamw = torch.optim.AdamW(
             groups,
-            lr=settings["learning_rate"],
-            betas=(settings["beta1"], settings["beta2"]),
-            eps=settings["epsilon"],
-            weight_decay=settings["weight_decay"],
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
         )
 
     def update(self, number: int, rounded: bool = False) -> None:
@@ -44,9 +40,9 @@ class Optimizer:
         if self.max_grad_norm:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         settings = self.settings
-        scale = 1 + scale_error(settings["beta1"], settings["beta2"], number) if rounded else 1.0
+        scale = 1 + scale_error(settings.beta1, settings.beta2, number) if rounded else 1.0
         for group in self.adamw.param_groups:
-            group["lr"] = settings["learning_rate"] * scale
+            group["lr"] = settings.learning_rate * scale
         self.adamw.step()
         self.adamw.zero_grad()
 

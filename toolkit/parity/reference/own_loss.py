@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toolkit.parity.job.results import OwnLoss
+
 #: How far the reference's loss may lie from its definition, in units of float64's rounding of what is added up.
 UNITS = 300.0
 IGNORED = -100
@@ -27,29 +29,19 @@ class Loss(NamedTuple):
     scale: float
 
 
-def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], job: Mapping, model: object) -> dict:
+def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], head: str, model: object) -> OwnLoss:
     """Compare R64's loss with its definition.
 
     Args:
         truth: R64's ``logits`` (or ``start_logits``, ``end_logits``) and ``loss``.
         batch: with its labels or positions.
-        job: for ``model`` and ``head``.
         model: the reference, to say where it computes its loss.
-
-    Returns:
-        ``given`` and ``defined``, ``units`` by which they differ, ``allowed``, and ``place`` as ``file.py:LINE``.
     """
-    defined = of(job["head"], truth, batch, getattr(model, "config", None))
+    defined = of(head, truth, batch, getattr(model, "config", None))
     given = float(truth["loss"])
     both_nothing = math.isnan(given) and math.isnan(defined.value)  # no label is left to score
     units = 0.0 if both_nothing else abs(given - defined.value) / (2.0**-53 * max(defined.scale, 2.0**-1022))
-    return {
-        "given": given,
-        "defined": defined.value,
-        "units": units,
-        "allowed": UNITS,
-        "place": place(model),
-    }
+    return OwnLoss(given, defined.value, units, UNITS, place(model))
 
 
 def of(head: str, scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], config: Any = None) -> Loss:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from toolkit.parity.measure.naming import ModuleStack
+from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 if TYPE_CHECKING:
     from toolkit.parity.reference.points import Points
@@ -61,17 +61,17 @@ class Draws:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
         return self.tensors[name]
 
-    def positive(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
         """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may come out on either side, and
         with it a whole row of a gradient."""
-        key = f"relu:{name}"
+        key, given, module = str(drawn), str(drawn._replace(kind="input")), drawn.module + drawn.call
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
-            self.tensors[f"input:{name}"] = x.detach().to(torch.float32).numpy(force=True)
+            self.tensors[given] = x.detach().to(torch.float32).numpy(force=True)
         elif x.dtype == torch.float32:
-            difference = x.detach() - torch.from_numpy(self.tensors[f"input:{name}"]).to(x)
+            difference = x.detach() - torch.from_numpy(self.tensors[given]).to(x)
             by = float(difference.abs().max())
-            self.moved[name] = max(self.moved.get(name, 0.0), math.inf if math.isnan(by) else by)
+            self.moved[module] = max(self.moved.get(module, 0.0), math.inf if math.isnan(by) else by)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def _generator(self, name: str) -> np.random.Generator:
@@ -118,11 +118,11 @@ class Recorder:
             undo.append(module.register_forward_pre_hook(self._entered(name)).remove)
             undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
             if isinstance(module, torch.nn.ReLU):
-                undo.append(replace(module, "forward", self._relu))
+                undo.append(set_attribute(module, "forward", self._relu))
         functional = torch.nn.functional
-        undo.append(replace(functional, "dropout", self._dropout))
-        undo.append(replace(functional, "dropout2d", self._dropout2d))
-        undo.append(replace(torch, "randn", self._randn))
+        undo.append(set_attribute(functional, "dropout", self._dropout))
+        undo.append(set_attribute(functional, "dropout2d", self._dropout2d))
+        undo.append(set_attribute(torch, "randn", self._randn))
         try:
             yield
         finally:
@@ -177,7 +177,7 @@ class Recorder:
         return self.at("dropped", dropped) if self.stack.module.endswith(DROPS_WITHIN) else dropped
 
     def _relu(self, x):
-        return torch.where(self.draws.positive(self.stack.draw("relu").partition(":")[2], x), x, torch.zeros_like(x))
+        return torch.where(self.draws.positive(TensorName.parse(self.stack.draw("relu")), x), x, torch.zeros_like(x))
 
     def _randn(self, shape, **options):
         drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))
@@ -209,7 +209,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return np.array(tensor.detach().cpu().numpy())
 
 
-def replace(owner, name: str, value):
+def set_attribute(owner, name: str, value):
     """Set an attribute; returns a function that undoes it."""
     had, before = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)

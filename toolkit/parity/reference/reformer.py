@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,14 +16,15 @@ from torch.utils.checkpoint import checkpoint
 from transformers import ReformerConfig
 from transformers.models.reformer import modeling_reformer
 
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Note, ReferenceFacts
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.clean import ExactNormaliser
 from toolkit.parity.reference.points import Operation, OperationWatch
-from toolkit.parity.reference.recorder import Recorder, replace, to_numpy
+from toolkit.parity.reference.recorder import Recorder, set_attribute, to_numpy
 from toolkit.parity.reference.step import Step
 
-BIAS_NOTE = (
-    "the reference holds lm_head.bias and does not add it to its scores; it was made to, as a released Reformer does"
-)
 #: The path of the layers.
 LAYERS = "reformer.encoder.layers"
 #: Operations inside an attention.
@@ -50,23 +52,20 @@ class ReformerStep(Step):
     embedded = "reformer.embeddings"
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
-    def __init__(self, job: dict, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
         super().__init__(job, weights, batch)
         self.bias_was_lost = restore_bias(self.model)
 
     @property
-    def notes(self) -> list[str]:
-        return [BIAS_NOTE] if self.bias_was_lost else []
+    def notes(self) -> list[Note]:
+        return [Note("reference-bias")] if self.bias_was_lost else []
 
     def configuration(self, keys: Mapping) -> ReformerConfig:
         return ReformerConfig(**keys, use_cache=False)
 
-    def facts(self, records: Mapping[str, dict]) -> dict:
-        return {
-            **super().facts(records),
-            "num_buckets": self.model.config.num_buckets,
-            "bucket_slack": bucket_slack(self.draws[0].tensors, records),
-        }
+    def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
+        slack = bucket_slack(self.draws[0].tensors, records)
+        return replace(super().facts(records), num_buckets=self.model.config.num_buckets, bucket_slack=slack)
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
         if not module.endswith(".self_attention"):
@@ -97,7 +96,7 @@ class ReformerStep(Step):
             several = self.model.config.num_hashes > 1
             return context, watch.recorder.at("unsorted_normaliser", normaliser) if several else normaliser
 
-        undo = replace(function, "apply", apply)
+        undo = set_attribute(function, "apply", apply)
         try:
             yield
         finally:
@@ -115,7 +114,7 @@ class ReformerStep(Step):
     def _given_buckets(self, drawn: dict[str, np.ndarray]) -> Iterator[None]:
         """In place of ``_hash_vectors``: R64's choice is written down with its margins, and all others are given it."""
         undo = [
-            replace(module, "_hash_vectors", choice(name, module, drawn))
+            set_attribute(module, "_hash_vectors", choice(name, module, drawn))
             for name, module in self.model.named_modules()
             if isinstance(module, modeling_reformer.LSHSelfAttention)
         ]
@@ -167,7 +166,7 @@ def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.nda
     return smallest.flatten(2).double().numpy(force=True)
 
 
-def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -> dict[str, float]:
+def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, TensorRecord]) -> dict[str, float]:
     """For each LSH attention, how small a margin rounding can turn around in float32.
 
     A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
@@ -175,15 +174,17 @@ def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, dict]) -
     Infinite where the vectors are not finite.
     """
     slack = {}
-    for name in (key.partition(":")[2] for key in draws if key.startswith("buckets:")):
+    parsed = map(TensorName.parse, draws)
+    for name in (drawn.module for drawn in parsed if drawn.kind == "buckets"):
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[f"output:{name}.query_key"]
-        if vectors["max"] is None or None in vectors["noise"]["float32"]:
+        noise = [error for error in vectors.noise["float32"] if error is not None]
+        if vectors.max is None or len(noise) < len(vectors.noise["float32"]):
             slack[name] = math.inf
             continue
-        inherited = max(vectors["noise"]["float32"]) * column
-        rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors["max"] * column
+        inherited = max(noise) * column
+        rounding = 2.0**-24 * np.sqrt(rotations.shape[1]) * vectors.max * column
         slack[name] = 2 * 8 * (inherited + float(rounding))
     return slack
 
@@ -220,7 +221,7 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory
                 recorder.keep(f"stream:{LAYERS}.{index}#hidden", to_numpy(hidden_stream))
         return torch.cat([attention_stream, hidden_stream], dim=-1)
 
-    undo = replace(function, "apply", apply)
+    undo = set_attribute(function, "apply", apply)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,9 @@ import numpy as np
 import torch
 
 from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Note, ReferenceFacts
+from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
@@ -19,12 +23,20 @@ from toolkit.parity.reference.points import Operation, OperationWatch, Points
 from toolkit.parity.reference.recorder import Draws, Keep, Recorder, ignore, to_numpy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: What heads score with, besides the loss.
-SCORES = ("logits", "start_logits", "end_logits")
+#: What heads give, besides the loss.
+LOGITS = ("logits", "start_logits", "end_logits")
 
 #: Elements that are moved at a time when weights are nudged, each piece by the same draws: the largest matrix has
 #: 3 * 10^8 of them.
 PIECE = 2**20
+
+
+def make_step(job: Job, folder: Path) -> Step:
+    """The step of the job's family, ``STEP`` of the module here that has its name, on the job's weights and batch."""
+    family = importlib.import_module(f"toolkit.parity.reference.{job.model}")
+    return family.STEP(
+        job, files.read_tensors(folder / "weights.safetensors"), files.read_tensors(folder / "batch.safetensors")
+    )
 
 
 class Step:
@@ -47,14 +59,14 @@ class Step:
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, job: dict, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
-        self.model = self.heads[job["head"]](self.configuration(job["config"]))
+        self.model = self.heads[job.head](self.configuration(job.config))
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
-        self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
-        self.settings = job["optimizer"]
-        self.spare_memory = job["spare_memory"]
-        self.draws = [Draws(job["seed"], step) for step in range(1 + job["updates"])]
+        self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
+        self.settings = job.optimizer
+        self.spare_memory = job.spare_memory
+        self.draws = [Draws(job.seed, step) for step in range(1 + job.updates)]
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
         self.saturated = 0
@@ -68,19 +80,19 @@ class Step:
         """What the reference computes once and holds beside its parameters; the port is given it for the comparison."""
         return {}
 
-    def facts(self, records: Mapping[str, dict]) -> dict:
-        """What else of the reference the verdict needs to know, by key of ``result.json``."""
+    def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
+        """What else of the reference the verdict needs to know."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
-        return {
-            "epsilons": {name: norm.eps for name, norm in norms.items()},
-            "saturation": self.saturation,
-            "betas": [self.settings["beta1"], self.settings["beta2"]],
-        }
+        return ReferenceFacts(
+            epsilons={name: norm.eps for name, norm in norms.items()},
+            saturation=self.saturation,
+            relu_moved=self.draws[0].moved,
+        )
 
     @property
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Note]:
         """In which way the reference was made to compute what the model is defined to compute, where its code does
-        not: sentences for the report."""
+        not."""
         return []
 
     def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
@@ -118,7 +130,7 @@ class Step:
             saturation if is_truth else contextlib.nullcontext(),
         ):
             output = self.model(**self._inputs())
-            for name in SCORES:
+            for name in LOGITS:
                 if watched and getattr(output, name, None) is not None:
                     keep(name, to_numpy(getattr(output, name)))
             keep("loss", to_numpy(output.loss))
@@ -141,7 +153,7 @@ class Step:
         operations = OperationWatch(recorder, self.operation)
         with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
             output = self.model(**self._inputs())
-            for name in SCORES:
+            for name in LOGITS:
                 if getattr(output, name, None) is not None:
                     points.keep(name, to_numpy(getattr(output, name)))
             points.keep("loss", to_numpy(output.loss))

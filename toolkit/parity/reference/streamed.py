@@ -1,4 +1,4 @@
-"""The reference's CTRL stage by stage (see :mod:`toolkit.parity.stages`), for models larger than memory.
+"""The reference's CTRL stage by stage (:mod:`toolkit.parity.job.stages`), for models larger than memory.
 
 All parts are the reference's own: its embedding and masks as ``CTRLModel.forward`` makes them, its layers, its head and
 loss as ``CTRLLMHeadModel.forward`` computes them. Only the loop over the layers is here. Within a stage R64 comes
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,14 +21,16 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity.job import files, stages
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import OwnLoss, ReferenceFacts, ReferenceResult
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import Spread
+from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
+from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.ctrl import (
-    MASK_NOTE,
     config_of,
-    makes_its_mask_elsewhere,
+    mask_notes,
     masked_scores_rounded_otherwise,
     own_mask,
 )
@@ -59,32 +62,43 @@ class Ledger:
     def __init__(self, runs: list[Variant]) -> None:
         self.runs = runs
         self.truth: dict[str, np.ndarray] = {}
-        self.records: dict[str, dict] = {}
+        self.records: dict[str, TensorRecord] = {}
         self.first_float32: dict[str, np.ndarray] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
         """Take in one tensor of one run."""
         if run.name == "truth":
             self.truth[name] = value
-            self.records[name] = {**error_stats.describe(value), **self._no_noise()}
+            self.add_truth(name, error_stats.describe(value))
             return
-        error = error_stats.difference(value, self.truth[name])
-        self.add_noise(run, name, error)
+        self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
         if run.name == "float32-0" and stages.SHOWN.fullmatch(name):
             self.first_float32[f"float32:{name}"] = value
 
-    def add_noise(self, run: Variant, name: str, error: dict[str, Any]) -> None:
+    def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
         """Take in the distance of one tensor of one run from R64's."""
-        self.records[name]["noise"][run.dtype].append(error["rms"])
-        self.records[name]["noise_max"][run.dtype].append(error["max"])
+        self.records[name].add_noise(run.dtype, error)
 
-    def add_truth(self, name: str, record: dict[str, Any]) -> None:
-        """Take in the size of a tensor of R64 that is not kept."""
-        self.records[name] = {**record, **self._no_noise()}
+    def add_truth(self, name: str, stats: TensorStats) -> None:
+        """Take in the size of a tensor of R64, which need not be kept."""
+        self.records[name] = TensorRecord.of(stats)
 
-    def _no_noise(self) -> dict[str, Any]:
-        dtypes = {run.dtype: [] for run in self.runs}
-        return {"noise": dtypes, "noise_max": {dtype: [] for dtype in dtypes}}
+
+@dataclass
+class MeasuredStage:
+    """What a stage leaves.
+
+    Attributes:
+        partial: by run, the output layer's gradient over the rows of tokens that the batch does not have.
+        own_loss: of the head.
+    """
+
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
+    narrowings: list[str] = field(default_factory=list)
+    relu_moved: dict[str, float] = field(default_factory=dict)
+    partial: dict[str, RunningStats] = field(default_factory=dict)
+    own_loss: OwnLoss | None = None
 
 
 class ReachedError(Exception):
@@ -132,22 +146,17 @@ class Given(nn.Module):
 
 
 class StreamedCTRL:
-    """The worker's state between stages.
+    """The worker's state between stages."""
 
-    Args:
-        job: the content of ``job.json``.
-        folder: the job folder.
-    """
-
-    def __init__(self, job: dict, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path) -> None:
         self.folder = folder
-        self.depth = job["config"]["n_layer"]
-        self.config = config_of({**job["config"], "n_layer": 1})
+        self.depth = job.config["n_layer"]
+        self.config = config_of({**job.config, "n_layer": 1})
         self.batch = {k: torch.from_numpy(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
-        self.device = torch.device("cuda" if job["device"] == "gpu" else "cpu")
+        self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
-        self.runs = variants(job["noise_runs"])
-        self.draws = Draws(job["seed"])
+        self.runs = variants(job.noise_runs)
+        self.draws = Draws(job.seed)
         self.side = stages.Side(folder, "reference")
         self.rows = torch.unique(self.batch["input_ids"])  # sorted
         self.tied = self.config.tie_word_embeddings
@@ -204,21 +213,21 @@ class StreamedCTRL:
     def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
         ledger = Ledger(self.runs)
         state = self.side.state(before) if before else {}
-        extra: dict[str, Any] = {}
+        measured = MeasuredStage(ledger.records)
         if stage == stages.EMBEDDING:
             after = self._embedding(ledger)
         elif stage == stages.HEAD:
-            after, extra = self._head(ledger, state)
+            after = self._head(ledger, state, measured)
         elif stage == stages.EMBEDDING + stages.BACKWARD:
             after = self._embedding_backward(ledger, state)
         elif stage.endswith(stages.BACKWARD):
             after = self._layer_backward(stage, ledger, state)
         else:
             after = self._layer_forward(stage, ledger, state)
-        extra.update(relu_moved=self.draws.moved, narrowings=narrowing.places)
+        measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
         self._write_draws(stage)
         self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
-        self.side.finish(stage, after, {"tensors": ledger.records, "leaks": self.leaks, **extra})
+        self.side.finish(stage, after, measured)
 
     def _write_draws(self, stage: str) -> None:
         files.write_tensors(self.side.path("draws", stage), self.draws.tensors)
@@ -289,14 +298,13 @@ class StreamedCTRL:
             after[run.name] = to_numpy(hidden_states.grad)
         return after
 
-    def _head(self, ledger: Ledger, state: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The last norm, the scores, the loss and their backward. The output layer's gradient has a file of its own."""
+    def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measured: MeasuredStage) -> dict[str, np.ndarray]:
+        """The last norm, the logits, the loss and their backward. The output layer's gradient has a file of its own."""
         weights = stages.read_weights(self.folder, stages.HEAD)
         table = TABLE if self.tied else "lm_head.weight"
         if self.tied:
             weights.update(stages.read_weights(self.folder, stages.EMBEDDING))
         after: dict[str, np.ndarray] = {}
-        partial: dict[str, Any] = {}
         for run in self._each_run():
             model = self._head_model(run, weights, table)
             hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
@@ -320,14 +328,14 @@ class StreamedCTRL:
             if run.name == "truth":
                 self.side.write_truth("head-table", {table: gradient.numpy()})
                 batch = {name: to_numpy(value) for name, value in self.batch.items()}
-                checked = own_loss.check(ledger.truth, batch, {"model": "ctrl", "head": "causal_lm"}, model)
-            partial[run.name] = self._compare_rows(gradient, run, table)
+                measured.own_loss = own_loss.check(ledger.truth, batch, "causal_lm", model)
+            measured.partial[run.name] = self._compare_rows(gradient, run, table)
             after[run.name] = to_numpy(hidden_states.grad)
             after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
             del model, output, gradient
         if not self.tied:
-            self._record_table(ledger, table, {name: Spread.from_json(part) for name, part in partial.items()})
-        return after, {"partial": partial, "own_loss": checked}
+            self._record_table(ledger, table, measured.partial)
+        return after
 
     def _head_model(self, run: Variant, weights: dict[str, np.ndarray], table: str) -> nn.Module:
         model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
@@ -341,7 +349,7 @@ class StreamedCTRL:
         model.lm_head.bias = self._table(run, weights, "lm_head.bias")
         return model
 
-    def _compare_rows(self, gradient: torch.Tensor, run: Variant, table: str) -> dict[str, Any]:
+    def _compare_rows(self, gradient: torch.Tensor, run: Variant, table: str) -> RunningStats:
         """The size of R64's gradient of the output layer, or of another run's distance from it.
 
         Where the layer is tied to the embedding, only over the rows of tokens that the batch does not have: the others
@@ -350,72 +358,65 @@ class StreamedCTRL:
         left_out = self.rows.cpu().numpy() if self.tied else np.array([], int)
         with safe_open(self.side.path("truth", "head-table"), framework="np") as file:
             truth = None if run.name == "truth" else file.get_slice(table)
-            return Spread.of_rows(gradient.numpy(), left_out, truth).as_json()
+            return RunningStats.of_rows(gradient.numpy(), left_out, truth)
 
-    def _record_table(self, ledger: Ledger, table: str, spreads: dict[str, Spread]) -> None:
+    def _record_table(self, ledger: Ledger, table: str, sizes: dict[str, RunningStats]) -> None:
         shape = (self.config.vocab_size, self.config.n_embd)
         for run in self.runs:
-            record = spreads[run.name].record(shape)
+            stats = sizes[run.name].stats(shape)
             if run.name == "truth":
-                ledger.add_truth(f"gradient:{table}", record)
+                ledger.add_truth(f"gradient:{table}", stats)
             else:
-                ledger.add_noise(run, f"gradient:{table}", record)
+                ledger.add_noise(run, f"gradient:{table}", stats)
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         weights = stages.read_weights(self.folder, stages.EMBEDDING)
-        head, partial = self.side.state(stages.HEAD), self.side.measured(stages.HEAD)["partial"]
+        head, partial = self.side.state(stages.HEAD), self.side.measured(stages.HEAD, MeasuredStage).partial
         rows = self.rows.cpu()
         unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
-        spreads = {}
+        sizes = {}
         for run in self._each_run():
             ledger.keep(run, "gradient:transformer.dropout", state[run.name])
             hidden_states, table = self._embed(run, weights, None)
             hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
             gradient = to_numpy(table.grad[self.rows])
-            rest = Spread(unused)
+            rest = RunningStats(unused)
             if self.tied:
                 gradient += head[f"rows:{run.name}"]
-                rest = Spread.from_json(partial[run.name])
+                rest = partial[run.name]
             if run.name == "truth":
                 ledger.truth[f"rows:{TABLE}"] = gradient
-            rest.add(Spread.of(gradient, None if run.name == "truth" else ledger.truth[f"rows:{TABLE}"]))
-            spreads[run.name] = rest
+            rest.add(RunningStats.of(gradient, None if run.name == "truth" else ledger.truth[f"rows:{TABLE}"]))
+            sizes[run.name] = rest
             del hidden_states, table
-        self._record_table(ledger, TABLE, spreads)
+        self._record_table(ledger, TABLE, sizes)
         ledger.truth["rows"] = rows.numpy()
         return {}
 
 
-def run(job: dict, folder: Path) -> dict[str, Any]:
-    """Go through all stages; returns what ``result.json`` holds of them."""
+def run(job: Job, folder: Path) -> ReferenceResult:
+    """Go through all stages."""
     model = StreamedCTRL(job, folder)
-    files.write_tensors(
-        folder / "reference" / "constants.safetensors", {"transformer.pos_encoding": model.position_table().numpy()}
-    )
+    constants = {"transformer.pos_encoding": model.position_table().numpy()}
+    files.write_tensors(folder / "reference" / "constants.safetensors", constants)
     todo = stages.plan(model.depth)
-    before = None
-    for stage in todo:
+    for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
-        before = stage
-    measured = {stage: model.side.measured(stage) for stage in todo}
+    measured = {stage: model.side.measured(stage, MeasuredStage) for stage in todo}
     # Outputs in the order of execution, then gradients in the order of the parameters, as of a whole model.
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, TensorRecord] = {}
     for order, wanted in ((todo, False), (reversed(todo), True)):
         for stage in order:
-            found = measured[stage]["tensors"].items()
-            tensors.update({name: record for name, record in found if name.startswith("gradient:") == wanted})
-    names = [name for name in tensors if name.startswith("gradient:")]
-    return {
-        "tensors": tensors,
-        "parameters": {name.partition(":")[2]: tensors[name]["shape"] for name in names if "dropout" not in name},
-        "buffers": [],
-        "facts": {"relu_moved": {name: by for stage in todo for name, by in measured[stage]["relu_moved"].items()}},
-        "leaks": sorted({leak for part in measured.values() for leak in part["leaks"]}),
-        "narrowings": list(dict.fromkeys(place for part in measured.values() for place in part["narrowings"])),
-        "own_loss": measured[stages.HEAD]["own_loss"],
-        "notes": [MASK_NOTE] if makes_its_mask_elsewhere() else [],
-        "saturated_rows": 0,
-        "streamed": True,
-        "unhooked": [],
-        "own_backward": {},
-    }
+            found = measured[stage].tensors.items()
+            tensors.update({name: record for name, record in found if is_gradient(name) == wanted})
+    gradients = {TensorName.parse(name).module: record for name, record in tensors.items() if is_gradient(name)}
+    return ReferenceResult(
+        tensors=tensors,
+        parameters={name: record.shape for name, record in gradients.items() if "dropout" not in name},
+        facts=ReferenceFacts(relu_moved={k: by for one in measured.values() for k, by in one.relu_moved.items()}),
+        leaks=sorted({leak for one in measured.values() for leak in one.leaks}),
+        narrowings=list(dict.fromkeys(place for one in measured.values() for place in one.narrowings)),
+        own_loss=measured[stages.HEAD].own_loss,
+        notes=mask_notes(),
+        streamed=True,
+    )

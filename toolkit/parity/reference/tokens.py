@@ -7,15 +7,19 @@ import itertools
 
 import transformers
 
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.results import Tokens
 
-def tokens(spec: dict) -> list[dict]:
-    """What the reference's tokenizer makes of every text of the job: ids, mask (padded on either side), decoded text;
-    and offsets where the job asks for them.
 
-    A text with a lone surrogate, which the reference cannot encode, gives ``{"error": ...}``; any other must not fail.
+def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
+    """What the reference's tokenizer makes of every text of the job; None where there is none to compare.
+
+    A text with a lone surrogate, which the reference cannot encode, gives an error; any other must not fail.
     """
-    tokenizer = _TOKENIZERS[spec["kind"]](spec["path"])
-    return [_tokens_of(tokenizer, text, spec["max_length"], spec.get("offsets", False)) for text in spec["texts"]]
+    if job is None:
+        return None
+    tokenizer = _TOKENIZERS[job.kind](job.path)
+    return [_tokens_of(tokenizer, text, job.max_length, job.offsets) for text in job.texts]
 
 
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
@@ -44,20 +48,25 @@ def _sentencepiece(file: str):
     return Pieces(vocab_file=file, eos_token="</s>", unk_token="<unk>", pad_token="<unk>")
 
 
-def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> dict:
+def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
     try:
         ids = list(tokenizer([text])["input_ids"][0])
-        result = {"ids": ids, "decoded": tokenizer.decode(ids)}
-        for side in ("right", "left"):
-            tokenizer.padding_side = side
-            # As a batch of one: the reference leaves a lone empty text unpadded.
-            padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
-            result[side] = [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
-        return {**result, "offsets": _offsets(tokenizer, text)} if offsets else result
+        result = Tokens(
+            ids, tokenizer.decode(ids), *(_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+        )
+        result.offsets = _offsets(tokenizer, text) if offsets else None
+        return result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
         if not any("\ud800" <= character <= "\udfff" for character in text):
             raise
-        return {"error": f"{type(error).__name__}: {error}"}
+        return Tokens(error=f"{type(error).__name__}: {error}")
+
+
+def _padded(tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
+    """Ids and mask; as a batch of one, since the reference leaves a lone empty text unpadded."""
+    tokenizer.padding_side = side
+    padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
+    return [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
 
 
 def _offsets(tokenizer, text: str) -> list[list[int]]:
@@ -103,7 +112,7 @@ class ByteReference:
         return bytes(index - 2 for index in ids if index > 1).decode()
 
 
-#: By the kinds of :class:`toolkit.parity.request.GateRequest`.
+#: By the kinds of :class:`toolkit.parity.job.job.TokenizerJob`.
 _TOKENIZERS = {
     "bytes": lambda path: ByteReference(),
     "sentencepiece": _sentencepiece,

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit.parity.judge.bounds import UNINFORMATIVE
+from toolkit.parity.judge.bounds import UNINFORMATIVE, ratio
 from toolkit.parity.report.markup import element
 
 #: What is drawn, in this order, and what the legend says of it.
@@ -27,6 +27,8 @@ SERIES = {
 }
 #: Kinds of tensors that a forward computes, in execution order.
 FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
+#: What the short training after the step gives.
+TRAINING = ("updated", "updated loss")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
@@ -72,7 +74,7 @@ def gradient_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 def training_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
     """What the optimizer left of each parameter, and the losses after it, in the order of the steps."""
-    return _points([tensor for tensor in tensors if tensor["kind"] == "updated" or tensor["kind"].startswith("loss#")])
+    return _points([tensor for tensor in tensors if tensor["kind"] in TRAINING])
 
 
 def _points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
@@ -85,19 +87,15 @@ def _points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
 def _point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
     either = next(iter(by_dtype.values()))
     is_measured = either["noise"] is not None
-    errors = {"r32": _relative(either["noise"], either["rms"])} if is_measured else {}
+    errors = {"r32": ratio(either["noise"], either["rms"])} if is_measured else {}
     if "float32" in by_dtype:
-        errors["p32"] = _relative(by_dtype["float32"]["error"], either["rms"])
+        errors["p32"] = ratio(by_dtype["float32"]["error"], either["rms"])
     if "float64" in by_dtype:
-        errors["p64"] = _relative(by_dtype["float64"]["error"], either["rms"])
-        errors["bound"] = _relative(by_dtype["float64"]["bound"], either["rms"])
+        errors["p64"] = ratio(by_dtype["float64"]["error"], either["rms"])
+        errors["bound"] = ratio(by_dtype["float64"]["bound"], either["rms"])
     failed = tuple(f"p{dtype.removeprefix('float')}" for dtype, tensor in by_dtype.items() if not tensor["passed"])
     noisy = is_measured and either["noise"] > UNINFORMATIVE * either["rms"]
     return Point(name, errors, noisy, failed)
-
-
-def _relative(error: float, size: float) -> float:
-    return error / size if size else (0.0 if error == 0 else math.inf)
 
 
 @dataclass(frozen=True)

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
+from toolkit.parity.job.results import CandidateResult, ReferenceResult
 from toolkit.parity.job.stages import SHOWN
+from toolkit.parity.judge.bounds import is_measured, largest_noise
 
 #: Layers shown between the first and the last.
 LAYERS_BETWEEN = 3
 
 
-def depth_rows(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for every hidden state, the last norm, the scores and the loss.
+def depth_rows(reference: ReferenceResult, candidate: CandidateResult) -> list[dict[str, Any]]:
+    """A row for every hidden state, the last norm, the logits and the loss.
 
     ``float64`` and ``float32``: mean and maximum of |port - reference| in that dtype; ``ratio``: the port's float32
     error over the reference's own, both against the reference's float64: about 1 where a distance is rounding.
     Empty unless both sides were compared in this way (stage by stage).
     """
-    sides = candidate["dtypes"]
-    apart = {dtype: side.get("apart") or {} for dtype, side in sides.items()}
-    if "float64" in sides and any("apart" in side for side in sides.values()):
-        apart["float64"] = sides["float64"]["tensors"]  # the truth is the reference's float64
-    names = [
-        name
-        for name in reference["tensors"]
-        if SHOWN.fullmatch(name) and any(name in found for found in apart.values())
-    ]
+    sides = candidate.dtypes
+    if not reference.streamed:
+        return []
+    apart = {dtype: side.apart for dtype, side in sides.items()}
+    if "float64" in sides:
+        apart["float64"] = sides["float64"].tensors  # the truth is the reference's float64
     rows = []
-    for name in names:
+    for name, theirs in reference.tensors.items():
+        found = {dtype: stats[name] for dtype, stats in apart.items() if name in stats}
+        if not (SHOWN.fullmatch(name) and found):
+            continue
         row: dict[str, Any] = {"name": name}
-        for dtype, found in apart.items():
-            if name in found:
-                row[dtype] = {key: found[name][key] for key in ("mean", "max")}
-        own = reference["tensors"][name]["noise"]["float32"]
-        if "float32" in sides and own and None not in own:
-            row["ratio"] = sides["float32"]["tensors"][name]["rms"] / max(*own, 1e-300)
+        row.update({dtype: {"mean": stats.mean, "max": stats.max} for dtype, stats in found.items()})
+        if "float32" in sides and is_measured(theirs, "float32"):
+            row["ratio"] = (sides["float32"].tensors[name].rms or 0.0) / max(largest_noise(theirs, "float32"), 1e-300)
         rows.append(row)
     return rows
 

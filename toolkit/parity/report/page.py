@@ -17,7 +17,6 @@ from toolkit.parity.job import files
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart, forward_points, gradient_points, training_points
 from toolkit.parity.report.markup import element, html_text
-from toolkit.parity.report.report import summarise_notes
 
 #: Findings on the page; after a drift early in the model nearly every tensor is one.
 FINDINGS_SHOWN = 200
@@ -92,7 +91,7 @@ def _header(content: Mapping[str, Any]) -> Element:
         )
     facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
     facts += [f"seed {content['seed']}", f"{content['seconds']['gate']:.1f} s"]
-    facts += ["as measured before"] if content["cached"] else []
+    facts += ["cached"] if content["cached"] else []
     return element(
         "header",
         element("h1", element("span", _verdict(content), class_="verdict"), f" {where}"),
@@ -130,18 +129,18 @@ def _legend(series: str) -> Element:
 
 def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
     """Which operations are wrong by themselves."""
-    followed = content["trace"]
-    if not followed:
+    trace = content["trace"]
+    if trace is None:
         return
     yield element("h2", "Operation by operation, each on the reference's own input")
-    if "problem" in followed:
-        yield element("p", f"It could not be followed: {followed['problem']}.")
+    if trace["problem"] is not None:
+        yield element("p", f"Operation trace unavailable: {trace['problem']}.")
         return
-    guilty = followed["guilty"]
-    worst = f"; the worst of the others stands at {followed['worst']:.2g} of its bound"
-    yield element("p", f"{len(guilty)} of {followed['compared']} operations and gradients are wrong{worst}.")
-    if guilty:
-        rows = [(_name(describe(g["name"])), g["dtype"], _name(g["where"]), g["message"]) for g in guilty]
+    faulty = trace["faulty"]
+    worst = f"; the worst of the others stands at {trace['worst']:.2g} of its bound"
+    yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{worst}.")
+    if faulty:
+        rows = [(_name(describe(op["name"])), op["dtype"], _name(op["where"]), op["message"]) for op in faulty]
         yield _table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
 
 
@@ -164,7 +163,7 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
 
 
 def _notes(content: Mapping[str, Any]) -> Iterable[Element]:
-    notes = [*summarise_notes(content["notes"]), *_recomputed(content)]
+    notes = [*(note["text"] for note in content["notes"]), *_recomputed(content)]
     if content["not_compared"]:
         notes.append(f"buffers that are not compared: {', '.join(content['not_compared'])}")
     if notes:
@@ -246,7 +245,7 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     measured = [
         ("seed", str(content["seed"])),
         ("device", content["device"]),
-        ("constant parameters stirred", str(content["stirred_parameters"])),
+        ("constant parameters randomized", str(content["randomized_parameters"])),
         ("texts tokenized", str(content["texts_tokenized"])),
         ("measurements", "of an earlier, equal gate" if content["cached"] else "of this gate"),
         ("schema of parity.json", str(content["schema"])),

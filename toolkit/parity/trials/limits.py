@@ -7,10 +7,8 @@ comes out; that is left aside here.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -18,12 +16,14 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity.followup import remeasure
-from toolkit.parity.gate import workers_of, write_job
-from toolkit.parity.job import files
+from toolkit.parity.job.build import scratch_job, workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_changed
 
 #: What must be caught at the latest: in a matrix, in a gradient.
@@ -53,15 +53,15 @@ class Limit:
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
     """The limit of every parameter of a model, in float64 alone, by as many runs of the reference as measure what is
-    near its bound (:mod:`.doubt`)."""
+    near its bound (:mod:`toolkit.parity.followup.remeasure`)."""
     config = part(request.model, "schema").resolve(request.config)
     table = part(request.model, "weights").parameters(config, request.head)
-    with tempfile.TemporaryDirectory(prefix="limits-") as scratch:
-        job = Path(scratch)
-        write_job(request, request.weights, job, [weight_changed(name) for name in table])
-        run_workers([job], console, workers_of(request))
-        reference, candidate = (files.read_json(job / side / "result.json") for side in ("reference", "candidate"))
-        [more] = remeasure.measure_again([job], console, workers_of(request)["reference"])
+    workers = workers_of(request)
+    with scratch_job() as job:
+        write_request(request, request.weights, job, [weight_changed(name) for name in table])
+        run_workers([job], console, workers)
+        reference, candidate = read_results(job)
+        [more] = remeasure.measure_again([job], console, workers["reference"])
         reference = remeasure.with_more_runs(reference, more)
     return [
         Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
@@ -69,18 +69,19 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
     ]
 
 
-def _of_weight(name: str, reference: dict, candidate: dict) -> float:
-    verdict = judge(reference, {**candidate, **candidate["mutants"][weight_changed(name)]})
-    largest = max(c.margin for c in verdict.comparisons if not c.name.startswith("updated:"))
+def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult) -> float:
+    measured = candidate.mutants[weight_changed(name)]
+    verdict = judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=candidate.tokens))
+    largest = max(c.margin for c in verdict.comparisons if TensorName.parse(c.name).kind != "updated")
     return CHANGE / largest if largest > 1 else float("inf")
 
 
-def _of_gradient(name: str, reference: dict) -> float:
+def _of_gradient(name: str, reference: ReferenceResult) -> float:
     """What the bound allows, over the gradient's size: it is the gradient that is compared."""
-    theirs = reference["tensors"].get(f"gradient:{name}")
-    if theirs is None or not theirs["rms"]:
+    theirs = reference.tensors.get(f"gradient:{name}")
+    if theirs is None or not theirs.rms:
         return float("inf")
-    return compare(name, theirs, {"rms": 0.0, "max": 0.0}, "float64").bound / theirs["rms"]
+    return compare(name, theirs, TensorStats(theirs.shape, rms=0.0, max=0.0), "float64").bound / theirs.rms
 
 
 def print_limits(limits: Sequence[Limit], console: Console) -> None:
@@ -97,7 +98,9 @@ def print_limits(limits: Sequence[Limit], console: Console) -> None:
         table.add_column(title, justify="left" if title.startswith("smallest") else "right")
     for role in dict.fromkeys(limit.role for limit in limits):
         some = [limit for limit in limits if limit.role == role]
-        columns = [figure for key in ("weight", "gradient") for figure in _spread([getattr(x, key) for x in some])]
+        columns = [
+            figure for key in ("weight", "gradient") for figure in _median_and_worst([getattr(x, key) for x in some])
+        ]
         table.add_row(role, str(len(some)), *columns)
     console.print(table)
     for limit in limits:
@@ -114,5 +117,5 @@ def is_seen(limit: Limit) -> bool:
     return gradient and (limit.role not in MATRICES or limit.weight <= WEIGHT_LIMIT)
 
 
-def _spread(values: Sequence[float]) -> tuple[str, str]:
+def _median_and_worst(values: Sequence[float]) -> tuple[str, str]:
     return f"{np.median(values):.1e}", f"{max(values):.1e}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pydoc_data.topics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,13 +14,15 @@ from rich.table import Table
 
 from models.families import part
 from toolkit.parity.followup import remeasure, trace
-from toolkit.parity.gate import workers_of, write_job
-from toolkit.parity.job import files
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import OPTIMIZER, GateRequest
-from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ReferenceResult, read_results
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report.report import short_name
 
@@ -70,35 +71,33 @@ TRIALS = {
 def trial_request(
     model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
 ) -> GateRequest:
-    """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`.stress`, a batch with much padding, an
+    """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`toolkit.parity.job.synthetic`, a batch with much padding, an
     optimizer that decays visibly and clips each update."""
     config, head, length = TRIALS[model]
     return GateRequest(
         model=model,
         head=head,
         config=config,
-        weights=StressWeights(part(model, "schema").resolve(config), head, seed, kind, model),
+        weights=SyntheticWeights(part(model, "schema").resolve(config), head, seed, kind, model),
         batch=random_batch(config, head, 3, length, seed, model),
         dtypes=("float64",),
         device=device,
         seed=seed,
-        optimizer={**OPTIMIZER, "weight_decay": 0.1, "max_grad_norm": 0.001},
+        optimizer=OptimizerSettings(weight_decay=0.1, max_grad_norm=0.001),
         reference_python=reference_python,
     )
 
 
-def trial_tokenizer(model: str, folder: Path) -> dict[str, Any]:
+def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
     """A small tokenizer of the family, learnt from text that comes with Python, and that text; it is left in
     ``folder``."""
     texts = list(pydoc_data.topics.topics.values())[:20]
     tokenizer = part(model, "tokenizer")
     if model == "reformer":
         tokenizer.train_sentencepiece(texts, 300, folder)
-        spec = {"kind": "sentencepiece", "path": str(folder / tokenizer.MODEL_FILE), "offsets": True}
-    else:
-        tokenizer.train_bpe(texts, 400, folder)
-        spec = {"kind": "ctrl", "path": str(folder)}
-    return {**spec, "texts": texts, "max_length": 256}
+        return TokenizerJob("sentencepiece", texts, 256, str(folder / tokenizer.MODEL_FILE), offsets=True)
+    tokenizer.train_bpe(texts, 400, folder)
+    return TokenizerJob("ctrl", texts, 256, str(folder))
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Trial:
         culprit: what it named, empty where nothing was found.
         verdict: by which verdict.
         margin: the culprit's error in units of its bound; None where it is no matter of size.
-        operation: the first operation that is wrong by itself, with its line (see :mod:`.trace`); empty where there is
+        operation: the first operation that is wrong by itself, with its line (:mod:`toolkit.parity.followup.trace`); empty where there is
             none, None where no tensor of the step differs.
     """
 
@@ -136,40 +135,46 @@ class Trial:
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
     """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
     mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
+    workers = workers_of(request)
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         job = Path(scratch) / "job"
-        job.mkdir()
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
-        write_job(request, request.weights, job, [mutant.name for mutant in mutants])
-        run_workers([job], console, workers_of(request))
-        reference = files.read_json(job / "reference" / "result.json")
-        candidate = files.read_json(job / "candidate" / "result.json")
-        [(yardsticks, followed)] = trace.measure([job], console, workers_of(request))
+        write_request(request, request.weights, job, [mutant.name for mutant in mutants])
+        run_workers([job], console, workers)
+        reference, candidate = read_results(job)
+        [(records, traced)] = trace.measure([job], console, workers)
         verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
-        if doubtful := [name for name, one in verdicts.items() if one is not None and remeasure.is_doubtful(one)]:
-            [more] = remeasure.measure_again([job], console, workers_of(request)["reference"])
-            settled = remeasure.with_more_runs(reference, more)
-            verdicts |= {m.name: _verdict_on(m, settled, candidate) for m in mutants if m.name in doubtful}
-    order = list(reference["tensors"])
-    return [
-        _trial(mutant, verdicts[mutant.name], order, candidate, yardsticks, followed["mutants"][mutant.name])
-        for mutant in mutants
-    ]
+        if near := [name for name, one in verdicts.items() if one is not None and remeasure.is_near_bound(one)]:
+            [more] = remeasure.measure_again([job], console, workers["reference"])
+            remeasured = remeasure.with_more_runs(reference, more)
+            verdicts |= {m.name: _verdict_on(m, remeasured, candidate) for m in mutants if m.name in near}
+    order = list(reference.tensors)
+    trials = []
+    for mutant in mutants:
+        if (verdict := verdicts[mutant.name]) is None:
+            trials.append(Trial(mutant, True, candidate.mutants[mutant.name].raised or "", "raised", None))
+        else:
+            trials.append(_trial(mutant, verdict, order, records, traced.mutants[mutant.name]))
+    return trials
 
 
-def _verdict_on(mutant: Mutant, reference: dict, candidate: dict) -> Verdict | None:
+def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
     """None where the port did not get through the step with it."""
-    measured = candidate["mutants"][mutant.name]
-    others = {"dtypes": {}, "tokens": candidate["tokens"]}  # what is right is not judged again
-    return None if "raised" in measured else judge(reference, {**candidate, **others, **measured})
+    measured = candidate.mutants[mutant.name]
+    if measured.raised is not None:
+        return None
+    tokens = measured.tokens if mutant.tokenizer else candidate.tokens  # what is right is not judged again
+    return judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=tokens))
 
 
 def _trial(
-    mutant: Mutant, verdict: Verdict | None, order: list[str], candidate: dict, yardsticks: dict, followed: dict
+    mutant: Mutant,
+    verdict: Verdict,
+    order: list[str],
+    records: Mapping[str, TensorRecord],
+    traced: Mapping[str, ForcedInputDtype],
 ) -> Trial:
-    if verdict is None:
-        return Trial(mutant, True, candidate["mutants"][mutant.name]["raised"], "raised", None)
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
@@ -177,8 +182,8 @@ def _trial(
     label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
     operation = None
     if trace.is_wanted(verdict):
-        guilty = trace.summary(yardsticks, followed)["guilty"]
-        operation = f"{guilty[0]['name']} {guilty[0]['where']}" if guilty else ""
+        faulty = trace.summary(records, traced).faulty
+        operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
 

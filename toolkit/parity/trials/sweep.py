@@ -1,6 +1,6 @@
 """Right ports, none of which the gate may stop: of random shapes and weights, or a checkpoint's on random batches.
 
-PARITY.md, "How the gate itself is judged": false alarms.
+The specification's "How the gate is tried": false alarms.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from models.families import part
-from toolkit.parity.followup import remeasure, trace
-from toolkit.parity.gate import workers_of, write_job
-from toolkit.parity.job import files
+from toolkit.parity.followup import trace
+from toolkit.parity.followup.remeasure import remeasure
+from toolkit.parity.followup.trace import OperationTrace
+from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import KINDS, StressWeights, random_batch, stir
+from toolkit.parity.job.results import read_results
+from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Verdict, judge
 
 #: Gates of a sweep that two processes do one after another, before they are shown.
@@ -45,7 +47,7 @@ BATCH_SIZES = (1, 2, 4)
 
 
 def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console) -> list[int]:
-    """Gate the right port that ``make`` makes of each seed, and follow it to the operation.
+    """Gate the right port that ``make`` makes of each seed, and trace it to the operation.
 
     Returns:
         The seeds of those that were stopped, or of which an operation was said to be wrong.
@@ -54,12 +56,12 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
     for some in (seeds[start : start + AT_A_TIME] for start in range(0, len(seeds), AT_A_TIME)):
         requests = {seed: make(seed) for seed in some}
         judged = judge_all(list(requests.values()), console)
-        for (seed, request), (verdict, followed) in zip(requests.items(), judged, strict=True):
+        for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
             wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
-            wrong += [trace.Guilty(**one).text() for one in followed["guilty"]]
+            wrong += [one.text() for one in traced.faulty]
             outcome = f"[red]ALARM[/] {escape(wrong[0])}" if wrong else "right"
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
-            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {followed['worst']:.2f}"
+            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {traced.worst:.2f}"
             console.print(f"{seed}: {outcome}, {nearest}; {_shown(request)}", highlight=False, soft_wrap=True)
             if wrong:
                 alarms.append(seed)
@@ -72,25 +74,21 @@ def _shown(request: GateRequest) -> str:
     return ", ".join([f"{kind} weights", *(f"{key} {request.config[key]}" for key in SHOWN[request.model])])
 
 
-def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, dict[str, Any]]]:
-    """The verdicts of many gates, whose jobs two processes do one after another, and what :func:`.trace.summary` says
-    of each."""
+def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
+    """The verdicts of many gates, whose jobs two processes do one after another, and the operation trace of each."""
     workers = workers_of(requests[0])
     with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
         jobs = [Path(scratch, str(number)) for number in range(len(requests))]
         for request, job in zip(requests, jobs, strict=True):
-            job.mkdir()
-            write_job(request, stir(request.weights, request.seed)[0], job)
+            write_request(request, randomize_constants(request.weights, request.seed)[0], job)
         run_workers(jobs, console, workers)
-        references, candidates = (
-            [files.read_json(job / side / "result.json") for job in jobs] for side in ("reference", "candidate")
-        )
+        references, candidates = zip(*map(read_results, jobs), strict=True)
         first = [judge(*results) for results in zip(references, candidates, strict=True)]
-        references = remeasure.settle(jobs, list(zip(references, first, strict=True)), console, workers["reference"])
-        followed = trace.measure(jobs, console, workers)
+        references = remeasure(jobs, list(zip(references, first, strict=True)), console, workers["reference"])
+        traced = trace.measure(jobs, console, workers)
         return [
-            (judge(reference, candidate), trace.summary(yardsticks, traced["dtypes"]))
-            for reference, candidate, (yardsticks, traced) in zip(references, candidates, followed, strict=True)
+            (judge(reference, candidate), trace.summary(records, forced.dtypes))
+            for reference, candidate, (records, forced) in zip(references, candidates, traced, strict=True)
         ]
 
 
@@ -189,7 +187,7 @@ def _request(
         model=model,
         head=head,
         config=config,
-        weights=StressWeights(resolved, head, seed, kind or drawn, model),
+        weights=SyntheticWeights(resolved, head, seed, kind or drawn, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
     )

@@ -1,0 +1,5 @@
+"""``python -m toolkit``: the same program as ``toolkit``."""
+
+from toolkit.cli import main
+
+main()

@@ -1,0 +1,119 @@
+"""From what the gate is asked to a job folder that both workers can run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from models.families import part
+from toolkit import runtime
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job, OptimizerSettings, TokenizerJob
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
+from toolkit.parity.measure.updates import SHARES
+
+#: Runs of the reference by which its rounding is measured, beside the one that is the truth.
+NOISE_RUNS = {"float32": 5, "float64": 2}
+#: Likewise stage by stage, where each tensor has so many elements that few runs tell.
+STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
+#: Models of CTRL with more parameters than this are compared stage by stage. Whole, each worker would take about 60
+#: bytes for each of them.
+STREAMED_ABOVE = 10**8
+#: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
+#: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
+LONG = 2**14
+#: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
+TOKENIZER_TEXTS = 64
+
+
+def is_streamed(request: GateRequest) -> bool:
+    """Whether the model is too large to be compared as a whole. Only CTRL's language model is ever that large."""
+    if request.streamed is not None:
+        return request.streamed
+    table = part(request.model, "weights").parameters(
+        part(request.model, "schema").resolve(request.config), request.head
+    )
+    large = sum(math.prod(shape) for shape, _ in table.values()) > STREAMED_ABOVE
+    return large and (request.model, request.head) == ("ctrl", "causal_lm")
+
+
+def job_of(request: GateRequest) -> Job:
+    """What both workers are told, for a model that is compared as a whole."""
+    config = part(request.model, "schema").resolve(request.config)
+    for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+        config.pop(key, None)
+    return Job(
+        model=request.model,
+        head=request.head,
+        config=config,
+        dtypes=request.dtypes,
+        device=request.device,
+        seed=request.seed,
+        noise_runs=NOISE_RUNS,
+        updates=len(SHARES),
+        spare_memory=np.size(request.batch.get("input_ids", ())) >= LONG,
+        optimizer=_of_float32(request.optimizer),
+        threads=runtime.physical_cores(),
+        reference_python=workers_of(request)["reference"],
+        judge_reference_reversible=request.judge_reference_reversible,
+        tokenizer=_with_adversarial_texts(request.tokenizer),
+    )
+
+
+def streamed_job_of(request: GateRequest) -> Job:
+    """What both workers are told, for a model that is compared stage by stage."""
+    return replace(job_of(request), noise_runs=STREAMED_NOISE_RUNS, updates=0, streamed=True)
+
+
+def write_job(job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], folder: Path) -> None:
+    """Fill the job folder with what both workers need."""
+    make_sides(folder)
+    files.write_tensors(folder / "weights.safetensors", weights)
+    files.write_tensors(folder / "batch.safetensors", batch)
+    files.write_json(folder / "job.json", job)
+
+
+def write_request(
+    request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
+) -> None:
+    """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
+    write_job(replace(job_of(request), mutants=list(mutants)), weights, request.batch, folder)
+
+
+@contextlib.contextmanager
+def scratch_job() -> Iterator[Path]:
+    """A job folder that is gone after the ``with`` block."""
+    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+        yield Path(scratch)
+
+
+def make_sides(folder: Path) -> None:
+    """Make a folder for each worker's answers."""
+    for side in ("reference", "candidate"):
+        (folder / side).mkdir(parents=True, exist_ok=True)
+
+
+def workers_of(request: GateRequest) -> dict[str, str]:
+    """Both sides, and the interpreter that runs each."""
+    return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
+
+
+def _of_float32(settings: OptimizerSettings) -> OptimizerSettings:
+    """With numbers that float32 holds: Paddle keeps them so."""
+    return OptimizerSettings(
+        **{key: value if value is None else float(np.float32(value)) for key, value in asdict(settings).items()}
+    )
+
+
+def _with_adversarial_texts(tokenizer: TokenizerJob | None) -> TokenizerJob | None:
+    if tokenizer is None:
+        return None
+    return replace(tokenizer, texts=[*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL])

@@ -1,0 +1,81 @@
+"""What both workers are told to do: the content of ``job.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
+SCHEMA = 3
+
+
+@dataclass(frozen=True)
+class TokenizerJob:
+    """A tokenizer to compare.
+
+    Attributes:
+        kind: ``bytes``, ``sentencepiece`` or ``ctrl``.
+        texts: of the run's data, and adversarial ones.
+        max_length: tokens that a text is padded or cut to.
+        path: of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None of bytes.
+        offsets: whether the characters that each token stands for are compared, too.
+    """
+
+    kind: str
+    texts: list[str]
+    max_length: int
+    path: str | None = None
+    offsets: bool = False
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Of AdamW and the clipping before it; ``max_grad_norm`` None does not clip. The defaults are those of a gate that
+    belongs to no recipe."""
+
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    max_grad_norm: float | None = 1.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training step to run on both sides.
+
+    Attributes:
+        model, head, config, dtypes, device, seed, judge_reference_reversible: as in
+            :class:`toolkit.parity.job.request.GateRequest`.
+        noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
+        updates: of the parameters after the step.
+        spare_memory: keep little, and let the workers run one after the other.
+        optimizer: with numbers that float32 holds.
+        threads: of either side.
+        reference_python: the interpreter that runs the reference.
+        tokenizer: to be compared, if any.
+        mutants: names of faults that the port is measured with, one after another.
+        streamed: stage by stage.
+        kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
+            None for a gate.
+    """
+
+    model: str
+    head: str
+    config: dict[str, Any]
+    dtypes: tuple[str, ...]
+    device: str
+    seed: int
+    noise_runs: dict[str, int]
+    updates: int
+    spare_memory: bool
+    optimizer: OptimizerSettings
+    threads: int
+    reference_python: str
+    judge_reference_reversible: bool = False
+    tokenizer: TokenizerJob | None = None
+    mutants: list[str] = field(default_factory=list)
+    streamed: bool = False
+    kernels: list[str] | None = None
+    schema: int = SCHEMA

@@ -1,0 +1,305 @@
+"""What the workers answer: the content of their ``result.json`` and of what they leave in a follow-up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.parity.job import files
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.ulp import BitDifference
+
+#: A row of attention is saturated where all positions but one share less than this: float32 has 4 bits left for them.
+SATURATED_BELOW = 2.0**-20
+#: Magnitudes beyond which normal numbers are counted.
+BEYOND = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a reader of the report is to know: a kind of :data:`toolkit.parity.judge.notes.TEXTS`, and its data."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Tokens:
+    """What a tokenizer makes of a text: ids, the text decoded again, ids and mask padded on either side, and, where
+    they are compared, the characters of each token (id, first, past the last). Or the ``error`` that it ends with."""
+
+    ids: list[int] = field(default_factory=list)
+    decoded: str = ""
+    right: list[list[int]] = field(default_factory=list)
+    left: list[list[int]] = field(default_factory=list)
+    offsets: list[list[int]] | None = None
+    error: str | None = None
+
+
+@dataclass
+class OwnLoss:
+    """R64's loss as ``given``, and as ``defined`` by its own logits; ``units`` of rounding between, how many are
+    ``allowed``, and where the reference computes it."""
+
+    given: float
+    defined: float
+    units: float
+    allowed: float
+    place: str
+
+
+@dataclass
+class Flips:
+    """Discrete choices of the port that are not R64's: how many, of how many, and by how much R64 preferred its own at
+    most. Of choices of another ``shape`` there is nothing else to say."""
+
+    count: int = 0
+    of: int = 0
+    largest_margin: float = 0.0
+    shape: list[int] | None = None
+
+
+@dataclass
+class Facts:
+    """What a side is made of, beside its tensors.
+
+    Attributes:
+        epsilons: of its layer norms, by module.
+        num_buckets: of its hash; None without.
+    """
+
+    epsilons: dict[str, float] = field(default_factory=dict)
+    num_buckets: Any = None
+
+
+@dataclass
+class ReferenceFacts(Facts):
+    """Of the reference.
+
+    Attributes:
+        saturation: by attention module, the share of R64's rows whose other positions together get less than
+            :data:`SATURATED_BELOW`.
+        bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
+        relu_moved: by ReLU, by how much float32 moves an input at most.
+    """
+
+    saturation: dict[str, float] = field(default_factory=dict)
+    bucket_slack: dict[str, float] = field(default_factory=dict)
+    relu_moved: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class CandidateFacts(Facts):
+    """Of the port: by module, where its buckets and the signs under its ReLUs are not R64's."""
+
+    bucket_flips: dict[str, Flips] = field(default_factory=dict)
+    relu_flips: dict[str, Flips] = field(default_factory=dict)
+
+
+@dataclass
+class Execution:
+    """How a worker ran: versions by package, flags by name, seconds, peak memory in bytes."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+
+
+@dataclass
+class ReferenceResult:
+    """What the reference's worker measured.
+
+    Attributes:
+        tensors: every tensor of R64 in the order of execution (gradients: of the parameters), with the noise baseline.
+        parameters: name -> shape.
+        buffers: names of what is held beside the parameters and not compared.
+        leaks: source lines that would have computed in float32 although the model is float64, and were kept from it.
+        narrowings: source lines where float64 was left all the same.
+        own_loss: the loss against its definition; None where that was not looked at.
+        saturated_rows: attention rows in which every score is masked.
+        unhooked: names of tensors that watching the run changes.
+        own_backward: dtype -> gradient -> how far the reference's own backward lies from plain autograd.
+        streamed: stage by stage.
+        tokens: of every text of the job.
+    """
+
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    parameters: dict[str, list[int]] = field(default_factory=dict)
+    buffers: list[str] = field(default_factory=list)
+    facts: ReferenceFacts = field(default_factory=ReferenceFacts)
+    leaks: list[str] = field(default_factory=list)
+    narrowings: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    own_loss: OwnLoss | None = None
+    saturated_rows: int = 0
+    unhooked: list[str] = field(default_factory=list)
+    own_backward: dict[str, dict[str, float]] = field(default_factory=dict)
+    streamed: bool = False
+    tokens: list[Tokens] | None = None
+    execution: Execution = field(default_factory=Execution)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a module of the port is made and defined: its class, and the source lines."""
+
+    kind: str
+    where: str
+
+
+@dataclass
+class CandidateDtype:
+    """What the port's worker measured in one dtype.
+
+    Attributes:
+        tensors: name -> the difference from R64, with the port's own shape.
+        parameter_errors: by how much each parameter that the port holds differs from the one it was given, at most.
+        constant_errors: by how much its own constants do, in units of rounding of what they are computed from.
+        draw_problems: draws that it asked for wrongly: name -> what is wrong.
+        unused_draws: draws of the reference that it never asked for.
+        hooks_change_nothing: whether a run that is watched is the same bit for bit.
+        recomputed, replay: gradient -> how far a backward that computes layers again lies from plain autograd, with the
+            recorded draws and with the port's own generator.
+        places: of its modules.
+        apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
+    """
+
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
+    parameter_errors: dict[str, float] = field(default_factory=dict)
+    constant_errors: dict[str, float] = field(default_factory=dict)
+    draw_problems: dict[str, str] = field(default_factory=dict)
+    unused_draws: list[str] = field(default_factory=list)
+    facts: CandidateFacts = field(default_factory=CandidateFacts)
+    hooks_change_nothing: bool = True
+    recomputed: dict[str, float] = field(default_factory=dict)
+    replay: dict[str, float] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    apart: dict[str, TensorStats] = field(default_factory=dict)
+
+
+@dataclass
+class DrawStats:
+    """What was counted of one module's random draws.
+
+    Attributes:
+        shape: of each; ``draws``: how many there were.
+        neighbours: by axis, counted from the last as -1: of masks, how many cells are rare where their neighbour is,
+            and how many neighbours are; of rotations, the sum of products and that of the neighbours' squares.
+        modules, steps: likewise, of the draw of equal shape before it, and of its own a step earlier.
+        problems: what is wrong beyond chance.
+    """
+
+    shape: list[int]
+    draws: int = 0
+    neighbours: dict[str, list[float]] = field(default_factory=dict)
+    modules: list[float] = field(default_factory=lambda: [0, 0])
+    steps: list[float] = field(default_factory=lambda: [0, 0])
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class MaskStats(DrawStats):
+    """Of dropout masks.
+
+    Attributes:
+        rate: at which cells are to be dropped.
+        scale_error: how far what is kept is from 1 / (1 - rate), relative.
+        rare: how many cells are in the rarer of the two states, of how many.
+    """
+
+    rate: float = 0.0
+    scale_error: float = 0.0
+    rare: list[float] = field(default_factory=lambda: [0, 0])
+
+
+@dataclass
+class RotationStats(DrawStats):
+    """Of normal numbers: ``count``, ``sum``, sum of ``squares``, how many lie ``beyond`` a magnitude of :data:`BEYOND`;
+    ``seeded`` ones are the same each time."""
+
+    seeded: bool = False
+    count: int = 0
+    sum: float = 0.0
+    squares: float = 0.0
+    beyond: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, BEYOND), 0))
+
+
+@dataclass
+class GeneratorStats:
+    """Of all draws of a few training steps, by name."""
+
+    masks: dict[str, MaskStats] = field(default_factory=dict)
+    rotations: dict[str, RotationStats] = field(default_factory=dict)
+
+
+@dataclass
+class MutantResult:
+    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, or of ``tokens`` alone; or the error
+    that was ``raised``."""
+
+    dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
+    generators: GeneratorStats = field(default_factory=GeneratorStats)
+    tokens: list[Tokens] | None = None
+    raised: str | None = None
+
+
+@dataclass
+class CandidateResult:
+    """What the port's worker measured."""
+
+    dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
+    generators: GeneratorStats = field(default_factory=GeneratorStats)
+    mutants: dict[str, MutantResult] = field(default_factory=dict)
+    tokens: list[Tokens] | None = None
+    execution: Execution = field(default_factory=Execution)
+
+
+@dataclass
+class ForcedInputDtype:
+    """The port operation by operation on R64's own input: the error of each, the source line of each that is no module
+    of its own, and the places of the modules."""
+
+    tensors: dict[str, TensorStats]
+    lines: dict[str, str]
+    modules: dict[str, Place]
+
+
+@dataclass
+class ForcedInputResult:
+    """By dtype; and by mutant, likewise."""
+
+    dtypes: dict[str, ForcedInputDtype] = field(default_factory=dict)
+    mutants: dict[str, dict[str, ForcedInputDtype]] = field(default_factory=dict)
+
+
+@dataclass
+class BitwiseResult:
+    """The port's float32 step with the reference's kernels, against R32.
+
+    Attributes:
+        tensors: in the order of execution.
+        extra: names that R32 has not.
+        calls: how often each kernel was asked for.
+    """
+
+    tensors: dict[str, BitDifference]
+    extra: list[str]
+    calls: dict[str, int]
+    places: dict[str, Place]
+    execution: Execution = field(default_factory=Execution)
+
+
+def read_results(job: Path) -> tuple[ReferenceResult, CandidateResult]:
+    """What both workers of a job measured.
+
+    Raises:
+        ValueError: a file that is none of theirs.
+    """
+    return read_reference(job), files.read(files.result_path(job, "candidate"), CandidateResult)
+
+
+def read_reference(job: Path) -> ReferenceResult:
+    """What the reference's worker measured."""
+    return files.read(files.result_path(job, "reference"), ReferenceResult)

@@ -1,0 +1,70 @@
+"""What a report says beside its verdict, in sentences: one for each kind of :class:`toolkit.parity.job.results.Note`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.parity.job.results import Note
+
+#: By kind; a note's data fill it in.
+TEXTS: Mapping[str, str] = {
+    # of the reference
+    "reference-mask": (
+        "the reference masks later tokens with the smallest number of the dtype; it was given CTRL's own mask, which "
+        "adds -1e4: they differ where the scores reach that, and at positions that see nothing but padding"
+    ),
+    "reference-bias": (
+        "the reference holds lm_head.bias and does not add it to its scores; it was made to, as a released Reformer does"
+    ),
+    "reference-leaks": (
+        "the reference computes in float32 at {places} although its model is float64; it was made to stay in float64"
+    ),
+    "reference-fault-unseen": "{message} ({name}); no tensor shows it",
+    "reference-not-finite": "{message} ({name}); float64 was measured by its own noise alone",
+    "reference-watched": "watching the reference changes {count} of its float64 tensors",
+    "saturated-rows": (
+        "in {count} attention rows every score is masked; there the reference's exp(x - logsumexp(x)) loses its digits "
+        "and was computed as (x - max) - log(sum(exp(x - max)))"
+    ),
+    # of the port
+    "constant": "{name}: the port's own is within {units:.2g} units of rounding of the reference's",
+    "port-watched": "{dtype}: watching the port changes what it computes",
+    "bucket-flips": "{dtype}: buckets:{module}: {count} of {of} differ, all within rounding of a tie ({slack:.1e})",
+    "bucket-flips-not-finite": "{dtype}: buckets:{module}: {count} of {of} differ, R32 is not finite there",
+    "sign-flips": "{dtype}: {count} inputs of ReLU lie on the other side of 0, all within rounding of it",
+    "tokenizer-refused": "tokenizer: the reference cannot encode {count} of the texts; they were not compared",
+    # of float32
+    "uninformative": (
+        "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "
+        "first of them {first}; there float64 alone decided"
+    ),
+    "cancelled": (
+        "{count} of the tensors that float32 says nothing of: zero by cancellation, the first of them {first}; in "
+        "float64, too, rounding is all there is"
+    ),
+    "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
+    # of the gate
+    "streamed": (
+        "stage by stage; the optimizer's step, what watching changes, computing layers again, and the port's own "
+        "generator are not compared: whole models show them"
+    ),
+    "remeasured": (
+        "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at {margin:.2g} "
+        "of its bound in {dtype}"
+    ),
+    "not-remeasured": (
+        "all that differs is within {factor:.0f} times its bound, which may be luck of the few runs by which the "
+        "reference's rounding was measured; a gate that can run the reference itself measures by more"
+    ),
+}
+
+
+def text(note: Note) -> str:
+    """A note as a sentence."""
+    return TEXTS[note.kind].format(**note.data)
+
+
+def as_content(note: Note) -> dict[str, Any]:
+    """A note as it stands in ``parity.json``."""
+    return {"kind": note.kind, "data": note.data, "text": text(note)}

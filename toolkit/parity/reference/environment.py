@@ -1,0 +1,39 @@
+"""How torch is set up for the reference, and what it runs on."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+
+def set_up(threads: int) -> None:
+    """Threads, TF32 off, deterministic kernels, no chatter."""
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    transformers.logging.set_verbosity_error()
+
+
+def versions() -> dict[str, str]:
+    """Of everything that decides what the reference computes."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def flags() -> dict[str, Any]:
+    """What :func:`set_up` has set, as torch reports it."""
+    return {
+        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,61 @@
+"""What is measured of the reference: R64, the truth, and the noise of its other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.reference import own_loss, streamed
+from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
+from toolkit.parity.reference.step import make_step
+from toolkit.parity.reference.tokens import tokens
+
+
+def run(job: Job, folder: Path) -> ReferenceResult:
+    """R64, its noise, and what the tokenizer makes of the job's texts."""
+    result = streamed.run(job, folder) if job.streamed else _run_whole(job, folder)
+    result.tokens = tokens(job.tokenizer)
+    return result
+
+
+def _run_whole(job: Job, folder: Path) -> ReferenceResult:
+    """R64 and its noise, with the whole model in memory."""
+    step = make_step(job, folder)
+    place = folder / "reference"
+    records: dict[str, TensorRecord] = {}
+    unhooked: dict[str, np.ndarray] = {}
+    with TensorWriter(place / "float64.safetensors") as writer:
+
+        def keep(name: str, value: np.ndarray) -> None:
+            writer.add(name, value)
+            records[name] = TensorRecord.of(error_stats.describe(value))
+
+        step.run("float64", keep)
+        leaks, saturated = step.leaks, step.saturated
+        step.run("float64", unhooked.__setitem__, watched=False)
+        step.train_on(keep, unhooked)
+    truth = TensorFile(place / "float64.safetensors")
+    step.write_draws(place)
+    files.write_tensors(place / "constants.safetensors", step.constants())
+    files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
+    measure_noise(step, truth, records, runs_of(job))
+    return ReferenceResult(
+        tensors=records,
+        parameters={name: list(value.shape) for name, value in step.model.named_parameters()},
+        buffers=[name for name, _ in step.model.named_buffers()],
+        facts=step.facts(records),
+        leaks=leaks,
+        notes=step.notes,
+        narrowings=step.narrowings,
+        own_loss=own_loss.check(truth, files.read_tensors(folder / "batch.safetensors"), job.head, step.model),
+        saturated_rows=saturated,
+        unhooked=[n for n, value in unhooked.items() if not np.array_equal(value, truth[n], equal_nan=True)],
+        own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
+    )

@@ -1,0 +1,78 @@
+"""``parity.json``: the outcome of a gate for programs. The page and the JUnit file need nothing but this content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.parity.job.records import as_json
+from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.judge import notes
+from toolkit.parity.judge.bounds import Comparison, is_measured, largest_noise
+from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.report.depth import depth_rows
+from toolkit.parity.report.report import Report
+
+#: 3: a note has a kind, data and text, ``trace`` is null or has all of its keys, ``generators`` parts masks and
+#: rotations. 2: each tensor has ``kind``, ``rms`` and ``noise``.
+REPORT_SCHEMA = 3
+
+
+def as_content(report: Report) -> dict[str, Any]:
+    """The content of ``parity.json``, by the schema :data:`REPORT_SCHEMA`.
+
+    ``tensors`` has a record per tensor and dtype, float64 first, each in the order in which the reference computes them
+    (gradients: in the order of the parameters): what :class:`toolkit.parity.judge.bounds.Comparison` has, whether it
+    ``passed``, its ``margin``, and
+
+    - ``kind``: output, stream, gradient, logits, loss, ...;
+    - ``rms``: RMS of R64;
+    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null where one
+      of them is not finite.
+    """
+    verdict, reference, candidate = report.verdict, report.reference, report.candidate
+    sides = {"reference": reference.execution, "candidate": candidate.execution}
+    return {
+        "schema": REPORT_SCHEMA,
+        "passed": report.passed,
+        "exit_status": report.exit_status,
+        "summary": report.summary(),
+        "culprit": None if report.culprit is None else {**vars(report.culprit), "place": report.culprit_place()},
+        "model": report.request.model,
+        "head": report.request.head,
+        "config": dict(report.request.config),
+        "device": report.request.device,
+        "dtypes": list(report.request.dtypes),
+        "seed": report.request.seed,
+        "randomized_parameters": report.randomized,
+        "findings": as_json(verdict.findings),
+        "reference_faults": as_json(verdict.reference_faults),
+        "notes": [notes.as_content(note) for note in verdict.notes],
+        "attribution": as_json(report.attribution),
+        "trace": as_json(report.trace),
+        "depth": depth_rows(reference, candidate),
+        "tensors": [_tensor(comparison, reference) for comparison in verdict.comparisons],
+        "recomputed": {dtype: ours.recomputed for dtype, ours in candidate.dtypes.items()},
+        "reference_own_backward": reference.own_backward,
+        "generators": as_json(candidate.generators),
+        "not_compared": reference.buffers,
+        "texts_tokenized": len(reference.tokens or []),
+        "versions": {side: execution.versions for side, execution in sides.items()},
+        "flags": candidate.execution.flags,
+        "seconds": {"gate": report.seconds, **{side: execution.seconds for side, execution in sides.items()}},
+        "peak_bytes": {side: execution.peak_bytes for side, execution in sides.items()},
+        "hashes": dict(report.hashes),
+        "cached": report.cached,
+    }
+
+
+def _tensor(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:
+    theirs = reference.tensors[comparison.name]
+    name = TensorName.parse(comparison.name)
+    return {
+        **vars(comparison),
+        "kind": "updated loss" if name.kind == "loss" and name.is_of_training else name.kind,
+        "rms": theirs.rms,
+        "noise": largest_noise(theirs, "float32") if is_measured(theirs, "float32") else None,
+        "passed": comparison.passed,
+        "margin": comparison.margin,
+    }

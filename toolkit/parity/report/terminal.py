@@ -1,0 +1,126 @@
+"""The outcome of a gate for a person on the terminal: the verdict first, then where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from toolkit.parity.followup import attribution, trace
+from toolkit.parity.judge import notes
+from toolkit.parity.report.depth import depth_rows, depth_table
+from toolkit.parity.report.report import Report, short_name
+
+FINDINGS_SHOWN = 8
+NEAREST_SHOWN = 5
+#: What a family's backward that computes layers again is called.
+RECOMPUTED = {"reformer": "reversible backward", "ctrl": "recomputed layers"}
+
+
+def print_report(report: Report, page: Path, console: Console) -> None:
+    """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
+
+    Args:
+        page: where all of it can be looked at.
+    """
+    verdict = report.verdict
+    if report.culprit is None:
+        console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
+    elif verdict.inconclusive:
+        _print_reference_faults(report, console)
+    else:
+        console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
+        say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
+    for line in trace.lines(report.trace):
+        say(console, line)
+    if not (report.passed or verdict.inconclusive):
+        _print_findings(report, console)
+        for line in attribution.lines(report.attribution):
+            say(console, line)
+    console.print(_table(report))
+    if rows := depth_rows(report.reference, report.candidate):
+        console.print(depth_table(rows))
+    for line in (*_recomputed_lines(report), *(f"note: {notes.text(note)}" for note in verdict.notes)):
+        say(console, line)
+    say(console, _facts(report))
+    say(console, f"curves and all tensors: {_short_path(page)}")
+
+
+def say(console: Console, text: str) -> None:
+    """Print an indented line as it is, whatever is in it."""
+    console.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def _short_path(path: Path) -> Path:
+    """From where the user is, if it lies below."""
+    path = path.resolve()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _print_reference_faults(report: Report, console: Console) -> None:
+    verdict = report.verdict
+    first, *others = verdict.reference_faults or verdict.findings
+    title = f"{first.message}: {first.name}"
+    console.print(f"[bold yellow]INCONCLUSIVE[/] {escape(title)}", highlight=False, soft_wrap=True)
+    for fault in others:
+        say(console, f"also {fault.message}: {fault.name}")
+    if verdict.reference_faults:
+        what = f"{len(verdict.findings)} comparisons with it fail, and say nothing about the port; all are in"
+        say(console, f"{what} parity.json")
+    else:
+        counts = {dtype: sum(c.dtype == dtype for c in verdict.comparisons) for dtype in report.request.dtypes}
+        compared = ", ".join(f"{count} in {dtype}" for dtype, count in counts.items())
+        say(console, f"where the reference is finite, the port agrees with it: {compared}")
+
+
+def _print_findings(report: Report, console: Console) -> None:
+    others = [finding for finding in report.verdict.findings if finding is not report.culprit]
+    for finding in others[:FINDINGS_SHOWN]:
+        dtype = f" {finding.dtype}" if finding.dtype else ""
+        say(console, f"also {finding.verdict}{dtype}: {short_name(finding.name)}: {finding.message}")
+    if len(others) > FINDINGS_SHOWN:
+        say(console, f"and {len(others) - FINDINGS_SHOWN} more, in parity.json")
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tensor, nearest its bound first", overflow="fold")
+    for title in ("dtype", "error / size", "error / bound"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for dtype in report.request.dtypes:
+        for row in report.verdict.nearest(dtype, NEAREST_SHOWN):
+            figures = (dtype, f"{row.relative:.1e}", f"{row.margin:.2g}")
+            table.add_row(escape(short_name(row.name)), *figures, style="" if row.passed else "red")
+    return table
+
+
+def _recomputed_lines(report: Report) -> list[str]:
+    """How far backwards that compute layers again lie from plain autograd at the worst: the port's, the reference's if
+    asked."""
+    lines = []
+    theirs = report.reference.own_backward
+    for dtype, ours in report.candidate.dtypes.items():
+        if not ours.recomputed:
+            continue
+        worst = max(ours.recomputed.values())
+        text = f"{RECOMPUTED[report.request.model]}, {dtype}: the port's gradients within {worst:.1e}"
+        if dtype in theirs:
+            text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
+        lines.append(f"{text} of plain autograd's")
+    return lines
+
+
+def _facts(report: Report) -> str:
+    versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
+    paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")
+    texts = len(report.reference.tokens or [])
+    parts = [
+        f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
+        f"{report.request.device}",
+        f"{texts} texts tokenized alike" if texts and report.passed else "",
+        f"{report.randomized} constant parameters randomized" if report.randomized else "",
+        f"{report.seconds:.1f} s" + (", cached" if report.cached else ""),
+    ]
+    return "; ".join(part for part in parts if part)
