@@ -286,7 +286,7 @@ def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path)
     assert {name: value.shape for name, value in request.batch.items()} == {
         name: (2, 32) for name in ("input_ids", "attention_mask", "labels")
     }
-    assert request.tokenizer["kind"] == "ctrl" and (tmp_path / "merges.txt").is_file()
+    assert request.tokenizer.kind == "ctrl" and (tmp_path / "merges.txt").is_file()
 
 
 def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):

@@ -166,7 +166,7 @@ def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
     request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)
     assert request.head == "question_answering"
     assert set(request.batch) == {"input_ids", "attention_mask", "start_positions", "end_positions"}
-    assert request.tokenizer["offsets"] is True and "Which number?" in request.tokenizer["texts"]
+    assert request.tokenizer.offsets is True and "Which number?" in request.tokenizer.texts
 
 
 def test_both_layouts_and_other_column_names_give_the_same_windows(tmp_path):

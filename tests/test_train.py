@@ -234,7 +234,7 @@ def gate(monkeypatch):
 
     def run_gate(request, folder, console):
         fake.requests.append(request)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "parity.json").write_text('{"summary": "parity: 158 tensors agree"}')
         return fake.report
 
@@ -277,7 +277,7 @@ def test_the_gate_judges_the_model_that_is_trained(gate, recipe_file, tmp_path):
         "attention_mask": (3, 64),
         "labels": (3,),
     }
-    assert request.tokenizer["kind"] == "bytes" and len(request.tokenizer["texts"]) == 60
+    assert request.tokenizer.kind == "bytes" and len(request.tokenizer.texts) == 60
     job = assemble(load_recipe(recipe_file, []))
     assert request.config["id2label"] == {"0": "animals", "1": "fruit", "2": "tools"}
     ours = dict(load_model(load_recipe(recipe_file, []), job).named_parameters())
