@@ -40,25 +40,26 @@ def test_short_and_odd_texts_are_cut_without_loss(text):
 def test_every_document_is_in_one_split_and_each_code_gives_its_share():
     texts = [f"{code} {number} " * 20 for code, count in (("A", 200), ("B", 50)) for number in range(count)]
     codes = ["A"] * 200 + ["B"] * 50
-    places = divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=1)
+    rows = {"text": texts, "control": codes}
+    places = divide(rows, {"validation": 0.1, "test": 0.2}, seed=1)
     assert sorted(place for chosen in places.values() for place in chosen) == list(range(250))
     for split, share in (("validation", 0.1), ("test", 0.2)):
         for code, count in Counter(codes).items():
             assert sum(codes[place] == code for place in places[split]) == pytest.approx(share * count, abs=2)
-    assert places == divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=1)
-    assert places != divide(texts, codes, {"validation": 0.1, "test": 0.2}, seed=2)
+    assert places == divide(rows, {"validation": 0.1, "test": 0.2}, seed=1)
+    assert places != divide(rows, {"validation": 0.1, "test": 0.2}, seed=2)
 
 
 def test_equal_documents_come_into_the_same_split():
     texts = [f"text {number % 10} " * 9 for number in range(100)]
-    places = divide(texts, ["A"] * 100, {"validation": 0.3}, seed=0)
+    places = divide({"text": texts, "control": ["A"] * 100}, {"validation": 0.3}, seed=0)
     held_out = {texts[place] for place in places["validation"]}
     assert held_out and not held_out & {texts[place] for place in places["train"]}
 
 
 def test_a_code_with_too_little_text_for_every_split_is_named():
     with pytest.raises(ValueError, match="B has 2 documents, too few for train, validation, test"):
-        divide(["a", "b", "c", "d", "e"], ["A", "A", "A", "B", "B"], {"validation": 0.1, "test": 0.1}, seed=0)
+        divide({"text": [*"abcde"], "control": [*"AAABB"]}, {"validation": 0.1, "test": 0.1}, seed=0)
 
 
 @pytest.mark.parametrize("lengths", [(7, 1), (6, 12), (13, 5), (1, 30), (0, 4)])

@@ -267,6 +267,10 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
         f"data.files={{train: {tmp_path}/rows.jsonl}}",
     ]
     assert "data.control: missing; name the column" in problem(recipe_file, *overrides)
+    few, own = tmp_path / "few.jsonl", "data.validation_fraction=null"
+    few.write_text(json.dumps({"body": "a b c", "kind": "A"}) + "\n")
+    files = [*overrides[:-1], f"data.files={{train: {few}, validation: {few}}}", own, "data.control=kind"]
+    assert "data.test_fraction: A has 1 documents, too few for train, test" in problem(recipe_file, *files)
     assert "data.control: no column code in the train split" in problem(recipe_file, *overrides, "data.control=code")
     spaced = tmp_path / "spaced.jsonl"
     spaced.write_text("".join(json.dumps({"body": "x " * 30, "kind": "two words"}) + "\n" for _ in range(4)))

@@ -58,7 +58,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
     """
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
     model = (folder / "model").as_posix()
-    commands = (task.next_command.format(run=folder.as_posix()), f"toolkit evaluate {folder.as_posix()}")
+    commands = (task.command(folder.as_posix()), f"toolkit evaluate {folder.as_posix()}")
     sections = (
         _header(recipe, task),
         f"# {folder.name}\n",

@@ -215,13 +215,13 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
 def hold_out(
     recipe: Recipe,
     splits: DatasetDict,
-    divide: Callable[[Dataset, Mapping[str, float]], Mapping[str, Sequence[int] | np.ndarray]],
+    divide: Callable[[Dataset, Mapping[str, float], int], Mapping[str, Sequence[int] | np.ndarray]],
 ) -> DatasetDict:
     """The splits with ``validation``, and ``test`` where the recipe asks for it, taken out of ``train``.
 
     Args:
-        divide: (training rows, split -> its share) -> split, ``train`` among them -> the indices of its rows. Raises
-            ``ValueError`` where there are too few rows.
+        divide: (training rows, split -> its share, seed) -> split, ``train`` among them -> the indices of its rows.
+            Raises ``ValueError`` where there are too few rows.
 
     Raises:
         UserError: a share of a split that the data has itself, no share of a validation split that it lacks, or shares
@@ -240,7 +240,7 @@ def hold_out(
     if not shares:
         return splits
     try:
-        places = divide(splits["train"], shares)
+        places = divide(splits["train"], shares, recipe.seed)
     except ValueError as problem:
         raise recipe.error(f"data.{next(iter(shares))}_fraction", str(problem)) from None
     parts = {**splits, **{split: splits["train"].select(chosen) for split, chosen in places.items()}}

@@ -73,8 +73,8 @@ def generate_text(
     """
     run = load_run(folder)
     if run.model.head != "causal_lm":
-        command = run.task.DESCRIPTION.next_command.format(run=folder)
-        raise UserError(f"{folder}: is a run of {run.task.DESCRIPTION.name}, not of a language model: {command}")
+        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder)
+        raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
     sample = not (temperature is None and top_k is None and top_p is None)
     if sample and beams > 1:
         raise UserError("--beams: beam search does not sample; remove --temperature, --top-k and --top-p")

@@ -98,10 +98,9 @@ def predict(folder: Path, console: Console, **given: Any) -> Any:
         UserError: the folder is no finished run, or its task predicts from something else.
     """
     task = task_of(read_recipe(folder))
+    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder)
     if missing := [name for name in task.PREDICTS_FROM if not given.get(name)]:
-        command = task.DESCRIPTION.next_command.format(run=folder)
-        raise UserError(f"{folder}: is a run of {task.DESCRIPTION.name} and needs {', '.join(missing)}: {command}")
+        raise UserError(f"{folder}: is a run of {kind} and needs {', '.join(missing)}: {command}")
     if extra := [name for name, value in given.items() if value and name not in task.PREDICTS_FROM]:
-        command = task.DESCRIPTION.next_command.format(run=folder)
-        raise UserError(f"{folder}: is a run of {task.DESCRIPTION.name}, which takes no {', '.join(extra)}: {command}")
+        raise UserError(f"{folder}: is a run of {kind}, which takes no {', '.join(extra)}: {command}")
     return task.predict(load_run(folder), console, **{name: given[name] for name in task.PREDICTS_FROM})

@@ -113,7 +113,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     finally:
         trainer.tracker.close()
     _show_results(results, folder, console)
-    next_command = job.task.DESCRIPTION.next_command.format(run=folder)
+    next_command = job.task.DESCRIPTION.command(folder)
     console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
     return folder
 

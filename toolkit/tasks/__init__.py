@@ -141,6 +141,10 @@ class Description:
     examples: str
     next_command: str
 
+    def command(self, folder: Path | str) -> str:
+        """What to do with the run in this folder."""
+        return self.next_command.format(run=folder)
+
 
 @dataclass(frozen=True)
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -30,7 +29,7 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
             missing or that training does not have; at the line of the key that is to be changed.
     """
     splits = _with_labels(recipe, _with_text(recipe, load_stored(recipe, corpora)))
-    return limited(recipe, hold_out(recipe, splits, functools.partial(_divide, seed=recipe.seed)))
+    return limited(recipe, hold_out(recipe, splits, _divide))
 
 
 def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:

@@ -32,20 +32,20 @@ def cut(text: str, length: int = DOCUMENT_LENGTH) -> list[str]:
     return [*documents, rest] if rest.strip() or not documents else [*documents[:-1], documents[-1] + rest]
 
 
-def divide(texts: Sequence[str], codes: Sequence[str], shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
+def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
     """Divide documents into splits by the seed: each split gets its share of the characters of every control code.
 
     Args:
-        texts: the documents. Equal ones come into the same split.
-        codes: the control code of each.
+        rows: columns ``text`` (the documents; equal ones come into the same split) and ``control`` (their codes).
         shares: split -> its share of the text; what is left is ``train``.
 
     Returns:
-        Split -> the places of its documents in `texts`, in their order. Each document is in one split.
+        Split -> the indices of its documents, in their order. Each document is in one split.
 
     Raises:
         ValueError: a control code has too few documents for each split to get one.
     """
+    texts, codes = rows["text"][:], rows["control"][:]
     found: dict[str, list[int]] = {split: [] for split in ("train", *shares)}
     for number, code in enumerate(dict.fromkeys(codes)):
         alike: dict[str, list[int]] = {}

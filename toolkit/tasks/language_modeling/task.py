@@ -76,10 +76,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
         except ValueError as problem:
             raise recipe.error(_key_of(recipe, code), str(problem)) from None
 
-    def divided(rows: datasets.Dataset, shares: Mapping[str, float]) -> dict[str, list[int]]:
-        return divide(rows["text"][:], rows["control"][:], shares, recipe.seed)
-
-    return limited(recipe, hold_out(recipe, splits, divided))
+    return limited(recipe, hold_out(recipe, splits, divide))
 
 
 def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
@@ -251,4 +248,4 @@ def predict(run: Run, console: Console) -> None:
     Raises:
         UserError: always; it names the command to use.
     """
-    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.next_command.format(run=run.folder)}")
+    raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder)}")

@@ -6,7 +6,6 @@ A context is read in overlapping windows (:mod:`.windows`); the model's logits b
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -81,7 +80,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 
     stored = load_stored(recipe, CORPORA, _read_file)
     splits = DatasetDict({split: _checked(recipe, split, rows) for split, rows in stored.items()})
-    return limited(recipe, hold_out(recipe, splits, functools.partial(_divide, seed=recipe.seed)))
+    return limited(recipe, hold_out(recipe, splits, _divide))
 
 
 def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
