@@ -1,4 +1,4 @@
-"""``toolkit parity bitwise``: with the reference's basic kernels the port's float32 must be the reference's, bit for bit.
+"""``toolkit parity bitwise``: with the reference's basic kernels the port's float32 must be the reference's to the bit.
 
 What is left of the port then is its structure: which operations, in which order, on which numbers. Where all kinds of
 kernels are the reference's and a tensor still differs by as much as its last bit, the port does its arithmetic in

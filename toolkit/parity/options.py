@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -37,10 +37,21 @@ REFORMER = {
     "lsh_attention_probs_dropout_prob": 0.05,
 }
 ATTENTION = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
-#: What is compared unless the command line says otherwise.
+
+
+class Defaults(NamedTuple):
+    """What is compared unless the command line says otherwise."""
+
+    head: str
+    layers: int
+    length: int
+    batch_size: int
+
+
+#: By family.
 DEFAULTS = {
-    "reformer": {"head": "sequence_classification", "layers": 6, "length": 1024, "batch_size": 2},
-    "ctrl": {"head": "causal_lm", "layers": 48, "length": 256, "batch_size": 1},
+    "reformer": Defaults(head="sequence_classification", layers=6, length=1024, batch_size=2),
+    "ctrl": Defaults(head="causal_lm", layers=48, length=256, batch_size=1),
 }
 
 
@@ -67,7 +78,7 @@ def make_request(
     """
     python = reference_interpreter(reference_python)
     head = _head(model, head)
-    length = length or DEFAULTS[model]["length"]
+    length = length or DEFAULTS[model].length
     if attention and model != "reformer":
         raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
     if reference_reversible and model != "reformer":
@@ -78,7 +89,7 @@ def make_request(
         head=head,
         config=config,
         weights=chosen_weights(model, config, head, seed, weights_from),
-        batch=random_batch(config, head, batch_size or DEFAULTS[model]["batch_size"], length, seed, model),
+        batch=random_batch(config, head, batch_size or DEFAULTS[model].batch_size, length, seed, model),
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
@@ -129,8 +140,8 @@ def sweep_maker(
         if head or length or overrides:
             given = "--head" if head else "--length" if length else " ".join(overrides)
             raise UserError(f"{given}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
-        alike = {"device": device, "reference_python": reference_interpreter(reference_python)}
-        return lambda seed: replace(RANDOM[model](seed, weights_from), **alike)
+        python = reference_interpreter(reference_python)
+        return lambda seed: replace(RANDOM[model](seed, weights_from), device=device, reference_python=python)
     made = make_request(
         model=model,
         head=head,
@@ -176,7 +187,7 @@ def _head(model: str, head: str | None) -> str:
     known = part(model, "weights").HEADS
     if head not in (None, *known):
         raise UserError(f"--head {head}: {model} has {', '.join(known)}")
-    return head or DEFAULTS[model]["head"]
+    return head or DEFAULTS[model].head
 
 
 def configuration(
@@ -191,7 +202,7 @@ def configuration(
     """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top."""
     schema = part(model, "schema")
     if weights_from in KINDS:
-        depth = layers or DEFAULTS[model]["layers"]
+        depth = layers or DEFAULTS[model].layers
         config = _reformer(ATTENTION[attention], depth, length) if model == "reformer" else _ctrl(depth, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
@@ -238,7 +249,8 @@ def _example(model: str) -> str:
 def chosen_weights(
     model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
 ) -> Mapping[str, np.ndarray]:
-    """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's (a head that it lacks gets new ones)."""
+    """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's, with new ones for a head
+    that it lacks."""
     resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
         return SyntheticWeights(resolved, head, seed, weights_from, model)

@@ -1,4 +1,7 @@
-"""``python -m toolkit.parity.candidate TASK JOB...``: do a task in each job folder (:mod:`toolkit.parity.job.files`)."""
+"""``python -m toolkit.parity.candidate TASK JOB...``: do a task in each job folder.
+
+What is in a job folder, says :mod:`toolkit.parity.job.files`.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int) -
     """
     runtime.seed_everything(seed)
     counter = DrawCounter()
-    with randomness.use(WatchedSource(randomness.Generator(), counter)) as source:
+    source = WatchedSource(randomness.Generator(), counter)
+    with randomness.use(source):
         for number in range(MOST_STEPS):
             if number >= STEPS and (counter.cells >= ENOUGH or not (counter.stats.masks or counter.stats.rotations)):
                 break

@@ -57,11 +57,13 @@ class _Served(PyLayer):
 
 #: Called with a kernel's name, the differentiable inputs, other inputs, and options.
 Serve = Callable[..., Any]
+#: An operation of the port.
+Operation = Callable[..., Any]
 #: Makes the replacement of an operation, given how to reach the server.
-Maker = Callable[[Serve], Callable[..., Any]]
+Maker = Callable[[Serve], Operation]
 
 
-def _linear(serve: Serve):
+def _linear(serve: Serve) -> Operation:
     def linear(x, weight, bias=None, transposed=False):
         inputs = [x, weight] if bias is None else [x, weight, bias]
         return serve("linear", *inputs, transposed=transposed, parted=getattr(x, "parted", False))
@@ -69,14 +71,14 @@ def _linear(serve: Serve):
     return linear
 
 
-def _matmul(serve: Serve):
+def _matmul(serve: Serve) -> Operation:
     def matmul(x, y, transpose_x=False, transpose_y=False, name=None):
         return serve("matmul", x, y, transpose_x=transpose_x, transpose_y=transpose_y)
 
     return matmul
 
 
-def _split(serve: Serve):
+def _split(serve: Serve) -> Operation:
     """No kernel: Paddle copies the parts of a tensor, the reference looks at them where they are. What is computed
     from a part with gaps in memory goes another way there, see the server's ``linear``."""
     split = paddle.Tensor.split
@@ -90,15 +92,15 @@ def _split(serve: Serve):
     return marked
 
 
-def _layer_norm(serve: Serve):
+def _layer_norm(serve: Serve) -> Operation:
     return lambda x, gain, bias, epsilon: serve("layer_norm", x, gain, bias, epsilon=epsilon)
 
 
-def _softmax(serve: Serve):
+def _softmax(serve: Serve) -> Operation:
     return lambda scores, unmasked=None: serve("softmax", scores)
 
 
-def _masked_softmax(serve: Serve):
+def _masked_softmax(serve: Serve) -> Operation:
     def masked_softmax(scores, masks, with_normaliser=False):
         for kept, value in masks:
             scores = paddle.where(kept, scores, paddle.full([1], value, scores.dtype))
@@ -108,7 +110,7 @@ def _masked_softmax(serve: Serve):
     return masked_softmax
 
 
-def _softmax_over(serve: Serve):
+def _softmax_over(serve: Serve) -> Operation:
     """Reformer weighs its hash rounds so, by exp(x - logsumexp(x)) once more."""
     return lambda scores, axis: serve("attention_weights", scores, dim=axis)[0]
 
@@ -118,7 +120,7 @@ def _activation(kernel: str) -> Maker:
 
 
 def _reduction(kernel: str) -> Maker:
-    def make(serve: Serve):
+    def make(serve: Serve) -> Operation:
         def reduce(x, axis=None, keepdim=False, **others):
             return serve(kernel, x, dim=axis, keepdim=keepdim)
 
@@ -127,11 +129,11 @@ def _reduction(kernel: str) -> Maker:
     return make
 
 
-def _rsqrt(serve: Serve):
+def _rsqrt(serve: Serve) -> Operation:
     return lambda x, name=None: serve("rsqrt", x)
 
 
-def _cross_entropy(serve: Serve):
+def _cross_entropy(serve: Serve) -> Operation:
     def cross_entropy(logits, labels, ignored=losses.IGNORED_LABEL):
         return serve("cross_entropy", logits, rest=[labels.numpy()], ignored=ignored)
 
@@ -142,7 +144,8 @@ def _loss(kernel: str) -> Maker:
     return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
 
 
-#: By kind (see :data:`toolkit.parity.job.kernel_messages.KINDS`): where the port reaches an operation, and what replaces it.
+#: By kind, as :mod:`toolkit.parity.job.kernel_messages` has them: where the port reaches an operation, and what
+#: replaces it.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
@@ -172,7 +175,7 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[None]:
     """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
 
-    def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any):
+    def serve(kernel: str, *inputs: paddle.Tensor, rest: Sequence[np.ndarray] = (), **options: Any) -> Any:
         return _Served.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:

@@ -80,7 +80,9 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
     step.run(unwatched.__setitem__, watched=False)
     step.train_on(measure, truth)
     result.tensors = seen
-    result.hooks_change_nothing = all(np.array_equal(values[n], unwatched.get(n), equal_nan=True) for n in values)
+    result.hooks_change_nothing = all(
+        name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()
+    )
     result.recomputed = other_backward(step, job, folder, dtype, values)
     result.replay = replay_differences(step, job, folder, dtype)
     result.places = places(step.model)

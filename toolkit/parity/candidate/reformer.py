@@ -45,12 +45,12 @@ class ReformerStep(Step):
         self.flips = {}
         layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
         for name, layer in layers:
-            layer.hash_vectors = self._choice(name, layer.hash_vectors)
+            layer.__dict__["hash_vectors"] = self._choice(name, layer.hash_vectors)
         try:
             yield
         finally:
             for _, layer in layers:
-                del layer.hash_vectors
+                del layer.__dict__["hash_vectors"]
 
     def _choice(self, name: str, original: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
         def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:

@@ -38,11 +38,12 @@ from toolkit.parity.measure.naming import ModuleStack
 
 TABLE = "transformer.w.weight"
 Value = TypeVar("Value")
+Tensors = dict[str, np.ndarray]
 
 
 @dataclass
 class Measured:
-    """What a stage measures in one dtype; ``partial`` of the output layer's gradient where it is tied to the embedding."""
+    """What a stage measures in one dtype; ``partial`` is of the gradient of a tied output layer."""
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class StreamedCTRL:
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
-    def _layer(self, dtype: str):
+    def _layer(self, dtype: str) -> nn.Layer:
         """A layer of the port; the model around it is made with a vocabulary of one token."""
         keys = {**self.config.to_hf(), "vocab_size": 1}
         layer = CTRLModel(CTRLConfig(**keys)).h[0]
@@ -108,7 +109,7 @@ class StreamedCTRL:
         layer.train()
         return layer
 
-    def _load(self, layer, prefix: str, weights: dict[str, np.ndarray], findings: Findings) -> None:
+    def _load(self, layer: nn.Layer, prefix: str, weights: Tensors, findings: Findings) -> None:
         """Give a layer its weights, and see that it holds what it was given."""
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
@@ -181,7 +182,16 @@ class StreamedCTRL:
         whole = {"": Place(type(layer).__name__, ""), **places(layer)}
         self.places = {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
 
-    def _layer_backward(self, layer, prefix, dtype, inputs, gradient, draws, findings) -> np.ndarray:
+    def _layer_backward(
+        self,
+        layer: nn.Layer,
+        prefix: str,
+        dtype: str,
+        inputs: np.ndarray,
+        gradient: np.ndarray,
+        draws: RecordedDraws,
+        findings: Findings,
+    ) -> np.ndarray:
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
         with self._watched(layer, prefix, draws, None):
             output = layer(hidden_states, self._bias(dtype))[0]
@@ -193,7 +203,9 @@ class StreamedCTRL:
         layer.clear_gradients()
         return hidden_states.grad.numpy()
 
-    def _embed(self, dtype: str, weights, draws: RecordedDraws, findings: Findings | None):
+    def _embed(
+        self, dtype: str, weights: Tensors, draws: RecordedDraws, findings: Findings | None
+    ) -> tuple[paddle.Tensor, paddle.Tensor]:
         """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward."""
         body = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
@@ -203,14 +215,16 @@ class StreamedCTRL:
         if findings is not None:
             findings.hold(TABLE, body.w.weight, weights[TABLE])
 
-        def left(name: str, called: str, layer, output) -> None:
+        def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if findings is not None and called in ("output:transformer.w", "output:transformer.dropout"):
                 findings.measure(called, output.numpy())
 
         with watch(body, draws.stack, left, "transformer"):
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
-    def _head(self, dtype: str, weights, hidden, draws, findings: Findings) -> dict[str, np.ndarray]:
+    def _head(
+        self, dtype: str, weights: Tensors, hidden: np.ndarray, draws: RecordedDraws, findings: Findings
+    ) -> Tensors:
         tied = self.config.tie_word_embeddings
         name = TABLE if tied else "lm_head.weight"
         if tied:
@@ -251,7 +265,9 @@ class StreamedCTRL:
         with safe_open(self.side.truth_path("head-table"), framework="np") as file:
             return RunningStats.of_rows(values_of(gradient), left_out, file.get_slice(name))
 
-    def _embedding_backward(self, dtype: str, weights, gradient, draws, findings: Findings) -> dict[str, np.ndarray]:
+    def _embedding_backward(
+        self, dtype: str, weights: Tensors, gradient: np.ndarray, draws: RecordedDraws, findings: Findings
+    ) -> Tensors:
         findings.measure("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])

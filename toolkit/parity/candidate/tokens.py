@@ -19,7 +19,8 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
 
 def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
     ids = tokenizer.encode(text)
-    result = Tokens(ids, tokenizer.decode(ids), *(_padded(tokenizer, text, max_length, s) for s in ("right", "left")))
+    right, left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+    result = Tokens(ids, tokenizer.decode(ids), right, left)
     if offsets:
         spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
         result.offsets = [[index, *span] for index, span in spans]

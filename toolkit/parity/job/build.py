@@ -108,9 +108,8 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 def _of_float32(settings: OptimizerSettings) -> OptimizerSettings:
     """With numbers that float32 holds: Paddle keeps them so."""
-    return OptimizerSettings(
-        **{key: value if value is None else float(np.float32(value)) for key, value in asdict(settings).items()}
-    )
+    given = {key: float(np.float32(value)) for key, value in asdict(settings).items() if value is not None}
+    return replace(settings, **given)
 
 
 def _with_adversarial_texts(tokenizer: TokenizerJob | None) -> TokenizerJob | None:

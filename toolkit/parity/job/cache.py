@@ -44,11 +44,13 @@ def key_of_request(
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
-        tensors = [
-            (name, hashlib.sha256(np.ascontiguousarray(np.asarray(weights[name]))).hexdigest()) for name in weights
-        ]
-    tensors += [(name, hashlib.sha256(np.ascontiguousarray(value)).hexdigest()) for name, value in batch.items()]
+        tensors = [(name, _hash(weights[name])) for name in weights]
+    tensors += [(name, _hash(value)) for name, value in batch.items()]
     return _key(job, [json.dumps(tensors)], reference_python)
+
+
+def _hash(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(np.asarray(value)).data).hexdigest()
 
 
 def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str:

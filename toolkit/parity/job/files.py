@@ -13,7 +13,8 @@
         order.json            names of the tensors in the order of execution; when it is there, the port starts
         result.json           what was measured (:class:`.results.ReferenceResult`)
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
-        forced_input.safetensors, forced_input.json   every operation of R64, and the noise of each
+        forced_input.safetensors  every operation of R64
+        forced_input.json     the noise of each
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
     candidate/
         result.json           :class:`.results.CandidateResult`
@@ -21,8 +22,8 @@
         attribution.json      the errors in float32 with one kind of kernel the reference's at a time
 
 Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``parity
-bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A worker
-that fails leaves ``TASK.failed`` in its own folder.
+bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A
+worker that fails leaves ``TASK.failed`` in its own folder.
 """
 
 from __future__ import annotations

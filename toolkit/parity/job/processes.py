@@ -37,13 +37,15 @@ def run_workers(
         Inconclusive: one of them failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
+    started = time.monotonic()
+    stopped: list[str] = []
     with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
-        started, stopped = time.monotonic(), []
         while any(worker.poll() is None for worker in workers.values()):
             ended = [side for side, worker in workers.items() if worker.poll() is not None]
             if stopped := [side for side in ended if not files.result_path(jobs[-1], side, task).exists()]:
                 break  # the other would wait for what it has not left
-            if watch is not None:
+            if status is None:
+                assert watch is not None
                 watch()
                 continue
             running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
@@ -66,7 +68,8 @@ def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
     """How many of several jobs all sides have done, for a line; of one job nothing is to be said."""
     if len(jobs) == 1:
         return ""
-    return f"{sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)} of {len(jobs)} done, "
+    done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
+    return f"{done} of {len(jobs)} done, "
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:

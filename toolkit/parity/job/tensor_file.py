@@ -11,11 +11,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 #: NumPy's types by their name in the format.
-TYPES = {
+TYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "I64": np.dtype("<i8"),
@@ -34,7 +35,7 @@ class TensorWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.header: dict[str, dict] = {}
+        self.header: dict[str, dict[str, Any]] = {}
         self._data = path.with_name(path.name + ".data")
 
     def __enter__(self) -> TensorWriter:

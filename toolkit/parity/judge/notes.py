@@ -1,4 +1,4 @@
-"""What a report says beside its verdict, in sentences: one for each kind of :class:`toolkit.parity.job.results.Note`."""
+"""What a report says beside its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TEXTS: Mapping[str, str] = {
         "adds -1e4: they differ where the scores reach that, and at positions that see nothing but padding"
     ),
     "reference-bias": (
-        "the reference holds lm_head.bias and does not add it to its scores; it was made to, as a released Reformer does"
+        "the reference holds lm_head.bias and does not add it to its logits; it was made to, as a released Reformer "
+        "does"
     ),
     "reference-leaks": (
         "the reference computes in float32 at {places} although its model is float64; it was made to stay in float64"
@@ -50,8 +51,8 @@ TEXTS: Mapping[str, str] = {
         "generator are not compared: whole models show them"
     ),
     "remeasured": (
-        "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at {margin:.2g} "
-        "of its bound in {dtype}"
+        "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "
+        "{margin:.2g} of its bound in {dtype}"
     ),
     "not-remeasured": (
         "all that differs is within {factor:.0f} times its bound, which may be luck of the few runs by which the "

@@ -37,8 +37,7 @@ class Deviation:
     """A statistic of the draws of one module, or of all modules together.
 
     Attributes:
-        name: of the draw (:mod:`toolkit.parity.measure.naming`); ``dropout:all masks of rate P`` or ``normal:all rotations`` for those
-            of all modules.
+        name: of the draw; ``dropout:all masks of rate P`` or ``normal:all rotations`` for those of all modules.
         z: 0 where it is just what is expected.
         message: the figures in words.
     """

@@ -24,8 +24,8 @@ class TensorStats:
     Attributes:
         shape: of the tensor.
         finite: whether all of its elements are.
-        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None of an empty tensor, of one that
-            is not finite, and of a difference that is none because the shapes differ.
+        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None of an empty tensor, of one
+            that is not finite, and of a difference that is none because the shapes differ.
         missing: there is no such tensor.
     """
 
@@ -42,7 +42,8 @@ class TensorRecord(TensorStats):
     """A tensor of R64, and how far the reference's other runs lie from it: the noise baseline.
 
     Attributes:
-        noise, noise_max: dtype -> the RMS and the maximum of the difference in each run; None of one that is not finite.
+        noise, noise_max: dtype -> the RMS and the maximum of the difference in each run; None where that is not
+            finite.
     """
 
     noise: dict[str, list[float | None]] = field(default_factory=dict)

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -76,7 +78,7 @@ class NarrowingWatch(TorchDispatchMode):
         return f"the backward ({node.name()})" if node is not None and not self.places else None
 
 
-def _narrows(function, inputs, result) -> bool:
+def _narrows(function: Any, inputs: Any, result: Any) -> bool:
     results = result if isinstance(result, (tuple, list)) else (result,)
     if not any(isinstance(r, torch.Tensor) and r.dtype in NARROW and r.numel() for r in results):
         return False
@@ -89,7 +91,7 @@ def _narrows(function, inputs, result) -> bool:
 def _calling_line() -> str | None:
     """Where the code that is neither torch's nor this package's calls what is at work; None where this package is at
     work for itself, or where no such code is running, as in a backward."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
         own = file.startswith(TOOLKIT)

@@ -1,8 +1,8 @@
 """``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels, for whoever asks.
 
-Runs with the reference's settings and answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open pipe of that
-number until the other side closes it. A request carries everything it needs; nothing is kept between two of them. The
-backward of a kernel is autograd's.
+Runs with the reference's settings and answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open pipe of
+that number until the other side closes it. A request carries everything it needs; nothing is kept between two of them.
+The backward of a kernel is autograd's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from toolkit.parity.reference.clean import ExactNormaliser
 from toolkit.parity.reference.environment import set_up
 
 
-def linear(x, weight, bias=None, *, transposed: bool, parted: bool):
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, transposed: bool, parted: bool
+) -> torch.Tensor:
     """x W + b, with the weight in memory as the reference has it, (out, in): the order of the sum depends on it.
 
     Args:
@@ -38,39 +40,39 @@ def linear(x, weight, bias=None, *, transposed: bool, parted: bool):
     return functional.linear(x, weight if transposed else weight.t().contiguous(), bias)
 
 
-def matmul(x, y, *, transpose_x: bool, transpose_y: bool):
+def matmul(x: torch.Tensor, y: torch.Tensor, *, transpose_x: bool, transpose_y: bool) -> torch.Tensor:
     return torch.matmul(x.transpose(-1, -2) if transpose_x else x, y.transpose(-1, -2) if transpose_y else y)
 
 
-def layer_norm(x, gain, bias, *, epsilon: float):
+def layer_norm(x: torch.Tensor, gain: torch.Tensor, bias: torch.Tensor, *, epsilon: float) -> torch.Tensor:
     return functional.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
 
-def softmax(x):
+def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
-def attention_weights(scores, *, dim: int):
+def attention_weights(scores: torch.Tensor, *, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Reformer's softmax, computed as the reference is made to (:class:`.clean.ExactNormaliser`), and logsumexp."""
     with ExactNormaliser(lambda: False):
         normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
         return torch.exp(scores - normaliser), normaliser
 
 
-def activation(x, *, name: str):
+def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:
     """By its name in the configuration."""
     return ACT2FN[name](x)
 
 
-def total(x, *, dim, keepdim: bool):
+def total(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
     return torch.sum(x, dim=dim, keepdim=keepdim)
 
 
-def mean(x, *, dim, keepdim: bool):
+def mean(x: torch.Tensor, *, dim: int | None, keepdim: bool) -> torch.Tensor:
     return torch.mean(x, dim=dim, keepdim=keepdim)
 
 
-def cross_entropy(logits, labels, *, ignored: int):
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignored: int) -> torch.Tensor:
     return functional.cross_entropy(logits, labels, ignore_index=ignored)
 
 
@@ -112,7 +114,7 @@ def outputs_of(kernel: str) -> int:
     return 2 if kernel == "attention_weights" else 1
 
 
-def several(outputs) -> list[torch.Tensor]:
+def several(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
 
 

@@ -76,7 +76,7 @@ def own_backward_error(step: Step) -> dict[str, dict[str, float]]:
         own: dict[str, np.ndarray] = {}
         step.run(dtype, own.__setitem__, plain=False, watched=False)
         errors[dtype] = {
-            name: float(np.linalg.norm(own[name] - plain[name]) / max(np.linalg.norm(plain[name]), 1e-300))
+            name: float(np.linalg.norm(own[name] - plain[name])) / max(float(np.linalg.norm(plain[name])), 1e-300)
             for name in plain
             if is_gradient(name) and name in own
         }

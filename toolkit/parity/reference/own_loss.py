@@ -29,7 +29,7 @@ class Loss(NamedTuple):
     scale: float
 
 
-def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], head: str, model: object) -> OwnLoss:
+def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], head: str, model: Any) -> OwnLoss:
     """Compare R64's loss with its definition.
 
     Args:
@@ -111,7 +111,7 @@ def _binary(logits: np.ndarray, labels: np.ndarray) -> Loss:
     return Loss(float((np.logaddexp(0.0, x) - x * wanted).mean()), float((2 * np.abs(x) + 1.0).mean()))
 
 
-def place(model: object) -> str:
+def place(model: Any) -> str:
     """``file.py:LINE`` of the function that computes the model's loss, or of the line that does."""
     lines, first, file = _source(type(model).forward)
     found = next((index for index, line in enumerate(lines) if re.search(r"loss = (?!None)", line)), None)
@@ -128,6 +128,6 @@ def _source(function: Any) -> tuple[list[str], int, str]:
     try:
         function = inspect.unwrap(function)
         lines, first = inspect.getsourcelines(function)
-        return lines, first, Path(inspect.getsourcefile(function)).name
+        return lines, first, Path(inspect.getfile(function)).name
     except (OSError, TypeError):
         return [], 0, getattr(function, "__module__", "the reference")

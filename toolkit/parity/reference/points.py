@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,7 +89,7 @@ class OperationWatch(TorchFunctionMode):
         paused: while True nothing is named.
     """
 
-    def __init__(self, recorder, find: Callable[[str, Callable, tuple], Operation | None]) -> None:
+    def __init__(self, recorder: Any, find: Callable[[str, Callable, tuple], Operation | None]) -> None:
         super().__init__()
         self.recorder = recorder
         self.find = find

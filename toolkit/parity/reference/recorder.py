@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -138,20 +138,20 @@ class Recorder:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             self.keep(f"gradient:{self.embedded}", to_numpy(self.embedded_output.grad))
 
-    def _entered(self, name: str):
-        def hook(module, args) -> None:
+    def _entered(self, name: str) -> Callable[[torch.nn.Module, Any], None]:
+        def hook(module: torch.nn.Module, args: Any) -> None:
             self.stack.enter(name)
 
         return hook
 
-    def _left(self, name: str):
-        def hook(module, args, output) -> None:
+    def _left(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+        def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
             called = self.stack.leave()
             if output is None or not self.recording:
-                return
+                return None
             tensor = first_tensor(output)
             if tensor is None or name == "":
-                return
+                return None
             if name == self.embedded:
                 self.embedded_output = tensor
                 if tensor.requires_grad:
@@ -184,7 +184,7 @@ class Recorder:
         return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
 
 
-def first_tensor(output):
+def first_tensor(output: Any) -> torch.Tensor | None:
     """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
     if isinstance(output, torch.Tensor):
         return output
@@ -192,14 +192,14 @@ def first_tensor(output):
     return next((value for value in values if isinstance(value, torch.Tensor)), None)
 
 
-def with_tensor(output, tensor: torch.Tensor):
+def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
     """A module's output with its first tensor replaced."""
     if isinstance(output, torch.Tensor):
         return tensor
     return type(output)._make([tensor, *output[1:]]) if hasattr(output, "_make") else (tensor, *output[1:])
 
 
-def has_replaceable_tensor(output) -> bool:
+def has_replaceable_tensor(output: Any) -> bool:
     """Whether :func:`with_tensor` can replace it: not in a model's own kind of output, whose tensor is a module's."""
     return isinstance(output, (torch.Tensor, tuple))
 
@@ -209,7 +209,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     return np.array(tensor.detach().cpu().numpy())
 
 
-def set_attribute(owner, name: str, value):
+def set_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:
     """Set an attribute; returns a function that undoes it."""
     had, before = name in vars(owner), getattr(owner, name)
     setattr(owner, name, value)

@@ -6,9 +6,9 @@ import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -125,11 +125,13 @@ class ReformerStep(Step):
                 restore()
 
 
-def choice(name: str, module, drawn: dict[str, np.ndarray]):
+def choice(name: str, module: Any, drawn: dict[str, np.ndarray]) -> Callable[..., torch.Tensor]:
     """The module's ``_hash_vectors``, whose first choice goes into ``drawn`` and is repeated from there."""
     original = module._hash_vectors
 
-    def choose(vectors, num_hashes, attention_mask, *args, **kwargs):
+    def choose(
+        vectors: torch.Tensor, num_hashes: int, attention_mask: torch.Tensor | None, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         own = original(vectors, num_hashes, attention_mask, *args, **kwargs)
         key = f"buckets:{name}"
         if key not in drawn:
@@ -142,20 +144,20 @@ def choice(name: str, module, drawn: dict[str, np.ndarray]):
 
 def restore_bias(model: torch.nn.Module) -> bool:
     """Let the language-model head add its bias, if it has one that it does not add; returns whether that was so."""
-    head = getattr(model, "lm_head", None)
+    head: Any = getattr(model, "lm_head", None)
     lost = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
     if lost:
         head.decoder.bias = head.bias
     return lost
 
 
-def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets) -> np.ndarray:
+def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Sequence[int]) -> np.ndarray:
     """By how much each position's best bucket beats the second best: float64 (B, H, R*T).
 
     Where the bucket count is factorised, the smaller of the factors' margins.
     """
     rotated = torch.einsum("bhtd,hdrk->bhrtk", vectors, torch.from_numpy(rotations).to(vectors))
-    smallest = None
+    smallest: Any = None
     below = 0
     for factor in [num_buckets] if isinstance(num_buckets, int) else num_buckets:
         part = rotated[..., below : below + factor // 2]

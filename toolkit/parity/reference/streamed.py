@@ -8,6 +8,7 @@ first, then the runs that measure its noise.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,7 @@ from toolkit.parity.reference.ctrl import (
     masked_scores_rounded_otherwise,
     own_mask,
 )
-from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, to_numpy
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, ignore, to_numpy
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, nudged
 
@@ -247,7 +248,7 @@ class StreamedCTRL:
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
-            if name in ("output:transformer.w", "output:transformer.dropout"):
+            if ledger is not None and name in ("output:transformer.w", "output:transformer.dropout"):
                 ledger.keep(run, name, value)
 
         recorder = Recorder(body, self.draws, keep, prefix="transformer")
@@ -270,7 +271,7 @@ class StreamedCTRL:
         after = {}
         for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
-            recorder = Recorder(layer, self.draws, lambda n, v, run=run: ledger.keep(run, n, v), prefix)
+            recorder = Recorder(layer, self.draws, functools.partial(ledger.keep, run), prefix)
             call = self.arguments[run.dtype]
             moved = masked_scores_rounded_otherwise(recorder.stack, run.nudge)
             with torch.no_grad(), recorder.watch(), moved:
@@ -285,12 +286,13 @@ class StreamedCTRL:
         after = {}
         for run in self._each_run():
             layer, prefix = self._load_layer(run, stage, weights)
-            recorder = Recorder(layer, self.draws, None, prefix)
+            recorder = Recorder(layer, self.draws, ignore, prefix)
             recorder.recording = False
             call = self.arguments[run.dtype]
             hidden_states = torch.from_numpy(inputs[run.name]).to(self.device).requires_grad_()
             with recorder.watch(), masked_scores_rounded_otherwise(recorder.stack, run.nudge):
                 output = first_tensor(layer(hidden_states, *call.arguments, **call.options))
+            assert output is not None
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():
                 ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from typing import Any
 
 import transformers
 
@@ -18,7 +19,7 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
     """
     if job is None:
         return None
-    tokenizer = _TOKENIZERS[job.kind](job.path)
+    tokenizer = _TOKENIZERS[job.kind](job.path or "")
     return [_tokens_of(tokenizer, text, job.max_length, job.offsets) for text in job.texts]
 
 
@@ -27,7 +28,7 @@ def _ctrl(folder: str) -> transformers.CTRLTokenizer:
     return transformers.CTRLTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt", pad_token="<unk>")
 
 
-def _sentencepiece(file: str):
+def _sentencepiece(file: str) -> Any:
     """The reference's tokenizer on a SentencePiece model; without a token for padding, it uses that for the unknown.
 
     Where ``ReformerTokenizer`` is SentencePiece no more but a conversion of it (which splits other texts otherwise),
@@ -48,12 +49,11 @@ def _sentencepiece(file: str):
     return Pieces(vocab_file=file, eos_token="</s>", unk_token="<unk>", pad_token="<unk>")
 
 
-def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
+def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
     try:
         ids = list(tokenizer([text])["input_ids"][0])
-        result = Tokens(
-            ids, tokenizer.decode(ids), *(_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
-        )
+        right, left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+        result = Tokens(ids, tokenizer.decode(ids), right, left)
         result.offsets = _offsets(tokenizer, text) if offsets else None
         return result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
@@ -62,14 +62,14 @@ def _tokens_of(tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
         return Tokens(error=f"{type(error).__name__}: {error}")
 
 
-def _padded(tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
+def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
     """Ids and mask; as a batch of one, since the reference leaves a lone empty text unpadded."""
     tokenizer.padding_side = side
     padded = tokenizer([text], max_length=max_length, padding="max_length", truncation=True)
     return [list(padded["input_ids"][0]), list(padded["attention_mask"][0])]
 
 
-def _offsets(tokenizer, text: str) -> list[list[int]]:
+def _offsets(tokenizer: Any, text: str) -> list[list[int]]:
     """Each token's id and its characters, first and past the last.
 
     The reference's slow tokenizers give none. Those of SentencePiece are its own: in bytes of the part of the text
@@ -96,11 +96,11 @@ class ByteReference:
 
     padding_side = "right"
 
-    def __call__(self, texts: list[str], **options) -> dict:
+    def __call__(self, texts: list[str], **options: Any) -> dict:
         rows = [self._row(text, **options) for text in texts]
         return {key: [row[key] for row in rows] for key in ("input_ids", "attention_mask")}
 
-    def _row(self, text: str, max_length: int | None = None, padding=False, truncation=False) -> dict:
+    def _row(self, text: str, max_length: int = 0, padding: bool | str = False, truncation: bool = False) -> dict:
         ids = [byte + 2 for byte in text.encode()][: max_length if truncation else None]
         fill = [0] * (max_length - len(ids) if padding else 0)
         mask = [1] * len(ids)

@@ -33,7 +33,7 @@ def junit(content: Mapping[str, Any]) -> str:
     for dtype, errors in content["recomputed"].items():
         for name, error in errors.items():
             found = _take(findings, "recomputed", name, dtype)
-            message = found and f"{found['message']}; error {error:.3g}"
+            message = f"{found['message']}; error {error:.3g}" if found else None
             _add(suites, content, "recomputed", dtype, name, _failure(message, "recomputed"))
     for found in findings:
         outcome = _failure(found["message"], found["verdict"])
@@ -42,7 +42,7 @@ def junit(content: Mapping[str, Any]) -> str:
         _gate_suite(content),
         *(_suite(f"{verdict} {dtype}".strip(), suites[verdict, dtype]) for verdict, dtype in suites),
     ]
-    counts = {key: sum(int(suite.get(key)) for suite in made) for key in ("tests", "failures", "errors", "skipped")}
+    counts = {key: sum(int(suite.get(key, 0)) for suite in made) for key in ("tests", "failures", "errors", "skipped")}
     root = element("testsuites", *made, name="parity", **counts, time=f"{content['seconds']['gate']:.3f}")
     indent(root, " ")
     return xml_text(root)

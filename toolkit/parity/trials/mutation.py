@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -62,7 +63,7 @@ CTRL_TRIAL = {
     "pad_token_id": 0,
 }
 #: By family: configuration, head, length.
-TRIALS = {
+TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
     "reformer": (REFORMER_TRIAL, "sequence_classification", 128),
     "ctrl": (CTRL_TRIAL, "causal_lm", 48),
 }
@@ -71,8 +72,8 @@ TRIALS = {
 def trial_request(
     model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
 ) -> GateRequest:
-    """The gate on a family's :data:`TRIALS`: weights of a ``kind`` of :mod:`toolkit.parity.job.synthetic`, a batch with much padding, an
-    optimizer that decays visibly and clips each update."""
+    """The gate on a family's :data:`TRIALS`: synthetic weights of a ``kind``, a batch with much padding, an optimizer
+    that decays visibly and clips each update."""
     config, head, length = TRIALS[model]
     return GateRequest(
         model=model,
@@ -109,8 +110,8 @@ class Trial:
         culprit: what it named, empty where nothing was found.
         verdict: by which verdict.
         margin: the culprit's error in units of its bound; None where it is no matter of size.
-        operation: the first operation that is wrong by itself, with its line (:mod:`toolkit.parity.followup.trace`); empty where there is
-            none, None where no tensor of the step differs.
+        operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
+            tensor of the step differs.
     """
 
     mutant: Mutant

@@ -82,13 +82,13 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
         for request, job in zip(requests, jobs, strict=True):
             write_request(request, randomize_constants(request.weights, request.seed)[0], job)
         run_workers(jobs, console, workers)
-        references, candidates = zip(*map(read_results, jobs), strict=True)
-        first = [judge(*results) for results in zip(references, candidates, strict=True)]
-        references = remeasure(jobs, list(zip(references, first, strict=True)), console, workers["reference"])
+        results = [read_results(job) for job in jobs]
+        first = [(reference, judge(reference, candidate)) for reference, candidate in results]
+        references = remeasure(jobs, first, console, workers["reference"])
         traced = trace.measure(jobs, console, workers)
         return [
             (judge(reference, candidate), trace.summary(records, forced.dtypes))
-            for reference, candidate, (records, forced) in zip(references, candidates, traced, strict=True)
+            for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
         ]
 
 
