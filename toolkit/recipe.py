@@ -6,6 +6,7 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
-from toolkit.tasks import task_of
 
 Setting = TypeVar("Setting")
 Positive = Annotated[int, Field(gt=0)]
@@ -285,7 +285,7 @@ def _settle(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str
 
 def _check_task(recipe: Recipe) -> None:
     """What the task says about the recipe."""
-    task = task_of(recipe)
+    task = importlib.import_module(f"toolkit.tasks.{recipe.task}.task")  # by name: the tasks import this module
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
     if recipe.train.save_best not in task.LOWER_IS_BETTER:
