@@ -1,4 +1,4 @@
-"""The reference's worker: the train-mode step of the `transformers` model on PyTorch. The only folder that imports torch.
+"""The reference's worker: the step of the `transformers` model on PyTorch. The only folder that imports torch.
 
 Run by any interpreter that has torch, transformers, numpy and safetensors. It runs the step in float64 (R64, the
 truth), writes down every random draw that the step made, and repeats it in float32 with the same draws, several times

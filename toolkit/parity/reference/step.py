@@ -182,8 +182,8 @@ class Step:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
         after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
-        Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own size, so
-        that one which is nearly zero would make a difference of the whole update out of its rounding.
+        Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
+        size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
 
         Args:
             rounded: as :meth:`.optimizer.Optimizer.update`.
