@@ -4,19 +4,19 @@
 #   PADDLE=gpu            install paddlepaddle-gpu in place of paddlepaddle
 #   PIP_ARGS="..."        passed to every pip install, for example to take torch's CPU build:
 #                         PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   PYTEST_ARGS="..."     passed to pytest, for example a file
 
 PYTHON   ?= python3
 PADDLE   ?= cpu
 PIP_ARGS ?=
-RUFF     := --line-length 120 --target-version py310
 VENV     := .venv
 BIN      := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(PADDLE)
 
-.PHONY: help install demo test lint parity ci clean
+.PHONY: help install demo test test-slow lint parity ci clean
 
 help:  ## what each target does
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(INSTALLED)  ## set up .venv from the pins in constraints.txt
 
@@ -31,19 +31,24 @@ $(INSTALLED): setup.cfg constraints.txt pyproject.toml
 demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml
 
-test: install  ## the tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: install  ## the fast lane of tests: at most 8 minutes on two cores
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-lint: install  ## ruff: errors, imports, formatting
-	$(BIN)/ruff check $(RUFF) --select E,F,W,I,B,UP,SIM,RUF --ignore RUF001,RUF002,RUF003,SIM108 .
-	$(BIN)/ruff format $(RUFF) --check .
+test-slow: install  ## the other lane: all faults of the catalogues, sweeps, limits
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 parity: install  ## the parity gates, on every device the machine has
 	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
 	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl --layers 4 \
 	  n_embd=320 dff=1024 vocab_size=5000
 
-ci: lint test parity  ## all of it
+ci: lint test test-slow parity  ## all of it
 
 clean:  ## remove what was built; runs/ stays
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import ReferenceResult
-from toolkit.parity.reference.recorder import ignore
+from toolkit.parity.reference.points import ignore
 from toolkit.parity.reference.step import make_step
 
 

@@ -109,8 +109,8 @@ class ExactNormaliser(TorchFunctionMode):
     The reference's softmax is exp(x - logsumexp(x)). Where every score of a row is masked, logsumexp(x) is -1e9 +
     log(K), and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 and not 1/K.
     The positions concerned see nothing but padding, so no result depends on them; but a truth that is wrong by 1e-7
-    there is none, and a yardstick of 100% measures nothing. Measured on the demo recipe: without this, a right port
-    stood at twice the semantic bound.
+    there is none, and a noise baseline of 100% measures nothing. Measured on the demo recipe: without this, a right
+    port stood at twice the semantic bound.
 
     Attributes:
         saturated: rows in which every score was masked, while ``counting`` said so.

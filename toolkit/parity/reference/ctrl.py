@@ -15,8 +15,8 @@ from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity.job.results import Note
 from toolkit.parity.measure.naming import ModuleStack
-from toolkit.parity.reference.points import Operation, OperationWatch
-from toolkit.parity.reference.recorder import Recorder, set_attribute, to_numpy
+from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy
+from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
 #: What a released CTRL adds to the score of a later token.

@@ -15,8 +15,7 @@ from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
-from toolkit.parity.reference.points import Points
-from toolkit.parity.reference.recorder import Keep
+from toolkit.parity.reference.points import Keep, Points
 from toolkit.parity.reference.step import make_step
 
 

@@ -11,7 +11,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import is_gradient
-from toolkit.parity.reference.recorder import Keep
+from toolkit.parity.reference.points import Keep
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, Step
 

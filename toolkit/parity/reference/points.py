@@ -9,7 +9,17 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from toolkit.parity.reference.recorder import Keep, to_numpy
+#: Called with the name and value of everything that is recorded, in execution order.
+Keep = Callable[[str, np.ndarray], None]
+
+
+def ignore(name: str, value: np.ndarray) -> None:
+    """Keeps nothing."""
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A copy: the reference goes on to change some tensors in place (CTRL scales its embedded tokens so)."""
+    return np.array(tensor.detach().cpu().numpy())
 
 
 class Operation(NamedTuple):

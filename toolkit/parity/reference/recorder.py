@@ -6,23 +6,13 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from toolkit.parity.measure.naming import ModuleStack, TensorName
-
-if TYPE_CHECKING:
-    from toolkit.parity.reference.points import Points
-
-#: Called with the name and value of everything that is recorded, in execution order.
-Keep = Callable[[str, np.ndarray], None]
-
-
-def ignore(name: str, value: np.ndarray) -> None:
-    """Keeps nothing."""
-
+from toolkit.parity.reference.points import Keep, Points, to_numpy
 
 #: Modules that go on computing with what dropout gives them; of any other the output shows it.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
@@ -202,11 +192,6 @@ def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
 def has_replaceable_tensor(output: Any) -> bool:
     """Whether :func:`with_tensor` can replace it: not in a model's own kind of output, whose tensor is a module's."""
     return isinstance(output, (torch.Tensor, tuple))
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A copy: the reference goes on to change some tensors in place (CTRL scales its embedded tokens so)."""
-    return np.array(tensor.detach().cpu().numpy())
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> Callable[[], None]:

@@ -21,8 +21,8 @@ from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.clean import ExactNormaliser
-from toolkit.parity.reference.points import Operation, OperationWatch
-from toolkit.parity.reference.recorder import Recorder, set_attribute, to_numpy
+from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy
+from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
 #: The path of the layers.

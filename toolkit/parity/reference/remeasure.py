@@ -9,7 +9,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference.noise import measure_noise
-from toolkit.parity.reference.recorder import ignore
+from toolkit.parity.reference.points import ignore
 from toolkit.parity.reference.step import make_step
 
 

@@ -19,8 +19,8 @@ from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
-from toolkit.parity.reference.points import Operation, OperationWatch, Points
-from toolkit.parity.reference.recorder import Draws, Keep, Recorder, ignore, to_numpy
+from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
+from toolkit.parity.reference.recorder import Draws, Recorder
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: What heads give, besides the loss.
@@ -182,8 +182,8 @@ class Step:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
         after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
 
-        Every run is given the same gradients (:func:`.updates.given_gradient`): Adam divides each by its own size, so
-        that one which is nearly zero would make a difference of the whole update out of its rounding.
+        Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
+        size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
 
         Args:
             rounded: as :meth:`.optimizer.Optimizer.update`.

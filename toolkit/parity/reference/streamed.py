@@ -35,7 +35,8 @@ from toolkit.parity.reference.ctrl import (
     masked_scores_rounded_otherwise,
     own_mask,
 )
-from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, ignore, to_numpy
+from toolkit.parity.reference.points import ignore, to_numpy
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
 from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, nudged
 
