@@ -14,16 +14,16 @@ from models.ctrl import schema, weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel, position_table
 from models.weights import load, to_paddle
-from toolkit.parity.job.synthetic import StressWeights
+from toolkit.parity.job.synthetic import SyntheticWeights
 
 SMALL = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 2, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
 
 
 def make(head: str = "causal_lm", dtype: str = "float64", **keys):
-    """A port in evaluation with stress weights."""
+    """A port in evaluation with synthetic weights."""
     model = CLASSES[head](CTRLConfig(**{**SMALL, **keys}))
     model.to(dtype=dtype)
-    load(model, StressWeights(model.config, head, 0, "random", "ctrl"))
+    load(model, SyntheticWeights(model.config, head, 0, "random", "ctrl"))
     model.eval()
     return model
 

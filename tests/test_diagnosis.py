@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
-from toolkit.parity.judge.diagnosis import lost
+from toolkit.parity.judge import diagnosis, notes
+from toolkit.parity.measure.error_stats import TensorRecord
 
 LAYERS = [f"transformer.h.{index}" for index in range(4)]
 SATURATED = "transformer.h.2.multi_head_attention"
 
 
-def tensor(rms: float = 1.0, noise64: float = 1e-15) -> dict:
-    return {"rms": rms, "noise": {"float64": [noise64], "float32": [1.0]}}
+def tensor(rms: float = 1.0, noise64: float = 1e-15) -> TensorRecord:
+    return TensorRecord(shape=[4], rms=rms, noise={"float64": [noise64], "float32": [1.0]})
+
+
+def lost(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    """The sentences that follow the one that says how many tensors float32 tells nothing of."""
+    first, *sentences = map(notes.text, diagnosis.lost(tensors, saturation, names))
+    assert first.startswith(f"float32 carries no information in {len(names)} tensors")
+    assert f"the first of them {names[0]};" in first
+    return sentences
 
 
 @pytest.fixture
-def tensors() -> dict:
+def tensors() -> dict[str, TensorRecord]:
     outputs = {f"output:{layer}": tensor() for layer in LAYERS}
     return {**outputs, "loss": tensor(), **{f"gradient:{layer}.ffn.0.weight": tensor() for layer in LAYERS}}
 
 
 def test_where_float32_says_all_nothing_is_said(tensors):
-    assert lost(tensors, {SATURATED: 1.0}, []) == []
+    assert diagnosis.lost(tensors, {SATURATED: 1.0}, []) == []
 
 
 def test_gradients_are_lost_from_the_last_layer_concerned_down(tensors):
@@ -33,7 +44,7 @@ def test_gradients_are_lost_from_the_last_layer_concerned_down(tensors):
 
 
 def test_a_grown_residual_stream_is_a_cause(tensors):
-    tensors["output:transformer.h.3"]["rms"] = 5e4
+    tensors["output:transformer.h.3"].rms = 5e4
     (sentence,) = lost(tensors, {SATURATED: 0.01}, ["gradient:transformer.h.1.ffn.0.weight"])
     assert sentence.endswith("the residual stream grows 5e+04 times, to 5.0e+04, by transformer.h.3")
 
@@ -47,4 +58,4 @@ def test_a_gradient_that_is_rounding_in_float64_too_is_zero_by_cancellation(tens
     name = "gradient:transformer.h.1.ffn.0.weight"
     tensors[name] = tensor(1e-17, 1e-17)
     (sentence,) = lost(tensors, {}, [name])
-    assert "is zero by cancellation" in sentence and name in sentence
+    assert "zero by cancellation" in sentence and name in sentence

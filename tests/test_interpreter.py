@@ -16,10 +16,11 @@ from rich.console import Console
 from models.families import part
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.gate import job_of, run_gate
+from toolkit.parity.gate import run_gate
 from toolkit.parity.job import cache, interpreter
+from toolkit.parity.job.build import job_of
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.trials.mutation import TRIALS, trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +46,7 @@ def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
     config = {**TRIALS[model][0], "is_decoder": head == "causal_lm"} if model == "reformer" else TRIALS[model][0]
     if head == "question_answering":
         config = {**config, "num_labels": 2}
-    weights = StressWeights(part(model, "schema").resolve(config), head, 0, kind, model)
+    weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)
     batch = random_batch(config, head, 2, TRIALS[model][2], 0, model)
     return GateRequest(model, head, config, weights, batch, reference_python=python)
 
@@ -69,7 +70,7 @@ def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path,
     report = run_gate(request_for(model, head, kind, interpreter.locate(OTHER)), tmp_path, Console(file=io.StringIO()))
     assert report.passed, report.summary()
     assert report.verdict.reference_faults == []
-    found = report.reference["versions"]["transformers"]
+    found = report.reference.execution.versions["transformers"]
     assert found == interpreter.versions_of(interpreter.locate(OTHER))["transformers"]
 
 
@@ -86,7 +87,7 @@ class Absent:
         if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-for part in ("__main__", "reformer", "ctrl", "streamed", "tokens"):
+for part in ("__main__", "reformer", "ctrl", "streamed", "tokens", "kernel_server"):
     __import__("toolkit.parity.reference." + part)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolkit.parity.gate import write_job
 from toolkit.parity.job import files
-from toolkit.parity.reference.__main__ import make_step
+from toolkit.parity.job.build import write_request
+from toolkit.parity.reference.step import make_step
 from toolkit.parity.trials.mutation import trial_request
 
 
 def test_scores_that_a_mask_leaves_without_digits_are_rounded_otherwise_in_every_run(tmp_path):
     request = trial_request("ctrl", "heavy-tailed", 0)
-    write_job(request, request.weights, tmp_path)
-    step = make_step(files.read_json(tmp_path / "job.json"), tmp_path)
+    write_request(request, request.weights, tmp_path)
+    step = make_step(files.read_job(tmp_path), tmp_path)
     blind = np.cumsum(request.batch["attention_mask"], axis=1) == 0  # sees nothing but padding, and later tokens
     assert blind.any()
 

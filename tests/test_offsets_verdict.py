@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -11,49 +12,52 @@ import pytest
 
 from models.reformer import tokenizer
 from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.job.results import CandidateResult, ReferenceResult, Tokens
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
-from toolkit.parity.judge import verdict
+from toolkit.parity.judge.verdict import Finding, judge
 
 TEXTS = ["The parser's  arguments: 1901–02.", "naïve ﬁnal</s>text", "e\u0301 日本 ", *ADVERSARIAL]
 REFERENCE = """
 import json, sys
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.reference.tokens import tokens
-print(json.dumps(tokens(json.loads(sys.stdin.read()))))
+print(json.dumps(as_json(tokens(from_json(TokenizerJob, json.loads(sys.stdin.read()))))))
 """
 
 
 @pytest.fixture(scope="module", params=["bytes", "sentencepiece"])
-def job(request, tmp_path_factory) -> dict:
+def job(request, tmp_path_factory) -> TokenizerJob:
     """What the gate asks of both sides."""
     path = None
     if request.param == "sentencepiece":
         folder = tmp_path_factory.mktemp("pieces")
         tokenizer.train_sentencepiece(Path(json.__file__).read_text().splitlines(), 300, folder)
         path = str(folder / tokenizer.MODEL_FILE)
-    return {"kind": request.param, "path": path, "texts": TEXTS, "max_length": 16, "offsets": True}
+    return TokenizerJob(request.param, TEXTS, max_length=16, path=path, offsets=True)
 
 
 @pytest.fixture(scope="module")
-def theirs(job) -> list[dict]:
+def theirs(job) -> list[Tokens]:
     """The reference's answer, from a process of its own."""
     command = [sys.executable, "-c", REFERENCE]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(as_json(job)), capture_output=True, text=True, check=False)
     if "No module named" in done.stderr:
         pytest.skip("the reference is not installed (extra: reference)")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return from_json(list[Tokens], json.loads(done.stdout.splitlines()[-1]))
 
 
-def findings(theirs: list[dict], job: dict) -> list[verdict.Finding]:
-    found = verdict.Verdict()
-    verdict._judge_tokens(theirs, tokens(job), found)
-    return found.findings
+def findings(theirs: list[Tokens], job: TokenizerJob) -> list[Finding]:
+    return judge(ReferenceResult(tokens=theirs), CandidateResult(tokens=tokens(job))).findings
 
 
 def test_the_offsets_are_the_reference_s_on_the_adversarial_texts_too(theirs, job):
     assert findings(theirs, job) == []
-    assert sum("offsets" in row for row in theirs) == len(TEXTS) - 1  # it cannot encode the lone surrogate
-    assert [] not in (row["offsets"] for row in theirs[:3])
+    assert sum(row.offsets is not None for row in theirs) == len(TEXTS) - 1  # it cannot encode the lone surrogate
+    assert [] not in (row.offsets for row in theirs[:3])
 
 
 @pytest.mark.parametrize("shift", [(1, 1), (0, 1), (-1, 0)])
@@ -68,11 +72,11 @@ def test_offsets_that_are_off_by_one_are_caught(theirs, job, monkeypatch, shift)
         monkeypatch.setattr(kind, "encode_with_offsets", shifted)
     caught = findings(theirs, job)
     assert len(caught) > 15 and all("offsets differ" in finding.message for finding in caught)
-    assert findings(theirs, {**job, "offsets": False}) != []  # nor may the port leave them away
+    assert findings(theirs, dataclasses.replace(job, offsets=False)) != []  # nor may the port leave them away
 
 
 def test_offsets_are_compared_only_where_the_task_uses_them(job):
-    assert "offsets" not in tokens({**job, "offsets": False})[0]
+    assert tokens(dataclasses.replace(job, offsets=False))[0].offsets is None
 
 
 def test_offsets_in_bytes_are_not_taken_for_characters(theirs, job, monkeypatch):

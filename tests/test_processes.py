@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
+from toolkit.parity.job import files, processes
 from toolkit.parity.job.processes import run_workers
 
 
@@ -23,7 +25,7 @@ def program(path: Path, body: str) -> str:
 
 def test_a_line_says_how_many_of_several_jobs_are_done(tmp_path):
     jobs = [tmp_path / "0", tmp_path / "1"]
-    body = "import pathlib, sys, time\nfor job in sys.argv[3:]:\n time.sleep(1)\n (pathlib.Path(job, {!r})).touch()"
+    body = "import pathlib, sys, time\nfor job in sys.argv[4:]:\n time.sleep(1)\n (pathlib.Path(job, {!r})).touch()"
     for job in jobs:
         for side in ("reference", "candidate"):
             (job / side).mkdir(parents=True)
@@ -61,3 +63,72 @@ def test_a_side_that_ends_without_a_result_ends_the_other_at_once(failing, body,
         run_workers([tmp_path / "job"], Console(file=io.StringIO()), interpreters)
     assert str(problem.value).startswith(f"parity gate: the {failing} could not run: {words}")
     assert not finished.exists()
+
+
+#: A worker that does what :mod:`toolkit.parity.job.worker` does, with another task than measuring.
+WORKER = """
+import pathlib, sys, time
+from toolkit.parity.job import files, worker
+def main(task, folder):
+    {body}
+    files.write_json(files.result_path(folder, {side!r}, task), {{}})
+worker.run({side!r}, main, sys.argv[3], sys.argv[4:])
+"""
+
+
+def workers(folder: Path, **bodies: str) -> dict[str, str]:
+    """A stand-in for each side's Python; the sides' folders of one job are made, too."""
+    for side in bodies:
+        (folder / "job" / side).mkdir(parents=True)
+    return {side: program(folder / side, WORKER.format(body=body, side=side)) for side, body in bodies.items()}
+
+
+@pytest.mark.parametrize("task", ["result", "forced_input"])
+@pytest.mark.parametrize("failing", ["reference", "candidate"])
+def test_a_side_that_fails_says_so_in_its_own_folder_and_is_the_one_that_is_named(failing, task, tmp_path):
+    waiting = {"reference": "candidate", "candidate": "reference"}[failing]
+    bodies = {failing: "raise ValueError('no such layer')", waiting: "time.sleep(30)"}
+    interpreters = workers(tmp_path, **{side: bodies[side] for side in ("reference", "candidate")})
+    with pytest.raises(Inconclusive) as problem:
+        run_workers([tmp_path / "job"], Console(file=io.StringIO()), interpreters, task=task)
+    assert str(problem.value) == f"parity gate: the {failing} could not run: ValueError: no such layer"
+    assert (tmp_path / "job" / failing / f"{task}.failed").read_text() == "ValueError: no such layer"
+    assert list((tmp_path / "job" / waiting).iterdir()) == []
+
+
+@pytest.mark.parametrize("task", ["result", "forced_input"])
+def test_a_port_that_waits_in_vain_for_the_reference_is_not_blamed(task, tmp_path):
+    interpreters = workers(
+        tmp_path,
+        reference="time.sleep(1); raise ValueError('no such layer')",
+        candidate=f"files.wait_for_reference(folder, 'order.json', {task!r})",
+    )
+    with pytest.raises(Inconclusive) as problem:
+        run_workers([tmp_path / "job"], Console(file=io.StringIO()), interpreters, task=task)
+    assert str(problem.value) == "parity gate: the reference could not run: ValueError: no such layer"
+
+
+def test_a_follow_up_of_one_side_that_fails_leaves_the_measurements_of_both(tmp_path):
+    """What the gate measured stands beside it, and no worker takes the failure for one of the gate itself."""
+    interpreters = workers(tmp_path, reference="raise ValueError('no memory is left')", candidate="pass")
+    job = tmp_path / "job"
+    for side in ("reference", "candidate"):
+        files.write_json(files.result_path(job, side), {})
+    with pytest.raises(Inconclusive, match="the reference could not run: ValueError: no memory is left"):
+        run_workers([job], Console(file=io.StringIO()), {"reference": interpreters["reference"]}, task="remeasure")
+    assert sorted(path.name for path in (job / "reference").iterdir()) == ["remeasure.failed", "result.json"]
+    run_workers([job], Console(file=io.StringIO()), {"candidate": interpreters["candidate"]}, task="attribution")
+    assert sorted(path.name for path in (job / "candidate").iterdir()) == ["attribution.json", "result.json"]
+
+
+@pytest.mark.parametrize("first", ["reference", "candidate"])
+def test_of_two_sides_that_fail_the_one_that_failed_first_is_named(first, tmp_path):
+    """The other may have failed for want of what the first was to leave."""
+    for side in ("reference", "candidate"):
+        (tmp_path / side).mkdir()
+        failure = files.failure_path(tmp_path, side)
+        failure.write_text("words")
+        os.utime(failure, (0, 1.0 if side == first else 2.0))
+    assert processes._without_result(tmp_path, ("reference", "candidate"), [], files.RESULT)[0] == first
+    files.failure_path(tmp_path, first).unlink()  # it was killed, and could not say so
+    assert processes._without_result(tmp_path, ("reference", "candidate"), [first], files.RESULT)[0] == first

@@ -20,14 +20,14 @@ from models.reformer.modeling import (
     ReformerModelWithLMHead,
 )
 from models.weights import to_paddle
-from toolkit.parity.job.synthetic import StressWeights
+from toolkit.parity.job.synthetic import SyntheticWeights
 
 
 def make(config: dict, dtype: str = "float32", head: str = "sequence_classification", kind: str = "random", **settings):
-    """A port in train mode with stress weights."""
+    """A port in train mode with synthetic weights."""
     model = CLASSES[head](ReformerConfig(**config, **settings))
     model.to(dtype=dtype)
-    weights.load(model, StressWeights(model.config, head, 0, kind))
+    weights.load(model, SyntheticWeights(model.config, head, 0, kind))
     model.train()
     return model
 
@@ -251,7 +251,7 @@ def test_a_square_weight_is_transposed_by_its_role(tiny_config):
     tiny_config.update(feed_forward_size=32)
     model = make(tiny_config)
     held = model.reformer.encoder.layers[0].feed_forward.dense.dense.weight.numpy()
-    given = StressWeights(model.config, model.head, 0)["reformer.encoder.layers.0.feed_forward.dense.dense.weight"]
+    given = SyntheticWeights(model.config, model.head, 0)["reformer.encoder.layers.0.feed_forward.dense.dense.weight"]
     assert held.shape == given.shape and (held == given.T).all() and not (held == given).all()
 
 

@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from models.families import part
 from toolkit.errors import Inconclusive
 from toolkit.parity import gate
 from toolkit.parity.followup import remeasure
-from toolkit.parity.judge import bounds
+from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity.judge import bounds, notes
 from toolkit.parity.judge.bounds import Comparison, compare
 from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.naming import is_gradient
+from toolkit.parity.report.report import Report
 from toolkit.parity.trials.mutation import trial_request
 
 
@@ -24,7 +30,7 @@ def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
 
 
 @pytest.mark.parametrize(
-    ("found", "is_doubtful"),
+    ("found", "is_near_bound"),
     [
         ([], False),
         ([beyond(1.5)], True),
@@ -33,30 +39,59 @@ def beyond(margin: float, kind: str = "rounding") -> tuple[Finding, Comparison]:
         ([beyond(1.5), beyond(2.0, "structure")], False),
     ],
 )
-def test_only_tensors_near_their_bounds_are_in_doubt(found, is_doubtful):
+def test_only_tensors_near_their_bounds_are_measured_again(found, is_near_bound):
     findings, comparisons = zip(*found, strict=True) if found else ((), ())
-    assert remeasure.is_doubtful(Verdict(comparisons=list(comparisons), findings=list(findings))) == is_doubtful
+    assert remeasure.is_near_bound(Verdict(comparisons=list(comparisons), findings=list(findings))) == is_near_bound
 
 
-def test_more_runs_widen_the_yardstick_to_the_largest_of_all_and_the_report_says_by_how_many(tmp_path, monkeypatch):
+def test_more_runs_widen_the_noise_baseline_to_the_largest_of_all_and_the_report_says_by_how_many(
+    tmp_path, monkeypatch
+):
     runs = {"float64": [1e-16, 1e-16], "float32": [1e-7] * 5}
-    record = {"rms": 1.0, "max": 1.0, "noise": runs, "noise_max": runs}
+    record = TensorRecord(shape=[4], rms=1.0, max=1.0, noise=runs, noise_max=runs)
     more = {"float64": [1e-16] * 8, "float32": [1e-7] * 19 + [9e-7]}
-    error = {"rms": 2e-6, "max": 2e-6}
+    error = TensorStats(shape=[4], rms=2e-6, max=2e-6)
     first = compare("gradient:a", record, error, "float32")
     assert not first.passed
     judged = Verdict(comparisons=[first], findings=[Finding("rounding", "gradient:a", "off", "float32")])
-    reference = {"tensors": {"gradient:a": record}}
-    monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"gradient:a": {"noise": more, "noise_max": more}}])
-    [settled] = remeasure.settle([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
-    assert compare("gradient:a", settled["tensors"]["gradient:a"], error, "float32").passed
-    assert len(settled["tensors"]["gradient:a"]["noise"]["float32"]) == 25 and len(runs["float32"]) == 5
-    assert (
-        "25 float32 and 10 float64 runs, since by 5 float32 and 2 float64 alone gradient:a was at"
-        in settled["notes"][-1]
-    )
+    reference = ReferenceResult(tensors={"gradient:a": record})
+    measured = TensorRecord(shape=[], noise=more, noise_max=more)
+    monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"gradient:a": measured}])
+    [settled] = remeasure.remeasure([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
+    assert compare("gradient:a", settled.tensors["gradient:a"], error, "float32").passed
+    assert len(settled.tensors["gradient:a"].noise["float32"]) == 25 and len(runs["float32"]) == 5
+    sentence = notes.text(settled.notes[-1])
+    assert "25 float32 and 10 float64 runs, since by 5 float32 and 2 float64 alone gradient:a was at" in sentence
 
 
+def assert_runs_are_many_and_unlike(report: Report, float32: int, float64: int) -> None:
+    """So many runs measure each tensor, and no run is another once more."""
+    for name, record in report.reference.tensors.items():
+        for dtype, count in (("float32", float32), ("float64", float64)):
+            assert len(record.noise[dtype]) == count, name
+        if is_gradient(name) and np.prod(record.shape) > 20:
+            runs = record.noise["float32"]
+            assert len(set(runs)) == float32 and max(runs[5:]) < 10 * max(runs[:5]), name
+
+
+def test_more_runs_of_a_small_reference_are_others_than_the_first(tmp_path, monkeypatch):
+    """As the next test, with fewer runs of a model of one layer."""
+    monkeypatch.setattr(bounds, "ROUNDING_FACTOR", 0.3)
+    monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
+    monkeypatch.setattr(remeasure, "MORE_RUNS", {"float32": 4, "float64": 2})
+    monkeypatch.setattr(gate, "trace", lambda *_: None)  # another pair of processes, of no use here
+    trial = trial_request("ctrl", "heavy-tailed", 0)
+    config = {**trial.config, "n_layer": 1}
+    weights = SyntheticWeights(part("ctrl", "schema").resolve(config), trial.head, 0, "heavy-tailed", "ctrl")
+    request = dataclasses.replace(trial, config=config, weights=weights, dtypes=("float32",))
+    out = io.StringIO()
+    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
+    assert report.exit_status == 1 and "near the bounds; 6 more runs of the reference" in out.getvalue()
+    assert any("measured by 9 float32 and 4 float64 runs, since" in notes.text(note) for note in report.verdict.notes)
+    assert_runs_are_many_and_unlike(report, 9, 4)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
 def test_a_drift_that_more_runs_confirm_is_one(model, tmp_path, monkeypatch):
     """A right port, by bounds that are a tenth of what they should be."""
@@ -66,13 +101,8 @@ def test_a_drift_that_more_runs_confirm_is_one(model, tmp_path, monkeypatch):
     out = io.StringIO()
     report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
     assert report.exit_status == 1 and "near the bounds; 28 more runs of the reference" in out.getvalue()
-    assert any("measured by 25 float32 and 10 float64 runs, since" in note for note in report.verdict.notes)
-    for name, record in report.reference["tensors"].items():
-        for dtype, count in (("float32", 25), ("float64", 10)):
-            assert len(record["noise"][dtype]) == count, name
-        if name.startswith("gradient:") and np.prod(record["shape"]) > 20:  # no run is another once more
-            runs = record["noise"]["float32"]
-            assert len(set(runs)) == 25 and max(runs[5:]) < 10 * max(runs[:5]), name
+    assert any("measured by 25 float32 and 10 float64 runs, since" in notes.text(note) for note in report.verdict.notes)
+    assert_runs_are_many_and_unlike(report, 25, 10)
 
 
 def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path, monkeypatch):
@@ -81,7 +111,7 @@ def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path,
 
     monkeypatch.setattr(remeasure, "measure_again", fail)
     finding, comparison = beyond(1.5)
-    out, reference = io.StringIO(), {"tensors": {}}
+    out, reference = io.StringIO(), ReferenceResult()
     judged = Verdict(comparisons=[comparison], findings=[finding])
-    assert remeasure.settle([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
+    assert remeasure.remeasure([tmp_path], [(reference, judged)], Console(file=out), "python") == [reference]
     assert "out of memory" in out.getvalue()

@@ -15,12 +15,25 @@ from rich.console import Console
 from models.families import part
 from toolkit.parity.gate import run_gate
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateFacts,
+    CandidateResult,
+    Execution,
+    Note,
+    Place,
+    ReferenceFacts,
+    ReferenceResult,
+)
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.naming import is_gradient
+from toolkit.parity.report.json import REPORT_SCHEMA, as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
-from toolkit.parity.report.report import REPORT_SCHEMA, Report, as_json
+from toolkit.parity.report.report import Report
 from toolkit.parity.trials.mutation import CTRL_TRIAL
 
 SHRINK = 2.0**-29
@@ -37,15 +50,14 @@ FORWARD = (
 GRADIENTS = ("gradient:transformer.w.weight", "gradient:transformer.h.0.norm.weight", SILENT)
 
 
-def truth(noise: float) -> dict:
-    return {
-        "shape": [4],
-        "finite": True,
-        "rms": 1.0,
-        "max": 3.0,
-        "noise": {"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
-        "noise_max": {"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
-    }
+def truth(noise: float) -> TensorRecord:
+    return TensorRecord(
+        shape=[4],
+        rms=1.0,
+        max=3.0,
+        noise={"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
+        noise_max={"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
+    )
 
 
 def made_up(names=FORWARD + GRADIENTS, dtypes=("float64", "float32"), wrong: str = "") -> Report:
@@ -55,57 +67,38 @@ def made_up(names=FORWARD + GRADIENTS, dtypes=("float64", "float32"), wrong: str
         wrong: from this tensor on the port's float64 is off by a thousand times its bound.
     """
     tensors = {name: truth(1e3 if name == SILENT else 1e-7) for name in names}
-    reference = {
-        "tensors": tensors,
-        "parameters": {},
-        "facts": {"num_buckets": None, "bucket_slack": {}},
-        "leaks": [],
-        "saturated_rows": 0,
-        "unhooked": [],
-        "tokens": None,
-        "own_backward": {},
-        "buffers": ["transformer.h.0.mask"],
-        "versions": {"torch": "2.0", "transformers": "4.0"},
-        "seconds": 1.5,
-        "peak_bytes": 10**9,
-    }
+    reference = ReferenceResult(
+        tensors=tensors,
+        facts=ReferenceFacts(),
+        buffers=["transformer.h.0.mask"],
+        execution=Execution({"torch": "2.0", "transformers": "4.0"}, seconds=1.5, peak_bytes=10**9),
+    )
     sides = {}
     for dtype in dtypes:
         error = 1e-7 * (SHRINK if dtype == "float64" else 1)
-        seen = {name: {"shape": [4], "finite": True, "rms": error, "max": 3 * error} for name in names}
-        seen[names[0]].update(rms=0.0, max=0.0)
+        seen = {name: TensorStats([4], rms=error, max=3 * error) for name in names}
+        seen[names[0]].rms = seen[names[0]].max = 0.0
         if wrong and dtype == "float64":
             for name in names[names.index(wrong) :]:
-                seen[name].update(rms=1e-9, max=3e-9)
-        sides[dtype] = {
-            "tensors": seen,
-            "parameter_errors": {},
-            "draw_problems": {},
-            "unused_draws": [],
-            "facts": {"num_buckets": None},
-            "constant_errors": {},
-            "hooks_change_nothing": True,
-            "recomputed": {name: 1e-16 for name in names if name.startswith("gradient:")},
-            "replay": {},
-            "places": {"transformer.h.0.norm": {"class": "LayerNorm", "where": "models/ctrl/modeling.py:7"}},
-        }
-    candidate = {
-        "dtypes": sides,
-        "tokens": None,
-        "versions": {"paddlepaddle": "3.0", "python": HOSTILE},
-        "flags": {"FLAGS_x": HOSTILE},
-        "seconds": 2.5,
-        "peak_bytes": None,
-    }
+                seen[name].rms, seen[name].max = 1e-9, 3e-9
+        sides[dtype] = CandidateDtype(
+            tensors=seen,
+            facts=CandidateFacts(),
+            recomputed={name: 1e-16 for name in names if is_gradient(name)},
+            places={"transformer.h.0.norm": Place("LayerNorm", "models/ctrl/modeling.py:7")},
+        )
+    candidate = CandidateResult(
+        dtypes=sides,
+        execution=Execution({"paddlepaddle": "3.0", "python": HOSTILE}, {"FLAGS_x": HOSTILE}, seconds=2.5),
+    )
     verdict = judge(reference, candidate)
     return Report(
         request=GateRequest("ctrl", "causal_lm", {"n_layer": 2, "note": HOSTILE}, {}, {}, dtypes=dtypes),
         verdict=verdict,
         culprit=first_at_fault(verdict, list(tensors)),
-        places=sides[dtypes[0]]["places"],
         reference=reference,
         candidate=candidate,
-        stirred=0,
+        randomized=0,
         seconds=4.25,
         hashes={HOSTILE: "00ff"},
     )
@@ -114,14 +107,14 @@ def made_up(names=FORWARD + GRADIENTS, dtypes=("float64", "float32"), wrong: str
 def with_findings(*findings: Finding) -> Report:
     """A report in which nothing was compared, and something was found."""
     report = made_up()
-    report.verdict = Verdict(findings=list(findings), notes=[HOSTILE])
+    report.verdict = Verdict(findings=list(findings), notes=[Note("reference-leaks", {"places": HOSTILE})])
     report.culprit = first_at_fault(report.verdict, [])
     return report
 
 
 @pytest.fixture
 def drift() -> dict:
-    return as_json(made_up(wrong="output:transformer.h.0.norm"))
+    return as_content(made_up(wrong="output:transformer.h.0.norm"))
 
 
 class Parsed(HTMLParser):
@@ -193,14 +186,14 @@ def test_the_page_loads_nothing(drift):
     assert not {key for _, attributes in parsed.elements for key in attributes} & {"src", "href", "xlink:href", "style"}
     look = parsed.words["style"] + parsed.words["script"]
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch|XMLHttpRequest|import\(", look)
-    assert re.search("https?:", page(as_json(made_up()))) is None
+    assert re.search("https?:", page(as_content(made_up()))) is None
     policy = next(a["content"] for tag, a in parsed.elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
 
 
 def test_a_name_cannot_break_out_of_the_page():
     names = (*FORWARD, f"output:{HOSTILE}", f"gradient:{HOSTILE}")
-    content = as_json(made_up(names=names, wrong=f"output:{HOSTILE}"))
+    content = as_content(made_up(names=names, wrong=f"output:{HOSTILE}"))
     content["head"] = content["model"] = HOSTILE
     text = page(content)
     text.encode("utf-8")
@@ -230,7 +223,7 @@ def test_the_curves_have_a_point_for_every_output_and_every_gradient(drift):
 
 def test_layers_are_marked_in_the_order_of_the_pass():
     names = [f"{kind}:transformer.h.{layer}.x" for kind in ("output", "gradient") for layer in range(3)]
-    forward, backward = charts(page(as_json(made_up(names=names))))
+    forward, backward = charts(page(as_content(made_up(names=names))))
     numbers = [re.findall(r"\d", picture.words["text"].partition("layer")[0])[:3] for picture in (forward, backward)]
     assert numbers == [["0", "1", "2"], ["2", "1", "0"]]
 
@@ -251,13 +244,13 @@ def test_a_drift_is_named_as_on_the_terminal(drift):
     assert parsed.words["span"].startswith("DRIFT") and parsed.words["h1"].strip() == place
     assert drift["culprit"]["message"] in parsed.words["p"]
     assert parsed.of_class("drift", "header")
-    passed = Parsed(page(as_json(made_up())))
+    passed = Parsed(page(as_content(made_up())))
     assert passed.words["span"].startswith("PARITY") and not passed.of_class("failed", "circle")
     assert "18 tensors of the port agree" in passed.words["h1"]
 
 
 def test_a_page_says_what_was_found_when_nothing_could_be_compared():
-    content = as_json(with_findings(Finding("tokenizer", "text 3", f"ids differ: {HOSTILE}")))
+    content = as_content(with_findings(Finding("tokenizer", "text 3", f"ids differ: {HOSTILE}")))
     parsed = Parsed(page(content))
     assert "Findings: 1" in parsed.words["h2"] and "ids differ" in parsed.words["td"]
     assert charts(page(content)) == []
@@ -273,7 +266,7 @@ def test_findings_that_the_table_lacks_come_before_those_that_it_has(drift):
 
 
 def test_one_dtype_alone_has_its_curves_and_no_others():
-    picture, _ = charts(page(as_json(made_up(dtypes=("float64",)))))
+    picture, _ = charts(page(as_content(made_up(dtypes=("float64",)))))
     drawn = {path["class"] for path in picture.of_class("curve", "path")}
     assert drawn == {"curve bound", "curve r32", "curve p64"}
 
@@ -290,7 +283,7 @@ def test_the_page_can_be_read_by_ear_and_at_night(drift):
 def test_the_page_of_48_layers_is_small():
     parts = ("norm.weight", "norm.bias", "multi_head_attention.output_projection.weight", *map(str, range(29)))
     names = [f"{kind}:transformer.h.{n}.{part}" for kind in ("output", "gradient") for n in range(48) for part in parts]
-    content = as_json(made_up(names=names, wrong=names[3]))
+    content = as_content(made_up(names=names, wrong=names[3]))
     assert len(content["tensors"]) > 6000
     assert len(page(content).encode()) < 3e6
 
@@ -348,7 +341,7 @@ def test_the_first_test_case_is_the_verdict_and_names_the_culprit(drift):
     facts = {found.get("name"): found.get("value") for found in gate.find("properties")}
     assert facts["culprit"] == "transformer.h.0.norm (LayerNorm, models/ctrl/modeling.py:7)"
     assert facts["versions.reference.torch"] == "2.0" and facts["seconds.gate"] == "4.250"
-    passed = read_junit(as_json(made_up()))
+    passed = read_junit(as_content(made_up()))
     assert passed.get("failures") == "0"
     assert "culprit" not in {found.get("name") for found in passed[0].find("properties")}
 
@@ -363,7 +356,7 @@ def test_what_is_no_tensor_fails_by_itself_under_its_verdict_whatever_that_is():
     report = made_up()
     report.verdict.findings += findings
     report.culprit = findings[0]
-    root = read_junit(as_json(report))
+    root = read_junit(as_content(report))
     suites = {suite.get("name"): suite for suite in root}
     assert {"structure float64", "tokenizer", "a new verdict float32"} <= set(suites)
     assert suites["tokenizer"].find("testcase").get("name") == "text 3"
@@ -375,7 +368,7 @@ def test_what_is_no_tensor_fails_by_itself_under_its_verdict_whatever_that_is():
 
 def test_no_character_of_a_name_breaks_the_xml():
     report = with_findings(Finding("tokenizer", f"text {HOSTILE}", HOSTILE + "\nnext line"))
-    root = read_junit(as_json(report))
+    root = read_junit(as_content(report))
     case = root.find("testsuite[@name='tokenizer']/testcase")
     assert case.get("name").startswith('text <script>alert(1)</script>"') and "\\x1b[31m\\x00\\ud800" in case.get(
         "name"
@@ -387,7 +380,7 @@ def test_no_character_of_a_name_breaks_the_xml():
 
 
 def test_json_has_what_the_page_needs(drift):
-    assert drift["schema"] == REPORT_SCHEMA == 2
+    assert drift["schema"] == REPORT_SCHEMA == 3
     kinds = {tensor["name"]: tensor["kind"] for tensor in drift["tensors"]}
     assert kinds["loss"] == "loss" and kinds["output:transformer.w"] == "output" and kinds[SILENT] == "gradient"
     noise = {tensor["name"]: tensor["noise"] for tensor in drift["tensors"]}
@@ -401,7 +394,7 @@ def gate(tmp_path_factory) -> tuple[Path, str]:
     """The folder that a gate on a small CTRL leaves behind, and what it printed in the folder above."""
     above = tmp_path_factory.mktemp("gate")
     resolved = part("ctrl", "schema").resolve(CTRL_TRIAL)
-    weights = StressWeights(resolved, "causal_lm", 0, "random", "ctrl")
+    weights = SyntheticWeights(resolved, "causal_lm", 0, "random", "ctrl")
     batch = random_batch(CTRL_TRIAL, "causal_lm", 1, 16, 0, "ctrl")
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
@@ -431,7 +424,7 @@ def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):
     assert content["passed"] and read_junit(content).get("failures") == "0"
     text = page(content)
     assert {(row[0], row[2]) for row in Parsed(text).rows[1:]} == {(t["name"], t["dtype"]) for t in content["tensors"]}
-    of_training = {t["name"] for t in content["tensors"] if t["kind"] in ("updated", "loss#2", "loss#3")}
+    of_training = {t["name"] for t in content["tensors"] if t["kind"] in ("updated", "updated loss")}
     of_backward = {t["name"] for t in content["tensors"] if t["kind"] == "gradient"}
     of_forward = {t["name"] for t in content["tensors"]} - of_training - of_backward
     for picture, names in zip(charts(text), (of_forward, of_backward, of_training), strict=True):

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.parity.candidate.rng_stats import REPEAT_BITS, Tallies, strides
+from toolkit.parity.candidate.rng_stats import REPEAT_BITS, DrawCounter, strides
+from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Verdict, _judge_generators
+from toolkit.parity.judge.verdict import Verdict, judge
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
@@ -21,24 +22,24 @@ def masks(draw: np.random.Generator, shape: tuple[int, ...], rate: float) -> np.
     return ((draw.random(shape) >= rate) / (1 - rate)).astype(np.float32)
 
 
-def figures(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int = STEPS) -> dict[str, dict]:
+def counted(seed: int, rate: float = 0.1, mask=masks, rotation=None, steps: int = STEPS) -> GeneratorStats:
     """What is counted of a made-up model's draws.
 
     Args:
         mask, rotation: draw one, given a generator, the shape and, for masks, the rate.
     """
-    tallies, draw = Tallies(), np.random.default_rng(seed)
+    counter, draw = DrawCounter(), np.random.default_rng(seed)
     rotation = rotation or (lambda draw, shape: draw.standard_normal(shape, np.float32))
     for _ in range(steps):
-        tallies.begin_step()
+        counter.begin_step()
         for name, shape in SHAPES.items():
-            tallies.mask(name, rate, shape, mask(draw, shape, rate))
+            counter.mask(name, rate, shape, mask(draw, shape, rate))
         for name, shape in ROTATIONS.items():
-            tallies.rotation(name, shape, False, rotation(draw, shape))
-    return tallies.figures
+            counter.rotation(name, shape, False, rotation(draw, shape))
+    return counter.stats
 
 
-def faults(generators: dict[str, dict]) -> dict[str, list[str]]:
+def faults(generators: GeneratorStats) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, message in rng_tests.faults(generators):
         found.setdefault(name, []).append(message)
@@ -49,7 +50,7 @@ def faults(generators: dict[str, dict]) -> dict[str, list[str]]:
 def test_right_draws_raise_no_alarm(rate):
     largest = 0.0
     for seed in range(40):
-        generators = figures(seed, rate)
+        generators = counted(seed, rate)
         assert faults(generators) == {}
         largest = max(largest, *(abs(deviation.z) for deviation in rng_tests.deviations(generators)))
     assert largest < rng_tests.LIMIT - 2.0  # of some 2,500 statistics not one comes near
@@ -57,7 +58,7 @@ def test_right_draws_raise_no_alarm(rate):
 
 def test_z_is_standard_normal_for_right_draws():
     """Else the limit would not mean what it says: too wide a spread alarms, too narrow a one sees nothing."""
-    z = [deviation.z for seed in range(40) for deviation in rng_tests.deviations(figures(seed))]
+    z = [deviation.z for seed in range(40) for deviation in rng_tests.deviations(counted(seed))]
     assert abs(np.mean(z)) < 0.1 and 0.9 < np.std(z) < 1.1
 
 
@@ -91,7 +92,7 @@ def _striped(draw, shape, rate):
     ],
 )
 def test_each_wrong_mask_is_found(mask, message):
-    found = faults(figures(1, mask=mask))
+    found = faults(counted(1, mask=mask))
     assert any(message in text for name, several in found.items() for text in several if name.startswith("dropout:"))
     assert not any(name.startswith("normal:") for name in found)
 
@@ -118,47 +119,47 @@ def test_masks_that_are_much_alike_are_found(kind, message):
         earlier[name] = np.where(draw.random(shape) < 0.5, before, fresh)
         return earlier[name]
 
-    found = faults(figures(2, mask=alike))
+    found = faults(counted(2, mask=alike))
     assert any(message in text for text in found["dropout:all masks of rate 0.1"])
     assert not any("the first" in text for several in found.values() for text in several)
 
 
 def test_a_rate_that_is_a_little_off_is_seen_over_all_masks_together():
-    found = faults(figures(3, mask=lambda draw, shape, rate: masks(draw, shape, 1.15 * rate) * (1 - 1.15 * rate) / 0.9))
+    found = faults(counted(3, mask=lambda draw, shape, rate: masks(draw, shape, 1.15 * rate) * (1 - 1.15 * rate) / 0.9))
     assert "dropout:all masks of rate 0.1" in found
 
 
 def test_a_rate_met_in_16_bits_is_right():
     rounded = round(0.3 * 2**16) / 2**16
-    tallies = Tallies()
-    tallies.begin_step()
+    counter = DrawCounter()
+    counter.begin_step()
     mask = masks(np.random.default_rng(0), (2**18,), rounded)
-    tallies.mask("dropout:a", 0.3, (2**18,), mask)
-    assert faults(tallies.figures) == {}
-    tallies.mask("dropout:a", 0.3, (2**18,), mask * (1 + 2e-5))
-    assert list(faults(tallies.figures)) == ["dropout:a"]
+    counter.mask("dropout:a", 0.3, (2**18,), mask)
+    assert faults(counter.stats) == {}
+    counter.mask("dropout:a", 0.3, (2**18,), mask * (1 + 2e-5))
+    assert list(faults(counter.stats)) == ["dropout:a"]
 
 
 def test_a_mask_of_the_wrong_shape_is_found():
-    tallies, draw = Tallies(), np.random.default_rng(0)
-    tallies.begin_step()
-    tallies.mask("dropout:a", 0.1, (2, 8, 1, 4), np.broadcast_to(masks(draw, (2, 8, 1, 4), 0.1), (2, 8, 6, 4)))
-    assert faults(tallies.figures) == {}
-    tallies.mask("dropout:a", 0.1, (2, 8, 1, 4), masks(draw, (2, 8, 6, 4), 0.1))
-    assert "live and die together" in faults(tallies.figures)["dropout:a"][0]
+    counter, draw = DrawCounter(), np.random.default_rng(0)
+    counter.begin_step()
+    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), np.broadcast_to(masks(draw, (2, 8, 1, 4), 0.1), (2, 8, 6, 4)))
+    assert faults(counter.stats) == {}
+    counter.mask("dropout:a", 0.1, (2, 8, 1, 4), masks(draw, (2, 8, 6, 4), 0.1))
+    assert "live and die together" in faults(counter.stats)["dropout:a"][0]
 
 
 def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
     for rate, cells in ((0.01, 64), (0.5, 32)):
-        tallies = Tallies()
-        tallies.begin_step()
+        counter = DrawCounter()
+        counter.begin_step()
         for name in ("dropout:a", "dropout:b"):
-            tallies.mask(name, rate, (cells,), masks(np.random.default_rng(0), (cells,), rate))
-        assert faults(tallies.figures) == {}
-    tallies.begin_step()
+            counter.mask(name, rate, (cells,), masks(np.random.default_rng(0), (cells,), rate))
+        assert faults(counter.stats) == {}
+    counter.begin_step()
     for name, size in (("dropout:c", 64), ("dropout:d", 2 * REPEAT_BITS)):  # from one state, of different shapes
-        tallies.mask(name, 0.5, (size,), masks(np.random.default_rng(0), (size,), 0.5))
-    assert faults(tallies.figures) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
+        counter.mask(name, 0.5, (size,), masks(np.random.default_rng(0), (size,), 0.5))
+    assert faults(counter.stats) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
 
 
 @pytest.mark.parametrize(
@@ -180,28 +181,27 @@ def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
     ],
 )
 def test_each_wrong_rotation_is_found(rotation, message):
-    found = faults(figures(1, rotation=lambda draw, shape: rotation(draw, shape).astype(np.float32)))
+    found = faults(counted(1, rotation=lambda draw, shape: rotation(draw, shape).astype(np.float32)))
     assert any(message in text for several in found.values() for text in several)
     assert all(name.startswith("normal:") for name in found)
 
 
 def test_with_a_hash_seed_rotations_are_the_same_each_time_and_must_be():
-    tallies = Tallies()
+    counter = DrawCounter()
     for step in range(3):
-        tallies.begin_step()
+        counter.begin_step()
         for name, shape in ROTATIONS.items():
-            tallies.rotation(name, shape, True, np.random.default_rng(0).standard_normal(shape, np.float32))
+            counter.rotation(name, shape, True, np.random.default_rng(0).standard_normal(shape, np.float32))
         if step == 1:
-            assert faults(tallies.figures) == {}
-    tallies.rotation("normal:b", ROTATIONS["normal:b"], True, np.ones(ROTATIONS["normal:b"], np.float32))
-    (message,) = faults(tallies.figures)["normal:b"]
+            assert faults(counter.stats) == {}
+    counter.rotation("normal:b", ROTATIONS["normal:b"], True, np.ones(ROTATIONS["normal:b"], np.float32))
+    (message,) = faults(counter.stats)["normal:b"]
     assert "differ from the first" in message
 
 
 def test_a_finding_names_the_first_draw_that_is_wrong():
-    generators = figures(0, mask=lambda draw, shape, rate: masks(draw, shape, rate) * (1 - rate))
-    verdict = Verdict()
-    _judge_generators(generators, verdict)
+    generators = counted(0, mask=lambda draw, shape, rate: masks(draw, shape, rate) * (1 - rate))
+    verdict = judge(ReferenceResult(), CandidateResult(generators=generators))
     finding = first_at_fault(verdict, ["output:b", "output:a"])
     assert (finding.verdict, finding.name) == ("randomness", "dropout:b")
     assert Verdict(findings=[]).passed
@@ -238,12 +238,11 @@ def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
     assert faults(generators) == {}
     # Every place that draws is watched: none passes by being left out.
     layers = "reformer.encoder.layers"
-    assert {f"dropout:{layers}.0.attention.self_attention", f"normal:{layers}.1.attention.self_attention"} <= set(
-        generators
-    )
-    assert len([name for name in generators if name.startswith("dropout:")]) == 13
-    assert generators["dropout:reformer.embeddings.position_embeddings"]["shape"] == [2, 16, 1, 1]
-    draws = {figures["draws"] for figures in generators.values()}
+    assert f"dropout:{layers}.0.attention.self_attention" in generators.masks
+    assert f"normal:{layers}.1.attention.self_attention" in generators.rotations
+    assert len(generators.masks) == 13 and all(name.startswith("dropout:") for name in generators.masks)
+    assert generators.masks["dropout:reformer.embeddings.position_embeddings"].shape == [2, 16, 1, 1]
+    draws = {stats.draws for stats in (*generators.masks.values(), *generators.rotations.values())}
     assert len(draws) == 1 and draws.pop() >= STEPS
 
 
@@ -255,7 +254,7 @@ def test_watching_draws_nothing_of_its_own():
 
     x = paddle.randn([4, 32])
     outcomes = []
-    for source in (Generator(), WatchedSource(Generator(), Tallies())):
+    for source in (Generator(), WatchedSource(Generator(), DrawCounter())):
         paddle.seed(3)
         first = source.dropout(x, 0.3, [4, 32]).numpy()
         outcomes.append((first, source.normal([2, 4, 1, 2], "float32", None).numpy(), paddle.randn([8]).numpy()))
@@ -273,6 +272,6 @@ def test_a_dropout_that_treats_its_input_unlike_ones_is_found():
         def dropout(self, x, p, mask_shape):
             return super().dropout(x.clip(max=1.0), p, mask_shape)
 
-    tallies = Tallies()
-    WatchedSource(Odd(), tallies).dropout(paddle.full([64, 64], 2.0), 0.1, [64, 64])
-    assert faults(tallies.figures) == {"dropout:": ["what dropout makes of its input is not the input times the mask"]}
+    counter = DrawCounter()
+    WatchedSource(Odd(), counter).dropout(paddle.full([64, 64], 2.0), 0.1, [64, 64])
+    assert faults(counter.stats) == {"dropout": ["what dropout makes of its input is not the input times the mask"]}

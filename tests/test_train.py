@@ -7,7 +7,6 @@ import io
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from safetensors.numpy import load_file
 
 from toolkit import runtime
 from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.parity.report.report import remove_report
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 
@@ -230,16 +230,15 @@ def gate(monkeypatch):
     """A gate that says what the test wants, and keeps what it was asked."""
     fake = types.ModuleType("toolkit.parity.gate")
     fake.report, fake.requests = Report(True, 0), []
-    fake.GateRequest, fake.CONSTANTS = types.SimpleNamespace, "constants.safetensors"
 
     def run_gate(request, folder, console):
         fake.requests.append(request)
+        remove_report(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "parity.json").write_text('{"summary": "parity: 158 tensors agree"}')
         return fake.report
 
     fake.run_gate = run_gate
-    fake.remove_report = lambda folder: shutil.rmtree(folder, ignore_errors=True)
     monkeypatch.setitem(sys.modules, "toolkit.parity.gate", fake)
     return fake
 

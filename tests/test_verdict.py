@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 
 import numpy as np
@@ -10,88 +11,101 @@ import pytest
 
 from toolkit.parity.followup import attribution
 from toolkit.parity.job import files
+from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateFacts,
+    CandidateResult,
+    Flips,
+    ReferenceFacts,
+    ReferenceResult,
+    Tokens,
+)
+from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import judge
+from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.naming import ModuleStack
+from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 
 SHRINK = 2.0**-29
 
 
-def tensor(rms: float = 1.0, noise: float = 1e-7) -> dict:
+def tensor(rms: float = 1.0, noise: float = 1e-7) -> TensorRecord:
     """A record of R64 with the errors of the reference's float32 runs."""
-    return {
-        "shape": [4],
-        "finite": True,
-        "rms": rms,
-        "max": 3 * rms,
-        "noise": {"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
-        "noise_max": {"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
-    }
+    return TensorRecord(
+        shape=[4],
+        rms=rms,
+        max=3 * rms,
+        noise={"float32": [noise / 2, noise], "float64": [noise * SHRINK / 2]},
+        noise_max={"float32": [noise, 3 * noise], "float64": [noise * SHRINK]},
+    )
 
 
-def measured(error: float) -> dict:
-    return {"shape": [4], "finite": True, "rms": error, "max": 3 * error}
+def measured(error: float) -> TensorStats:
+    return TensorStats([4], rms=error, max=3 * error)
 
 
-def not_finite(dtype: str) -> dict:
+def overflown() -> TensorStats:
+    """An error of the port that cannot be measured."""
+    return TensorStats([4], finite=False)
+
+
+def not_finite(dtype: str) -> TensorRecord:
     """A record of R64 of which one run in ``dtype`` held NaN or Inf."""
     record = tensor()
-    record["noise"][dtype][-1] = record["noise_max"][dtype][-1] = None
+    record.noise[dtype][-1] = record.noise_max[dtype][-1] = None
     return record
+
+
+def said(verdict: Verdict) -> list[str]:
+    return [notes.text(note) for note in verdict.notes]
 
 
 NAMES = ("output:a", "output:b", "loss", "gradient:a.weight", "gradient:b.weight")
 
 
 @pytest.fixture
-def reference() -> dict:
-    return {
-        "tensors": {name: tensor() for name in NAMES},
-        "parameters": {"a.weight": [4], "b.weight": [4]},
-        "facts": {"num_buckets": 4, "bucket_slack": {"a": 1e-4}},
-        "leaks": [],
-        "saturated_rows": 0,
-        "unhooked": [],
-        "tokens": [{"ids": [1, 2], "decoded": "x"}],
-    }
+def reference() -> ReferenceResult:
+    return ReferenceResult(
+        tensors={name: tensor() for name in NAMES},
+        parameters={"a.weight": [4], "b.weight": [4]},
+        facts=ReferenceFacts(num_buckets=4, bucket_slack={"a": 1e-4}),
+        tokens=[Tokens(ids=[1, 2], decoded="x")],
+    )
 
 
 @pytest.fixture
-def candidate() -> dict:
-    def side(error: float) -> dict:
-        return {
-            "tensors": {name: measured(error) for name in NAMES},
-            "parameter_errors": {"a.weight": 0.0, "b.weight": 0.0},
-            "draw_problems": {},
-            "unused_draws": [],
-            "facts": {"num_buckets": 4, "flips": {"a": {"count": 0, "of": 8, "largest_margin": 0.0}}},
-            "constant_errors": {"table": 0.0},
-            "hooks_change_nothing": True,
-            "recomputed": {"gradient:a.weight": 0.0},
-            "replay": {"gradient:a.weight": 0.0},
-        }
+def candidate() -> CandidateResult:
+    def side(error: float) -> CandidateDtype:
+        return CandidateDtype(
+            tensors={name: measured(error) for name in NAMES},
+            parameter_errors={"a.weight": 0.0, "b.weight": 0.0},
+            facts=CandidateFacts(num_buckets=4, bucket_flips={"a": Flips(count=0, of=8, largest_margin=0.0)}),
+            constant_errors={"table": 0.0},
+            recomputed={"gradient:a.weight": 0.0},
+            replay={"gradient:a.weight": 0.0},
+        )
 
-    return {
-        "dtypes": {"float64": side(1e-7 * SHRINK), "float32": side(1e-7)},
-        "tokens": [{"ids": [1, 2], "decoded": "x"}],
-    }
+    return CandidateResult(
+        dtypes={"float64": side(1e-7 * SHRINK), "float32": side(1e-7)},
+        tokens=[Tokens(ids=[1, 2], decoded="x")],
+    )
 
 
 def test_a_right_port_passes(reference, candidate):
     verdict = judge(reference, candidate)
-    assert verdict.passed and verdict.notes == [] and len(verdict.comparisons) == 2 * len(NAMES)
+    assert verdict.passed and said(verdict) == [] and len(verdict.comparisons) == 2 * len(NAMES)
 
 
 def test_an_error_that_float64_does_not_shrink_is_a_different_function(reference, candidate):
-    candidate["dtypes"]["float64"]["tensors"]["output:b"] = measured(1e-9)
+    candidate.dtypes["float64"].tensors["output:b"] = measured(1e-9)
     finding = first_at_fault(judge(reference, candidate), list(NAMES))
     assert (finding.verdict, finding.name) == ("semantics", "output:b")
 
 
 def test_float32_may_be_about_as_inaccurate_as_the_reference_and_no_more(reference, candidate):
-    ours = candidate["dtypes"]["float32"]["tensors"]
+    ours = candidate.dtypes["float32"].tensors
     ours["output:a"] = measured(2.5e-7)
     assert judge(reference, candidate).passed
     ours["output:a"] = measured(5e-6)
@@ -99,69 +113,71 @@ def test_float32_may_be_about_as_inaccurate_as_the_reference_and_no_more(referen
 
 
 def test_one_wrong_element_is_caught_by_the_maximum(reference, candidate):
-    candidate["dtypes"]["float32"]["tensors"]["output:a"]["max"] = 1e-5
+    candidate.dtypes["float32"].tensors["output:a"].max = 1e-5
     assert not judge(reference, candidate).passed
 
 
-def test_noise_as_large_as_the_tensor_is_no_yardstick_for_float32(reference, candidate):
-    reference["tensors"]["gradient:a.weight"] = tensor(rms=1.0, noise=84.0)
-    candidate["dtypes"]["float32"]["tensors"]["gradient:a.weight"] = measured(1000.0)
+def test_noise_as_large_as_the_tensor_is_no_baseline_for_float32(reference, candidate):
+    reference.tensors["gradient:a.weight"] = tensor(rms=1.0, noise=84.0)
+    candidate.dtypes["float32"].tensors["gradient:a.weight"] = measured(1000.0)
     verdict = judge(reference, candidate)
     assert verdict.passed
-    assert any("float32 carries no information" in note for note in verdict.notes)
-    candidate["dtypes"]["float64"]["tensors"]["gradient:a.weight"] = measured(1e-5)
+    assert any("float32 carries no information" in note for note in said(verdict))
+    candidate.dtypes["float64"].tensors["gradient:a.weight"] = measured(1e-5)
     assert [f.name for f in judge(reference, candidate).findings] == ["gradient:a.weight"]
 
 
-def test_where_float32_has_saturated_float64s_own_noise_is_the_yardstick():
+def test_where_float32_has_saturated_float64s_own_noise_is_the_baseline():
     """An amplification of 1e10: float32 is off by the tensor's size and could be no more, float64 by 1e-6."""
     saturated = tensor(rms=1.0, noise=1.0)
-    saturated["noise"]["float64"] = [1e-6]
-    saturated["noise_max"]["float64"] = [3e-6]
+    saturated.noise["float64"] = [1e-6]
+    saturated.noise_max["float64"] = [3e-6]
     assert compare("output:a", saturated, measured(2e-6), "float64").passed
     assert not compare("output:a", saturated, measured(1e-4), "float64").passed
 
 
 def test_where_float32_overflows_float64_is_judged_and_the_port_not_blamed(reference, candidate):
     for name in NAMES[1:]:
-        reference["tensors"][name] = not_finite("float32")
-        candidate["dtypes"]["float32"]["tensors"][name].update(finite=False, rms=None, max=None)
+        reference.tensors[name] = not_finite("float32")
+        candidate.dtypes["float32"].tensors[name] = overflown()
     verdict = judge(reference, candidate)
     assert [(f.verdict, f.name, f.dtype) for f in verdict.findings] == [("reference", NAMES[1], "float32")]
     assert "float32 here and in 3 tensors after it" in verdict.findings[0].message
     assert verdict.inconclusive and not attribution.wanted(verdict, ["float64", "float32"])
     assert len(verdict.comparisons) == len(NAMES) + 1
-    del candidate["dtypes"]["float32"]
+    del candidate.dtypes["float32"]
     verdict = judge(reference, candidate)
-    assert verdict.passed and any("not finite in float32" in note for note in verdict.notes)
-    candidate["dtypes"]["float64"]["tensors"][NAMES[2]] = measured(1e-9)
+    assert verdict.passed and any("not finite in float32" in note for note in said(verdict))
+    candidate.dtypes["float64"].tensors[NAMES[2]] = measured(1e-9)
     verdict = judge(reference, candidate)
     assert [(f.verdict, f.name) for f in verdict.findings] == [("semantics", NAMES[2])] and not verdict.inconclusive
 
 
 def test_the_truth_itself_must_be_finite(reference, candidate):
-    reference["tensors"]["loss"].update(finite=False, rms=None, max=None)
+    loss = reference.tensors["loss"]
+    loss.finite, loss.rms, loss.max = False, None, None
     verdict = judge(reference, candidate)
     assert {(f.name, f.dtype) for f in verdict.findings} == {("loss", "float64"), ("loss", "float32")}
     assert verdict.inconclusive
 
 
 def test_a_port_that_overflows_where_the_reference_does_not_is_wrong(reference, candidate):
-    reference["tensors"]["output:b"] = not_finite("float32")
-    candidate["dtypes"]["float64"]["tensors"]["output:b"].update(finite=False, rms=None, max=None)
+    reference.tensors["output:b"] = not_finite("float32")
+    candidate.dtypes["float64"].tensors["output:b"] = overflown()
     verdict = judge(reference, candidate)
     assert ("structure", "output:b", "float64") in [(f.verdict, f.name, f.dtype) for f in verdict.findings]
     assert not verdict.inconclusive
 
 
 def test_what_hangs_on_a_number_that_is_not_finite_may_come_out_either_way_in_float32_alone(reference, candidate):
-    reference["facts"].update(bucket_slack={"a": math.inf}, relu_moved={"b": math.inf})
-    flips = {"count": 1, "of": 8, "largest_margin": 0.5}
+    reference.facts.bucket_slack, reference.facts.relu_moved = {"a": math.inf}, {"b": math.inf}
+    flips = Flips(count=1, of=8, largest_margin=0.5)
     for dtype, wrong in (("float32", set()), ("float64", {"buckets", "signs"})):
-        candidate["dtypes"][dtype]["facts"].update(flips={"a": flips}, relu_flips={"b": flips})
+        facts = candidate.dtypes[dtype].facts
+        facts.bucket_flips, facts.relu_flips = {"a": flips}, {"b": flips}
         verdict = judge(reference, candidate)
         assert {f.verdict for f in verdict.findings} == wrong
-        assert any("R32 is not finite there" in note for note in verdict.notes)
+        assert any("R32 is not finite there" in note for note in said(verdict))
 
 
 def test_the_floor_is_a_few_units_of_the_tensors_own_scale_and_no_more():
@@ -179,104 +195,105 @@ def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (lambda ours: ours["tensors"].pop("gradient:a.weight"), "gradient:a.weight"),
-        (lambda ours: ours["tensors"]["output:a"].update(finite=False, rms=None), "output:a"),
-        (lambda ours: ours["tensors"]["output:a"].update(shape=[1], rms=None), "output:a"),
-        (lambda ours: ours["tensors"].update({"gradient:c": measured(0.0)}), "gradient:c"),
-        (lambda ours: ours["parameter_errors"].update({"a.weight": 1e-12}), "parameter:a.weight"),
-        (lambda ours: ours["parameter_errors"].pop("b.weight"), "parameter:b.weight"),
-        (lambda ours: ours["draw_problems"].update({"dropout:b": "a rate of 0.2"}), "dropout:b"),
-        (lambda ours: ours["unused_draws"].append("dropout:a"), "dropout:a"),
-        (lambda ours: ours["facts"].update(num_buckets=8), "num_buckets"),
-        (lambda ours: ours["constant_errors"].update(table=9.0), "parameter:table"),
-        (lambda ours: ours["constant_errors"].update(table=float("nan")), "parameter:table"),
+        (lambda ours: ours.tensors.pop("gradient:a.weight"), "gradient:a.weight"),
+        (lambda ours: ours.tensors.update({"output:a": overflown()}), "output:a"),
+        (lambda ours: ours.tensors.update({"output:a": TensorStats([1])}), "output:a"),
+        (lambda ours: ours.tensors.update({"gradient:c": measured(0.0)}), "gradient:c"),
+        (lambda ours: ours.parameter_errors.update({"a.weight": 1e-12}), "parameter:a.weight"),
+        (lambda ours: ours.parameter_errors.pop("b.weight"), "parameter:b.weight"),
+        (lambda ours: ours.draw_problems.update({"dropout:b": "a rate of 0.2"}), "dropout:b"),
+        (lambda ours: ours.unused_draws.append("dropout:a"), "dropout:a"),
+        (lambda ours: setattr(ours.facts, "num_buckets", 8), "num_buckets"),
+        (lambda ours: ours.constant_errors.update(table=9.0), "parameter:table"),
+        (lambda ours: ours.constant_errors.update(table=float("nan")), "parameter:table"),
     ],
 )
 def test_structure_must_match_one_to_one(reference, candidate, change, name):
-    change(candidate["dtypes"]["float64"])
+    change(candidate.dtypes["float64"])
     finding = first_at_fault(judge(reference, candidate), list(NAMES))
     assert (finding.verdict, finding.name) == ("structure", name)
 
 
 def test_a_bucket_may_flip_in_float32_where_it_was_a_tie_and_nowhere_else(reference, candidate):
-    flips = candidate["dtypes"]["float32"]["facts"]["flips"]
-    flips["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
+    flips = candidate.dtypes["float32"].facts.bucket_flips
+    flips["a"] = Flips(count=1, of=8, largest_margin=5e-5)
     verdict = judge(reference, candidate)
-    assert verdict.passed and "1 of 8 differ, all within rounding" in verdict.notes[0]
-    flips["a"]["largest_margin"] = 5e-3
+    assert verdict.passed and "1 of 8 differ, all within rounding" in said(verdict)[0]
+    flips["a"].largest_margin = 5e-3
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
     del flips["a"]
-    candidate["dtypes"]["float64"]["facts"]["flips"]["a"] = {"count": 1, "of": 8, "largest_margin": 5e-5}
+    candidate.dtypes["float64"].facts.bucket_flips["a"] = Flips(count=1, of=8, largest_margin=5e-5)
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
 
 
 def test_an_input_of_relu_may_change_its_sign_within_rounding_of_zero_and_nowhere_else(reference, candidate):
-    reference["facts"]["relu_moved"] = {"b": 1e-6}
-    flips = {"count": 2, "of": 64, "largest_margin": 4e-6}
-    candidate["dtypes"]["float32"]["facts"]["relu_flips"] = {"b": flips}
+    reference.facts.relu_moved = {"b": 1e-6}
+    flips = Flips(count=2, of=64, largest_margin=4e-6)
+    candidate.dtypes["float32"].facts.relu_flips = {"b": flips}
     verdict = judge(reference, candidate)
-    assert verdict.passed and verdict.notes == [
+    assert verdict.passed and said(verdict) == [
         "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it"
     ]
-    candidate["dtypes"]["float64"]["facts"]["relu_flips"] = {"b": flips}
+    candidate.dtypes["float64"].facts.relu_flips = {"b": flips}
     assert [(f.verdict, f.name, f.dtype) for f in judge(reference, candidate).findings] == [
         ("signs", "relu:b", "float64")
     ]
-    candidate["dtypes"]["float64"]["facts"]["relu_flips"] = {"a": {**flips, "largest_margin": 1e-300}}
+    candidate.dtypes["float64"].facts.relu_flips = {"a": Flips(count=2, of=64, largest_margin=1e-300)}
     assert [f.name for f in judge(reference, candidate).findings] == ["relu:a"]  # the reference moves nothing there
 
 
 @pytest.mark.parametrize("kind", ["recomputed", "replay"])
 @pytest.mark.parametrize("error", [2e-5, float("nan")])
 def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradients(reference, candidate, kind, error):
-    candidate["dtypes"]["float32"][kind]["gradient:a.weight"] = error
+    getattr(candidate.dtypes["float32"], kind)["gradient:a.weight"] = error
     assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
 
 
 def test_tokens_must_be_equal_text_for_text(reference, candidate):
-    candidate["tokens"] = [{"ids": [1, 3], "decoded": "x"}]
+    candidate.tokens = [Tokens(ids=[1, 3], decoded="x")]
     findings = judge(reference, candidate).findings
     assert [(f.verdict, f.name) for f in findings] == [("tokenizer", "tokenizer:ids")]
     assert "[1, 3], the reference gives [1, 2]" in findings[0].message
 
 
 def test_a_text_that_the_reference_cannot_encode_is_said_and_not_compared(reference, candidate):
-    reference["tokens"] = [{"error": "UnicodeEncodeError"}]
+    reference.tokens = [Tokens(error="UnicodeEncodeError")]
     verdict = judge(reference, candidate)
-    assert verdict.passed and "cannot encode 1" in verdict.notes[0]
+    assert verdict.passed and "cannot encode 1" in said(verdict)[0]
 
 
 def test_the_first_drift_forward_is_named_and_the_last_one_backward(reference, candidate):
     wrong = copy.deepcopy(candidate)
     for name in ("output:b", "loss", "gradient:a.weight"):
-        wrong["dtypes"]["float64"]["tensors"][name] = measured(1e-3)
+        wrong.dtypes["float64"].tensors[name] = measured(1e-3)
     assert first_at_fault(judge(reference, wrong), list(NAMES)).name == "output:b"
     for name in ("gradient:a.weight", "gradient:b.weight"):
-        candidate["dtypes"]["float64"]["tensors"][name] = measured(1e-3)
+        candidate.dtypes["float64"].tensors[name] = measured(1e-3)
     assert first_at_fault(judge(reference, candidate), list(NAMES)).name == "gradient:b.weight"
 
 
 def test_tensors_that_would_broadcast_are_not_compared():
-    assert error_stats.difference(np.zeros((3, 1)), np.zeros((3, 3)))["rms"] is None
-    assert error_stats.difference(np.array([]), np.array([]))["rms"] is None
-    assert error_stats.difference(np.array([np.nan]), np.array([np.nan]))["finite"] is False
+    assert error_stats.difference(np.zeros((3, 1)), np.zeros((3, 3))).rms is None
+    assert error_stats.difference(np.array([]), np.array([])).rms is None
+    assert error_stats.difference(np.array([np.nan]), np.array([np.nan])).finite is False
 
 
 def test_the_rms_neither_overflows_nor_vanishes():
     for scale in (1e200, 1e-200, 1e-310):
-        assert error_stats.describe(scale * np.array([3, 4]))["rms"] == pytest.approx(scale * 5 / np.sqrt(2), rel=1e-9)
+        assert error_stats.describe(scale * np.array([3, 4])).rms == pytest.approx(scale * 5 / np.sqrt(2), rel=1e-9)
 
 
-def test_a_spread_in_pieces_is_that_of_the_whole():
+def test_a_size_in_pieces_is_that_of_the_whole():
     values = np.random.default_rng(0).standard_t(3, 3 * error_stats.PIECE + 5)
-    whole = error_stats.Spread.of(values)
-    parts = error_stats.Spread()
+    whole = error_stats.describe(values)
+    parts = RunningStats()
     for part in np.split(values, [7, 2 * error_stats.PIECE]):
-        parts.add(error_stats.Spread.from_json(error_stats.Spread.of(part).as_json()))
+        parts.add(from_json(RunningStats, json.loads(json.dumps(as_json(RunningStats.of(part))))))
     assert whole.rms == pytest.approx(np.sqrt(np.mean(values**2)), rel=1e-13)
-    assert (parts.rms, parts.largest) == (pytest.approx(whole.rms, rel=1e-13), np.abs(values).max())
+    joined = parts.stats(values.shape)
+    assert (joined.rms, joined.max) == (pytest.approx(whole.rms, rel=1e-13), np.abs(values).max())
     values[5] = np.nan
-    assert error_stats.describe(values)["rms"] is None
+    assert error_stats.describe(values).rms is None
 
 
 def test_a_scalar_stays_a_scalar_on_disk(tmp_path):
@@ -285,32 +302,12 @@ def test_a_scalar_stays_a_scalar_on_disk(tmp_path):
     assert read["loss"].shape == () and (read["t"] == np.arange(6.0).reshape(2, 3).T).all()
 
 
-def test_a_draw_keeps_its_name_when_a_block_runs_again_and_gets_a_number_per_chunk():
-    stack = ModuleStack()
-    names = []
-
-    def block() -> None:
-        stack.enter("ff")
-        for _ in range(2):
-            stack.enter("ff.dense")
-            names.extend([stack.draw("dropout"), stack.draw("dropout")])
-            stack.leave()
-        stack.leave()
-
-    stack.enter("")
-    block()
-    stack.leave()
-    block()
-    once = ["dropout:ff.dense", "dropout:ff.dense@1", "dropout:ff.dense#1", "dropout:ff.dense#1@1"]
-    assert names == once + once
-
-
 def test_an_epsilon_that_no_figure_shows_is_compared_as_such(reference, candidate):
-    reference["facts"]["epsilons"] = {"norm": 1e-5}
-    for side in candidate["dtypes"].values():
-        side["facts"]["epsilons"] = {"norm": 1e-5}
+    reference.facts.epsilons = {"norm": 1e-5}
+    for side in candidate.dtypes.values():
+        side.facts.epsilons = {"norm": 1e-5}
     assert judge(reference, candidate).passed
-    candidate["dtypes"]["float64"]["facts"]["epsilons"] = {"norm": 1e-4}
+    candidate.dtypes["float64"].facts.epsilons = {"norm": 1e-4}
     (finding,) = judge(reference, candidate).findings
     assert (finding.verdict, finding.name) == ("structure", "epsilon:norm")
     assert finding.message == "0.0001, the reference has 1e-05"

@@ -256,7 +256,9 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
         console.print(f"parity skipped: {skip_parity}", highlight=False)
         return
     from toolkit.parity import run_gate
+    from toolkit.parity.report.report import remove_report
 
+    remove_report(parity)
     (parity / "skipped.json").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
         report = run_gate(gate_request(recipe, job, device, Path(scratch)), parity, console)

@@ -53,15 +53,24 @@ def run_workers(
             status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
     for job in jobs:
-        failures = {side: files.failure_path(job, side, task) for side in workers}
-        by_itself = [side for side in workers if failures[side].exists() or side in stopped]
-        for side in [*by_itself, *workers]:  # one that was ended here comes last
-            if not files.result_path(job, side, task).exists():
-                log = jobs[0] / f"{side}.log"
-                words = (
-                    failures[side].read_text().strip() if failures[side].exists() else _last_words(workers[side], log)
-                )
-                raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+        for side in _without_result(job, workers, stopped, task):
+            failure = files.failure_path(job, side, task)
+            words = failure.read_text(encoding="utf-8").strip() if failure.exists() else ""
+            words = words or _last_words(workers[side], jobs[0] / f"{side}.log")
+            raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], task: str) -> list[str]:
+    """The sides that left no result, that first which failed first: the other may have failed for want of what it was
+    to leave. One that was ended by the gate comes last."""
+
+    def failed_at(side: str) -> float:
+        failure = files.failure_path(job, side, task)
+        if failure.exists():
+            return failure.stat().st_mtime
+        return 0.0 if side in stopped else float("inf")
+
+    return sorted((side for side in sides if not files.result_path(job, side, task).exists()), key=failed_at)
 
 
 def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:

@@ -38,6 +38,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
         console.print(f"parity gate: going on where it was interrupted ({text})", highlight=False, soft_wrap=True)
         for side in SIDES:
             files.failure_path(path, side).unlink(missing_ok=True)
+        stages.failed_weights(path).unlink(missing_ok=True)
         return path
     shutil.rmtree(path, ignore_errors=True)
     check_space(folder, job)

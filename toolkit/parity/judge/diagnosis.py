@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from toolkit.parity.job.results import SATURATED_BELOW, Note
-from toolkit.parity.judge.bounds import largest_noise
+from toolkit.parity.judge.bounds import is_measured, largest_noise
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
@@ -59,6 +59,8 @@ def _is(name: str, kind: str) -> bool:
 
 
 def _is_rounding(tensor: TensorRecord) -> bool:
+    if not is_measured(tensor, "float64"):
+        return False
     return largest_noise(tensor, "float64") > NOTHING_BUT_ROUNDING * (tensor.rms or 0.0)
 
 

@@ -118,7 +118,7 @@ def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
 
     def deviation(counts: list[float], text: str) -> Deviation:
         hits, trials = counts
-        share = f"{hits / max(trials, 1):.5g} of {trials} cells {text} are {state}, not {rare:.5g}"
+        share = f"{hits / max(trials, 1):.5g} of {trials:.0f} cells {text} are {state}, not {rare:.5g}"
         return Deviation(name, binomial(hits, trials, rare, RATE_SLACK), share)
 
     yield deviation(masks.rare, "in all")

@@ -212,8 +212,11 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
                 led = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
                 verdict.find("buckets", f"buckets:{module}", f"{flips.count} of {flips.of} differ, {led}", dtype)
             else:
-                kind = "bucket-flips" if math.isfinite(slack) else "bucket-flips-not-finite"
-                verdict.note(kind, dtype=dtype, module=module, count=flips.count, of=flips.of, slack=slack)
+                data = {"dtype": dtype, "module": module, "count": flips.count, "of": flips.of}
+                if math.isfinite(slack):
+                    verdict.note("bucket-flips", **data, slack=slack)
+                else:
+                    verdict.note("bucket-flips-not-finite", **data)
 
 
 def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:

@@ -1,0 +1,183 @@
+"""Every note of a report is a sentence that is filled in by what the gate gives it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+
+import pytest
+from rich.console import Console
+
+from toolkit.parity.followup import remeasure
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateFacts,
+    CandidateResult,
+    Flips,
+    Note,
+    OwnLoss,
+    ReferenceFacts,
+    ReferenceResult,
+    Tokens,
+)
+from toolkit.parity.judge import diagnosis, notes
+from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.verdict import Finding, Verdict, judge
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+
+NAME = "gradient:transformer.h.1.ffn.0.weight"
+REFERENCE = """
+import json, types
+from toolkit.parity.job.records import as_json
+from toolkit.parity.reference import ctrl, reformer
+ctrl.makes_its_mask_elsewhere = lambda: True
+lost = types.SimpleNamespace(bias_was_lost=True)
+print(json.dumps(as_json([*ctrl.mask_notes(), *reformer.STEP.notes.fget(lost)])))
+"""
+
+
+def record(noise: float = 1e-7, noise64: float = 1e-16) -> TensorRecord:
+    runs = {"float64": [noise64], "float32": [noise]}
+    return TensorRecord(shape=[4], rms=1.0, max=1.0, noise=runs, noise_max=runs)
+
+
+def said_of(reference: ReferenceResult | None = None, ours: CandidateDtype | None = None, dtype="float64", **candidate):
+    dtypes = {} if ours is None else {dtype: ours}
+    return judge(reference or ReferenceResult(), CandidateResult(dtypes=dtypes, **candidate)).notes
+
+
+def flipped(slack: float) -> list[Note]:
+    reference = ReferenceResult(facts=ReferenceFacts(bucket_slack={"a": slack}))
+    ours = CandidateDtype(facts=CandidateFacts(bucket_flips={"a": Flips(1, 8, 1e-5)}))
+    return said_of(reference, ours, "float32")
+
+
+def sign_flips() -> list[Note]:
+    ours = CandidateDtype(facts=CandidateFacts(relu_flips={"a": Flips(2, 8, 1e-6)}))
+    return said_of(ReferenceResult(facts=ReferenceFacts(relu_moved={"a": 1e-6})), ours, "float32")
+
+
+def not_finite() -> list[Note]:
+    lost = record()
+    lost.noise["float32"] = [None]
+    return said_of(
+        ReferenceResult(tensors={"loss": lost}), CandidateDtype(tensors={"loss": TensorStats([4], rms=0.0, max=0.0)})
+    )
+
+
+def near(margin: float = 2.0) -> Verdict:
+    found = Comparison("loss", "float32", margin, 1.0, margin, 1.0, margin, True)
+    return Verdict(comparisons=[found], findings=[Finding("rounding", "loss", "off", "float32")])
+
+
+def not_remeasured() -> list[Note]:
+    verdict = near()
+    remeasure.note_unmeasured(verdict)
+    return verdict.notes
+
+
+def remeasured(tmp_path, monkeypatch) -> list[Note]:
+    monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"loss": record()}])
+    given = [(ReferenceResult(tensors={"loss": record()}), near())]
+    [reference] = remeasure.remeasure([tmp_path], given, Console(file=io.StringIO()), "python")
+    return reference.notes
+
+
+#: By kind, how the gate comes to say it, and the sentence or its beginning.
+SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
+    "reference-leaks": (
+        lambda: said_of(ReferenceResult(leaks=["a.py:1", "b.py:2"])),
+        "the reference computes in float32 at a.py:1, b.py:2 although its model is float64;",
+    ),
+    "reference-fault-unseen": (
+        lambda: said_of(ReferenceResult(own_loss=OwnLoss(1.0, 1.5, 1e15, 64.0, "loss.py:3"))),
+        "the reference's loss is 1; from its own logits and labels it is 1.5, 1.0e+15 units of rounding away "
+        "(loss.py:3); no tensor shows it",
+    ),
+    "reference-not-finite": (
+        not_finite,
+        "the reference itself is not finite in float32 here (loss); float64 was measured by its own noise alone",
+    ),
+    "reference-watched": (
+        lambda: said_of(ReferenceResult(unhooked=["loss", "logits"])),
+        "watching the reference changes 2 of its float64 tensors",
+    ),
+    "saturated-rows": (
+        lambda: said_of(ReferenceResult(saturated_rows=17)),
+        "in 17 attention rows every score is masked; there",
+    ),
+    "constant": (
+        lambda: said_of(ours=CandidateDtype(constant_errors={"transformer.pos_encoding": 1.26})),
+        "transformer.pos_encoding: the port's own is within 1.3 units of rounding of the reference's",
+    ),
+    "port-watched": (
+        lambda: said_of(ours=CandidateDtype(hooks_change_nothing=False)),
+        "float64: watching the port changes what it computes",
+    ),
+    "bucket-flips": (
+        lambda: flipped(1e-4),
+        "float32: buckets:a: 1 of 8 differ, all within rounding of a tie (1.0e-04)",
+    ),
+    "bucket-flips-not-finite": (
+        lambda: flipped(math.inf),
+        "float32: buckets:a: 1 of 8 differ, R32 is not finite there",
+    ),
+    "sign-flips": (
+        sign_flips,
+        "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it",
+    ),
+    "tokenizer-refused": (
+        lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens([1])]),
+        "tokenizer: the reference cannot encode 1 of the texts; they were not compared",
+    ),
+    "uninformative": (
+        lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),
+        "float32 carries no information in 1 tensors (the reference's own error exceeds a tenth of them), the first "
+        f"of them {NAME}; there float64 alone decided",
+    ),
+    "cancelled": (
+        lambda: diagnosis.lost({NAME: record(1.0, 1.0)}, {}, [NAME]),
+        f"1 of the tensors that float32 says nothing of: zero by cancellation, the first of them {NAME};",
+    ),
+    "lost": (
+        lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),
+        "float32 loses 1 gradients, from transformer.h.1 down: neither saturated attention nor",
+    ),
+    "streamed": (lambda: said_of(ReferenceResult(streamed=True)), "stage by stage; the optimizer's step,"),
+    "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_what_the_gate_notes_is_said_in_words(kind):
+    make, sentence = SAID[kind]
+    (note,) = (note for note in make() if note.kind == kind)
+    assert notes.text(note).startswith(sentence) and not re.search("[{}]", notes.text(note))
+    assert notes.as_content(note) == {"kind": kind, "data": note.data, "text": notes.text(note)}
+
+
+def test_how_often_the_rounding_was_measured_is_said_in_words(tmp_path, monkeypatch):
+    (note,) = remeasured(tmp_path, monkeypatch)
+    assert note.kind == "remeasured" and notes.text(note) == (
+        "the reference's rounding was measured by 2 float32 and 2 float64 runs, since by 1 float32 and 1 float64 alone "
+        "loss was at 2 of its bound in float32"
+    )
+
+
+def test_what_was_mended_in_the_reference_is_said_in_words():
+    """By the reference's own process, from which the notes come as JSON."""
+    done = subprocess.run([sys.executable, "-c", REFERENCE], capture_output=True, text=True, check=True)
+    mask, bias = from_json(list[Note], json.loads(done.stdout.splitlines()[-1]))
+    assert (mask.kind, bias.kind) == ("reference-mask", "reference-bias")
+    assert notes.text(mask).startswith("the reference masks later tokens with the smallest number of the dtype;")
+    assert notes.text(bias).startswith("the reference holds lm_head.bias and does not add it to its ")
+
+
+def test_no_sentence_is_left_without_a_test():
+    assert {*SAID, "remeasured", "reference-mask", "reference-bias"} == set(notes.TEXTS)
