@@ -36,8 +36,7 @@ from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from toolkit.parity import GateRequest
-    from toolkit.parity.job.job import TokenizerJob
+    from toolkit.parity import GateRequest, TokenizerJob
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
@@ -255,8 +254,7 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
         write_text(parity / "skipped.json", json.dumps({"reason": skip_parity}) + "\n")
         console.print(f"parity skipped: {skip_parity}", highlight=False)
         return
-    from toolkit.parity import run_gate
-    from toolkit.parity.report.report import remove_report
+    from toolkit.parity import remove_report, run_gate
 
     remove_report(parity)
     (parity / "skipped.json").unlink(missing_ok=True)
@@ -276,8 +274,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
     from toolkit.model_config import head_of
-    from toolkit.parity import GateRequest
-    from toolkit.parity.job.job import OptimizerSettings
+    from toolkit.parity import GateRequest, OptimizerSettings
 
     chosen = recipe.parity
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
@@ -310,20 +307,18 @@ def reference_python(recipe: Recipe) -> str | None:
         UserError: the recipe names something that is none.
         Inconclusive: it lacks what the reference needs.
     """
-    from toolkit.parity.job import interpreter
+    from toolkit.parity import reference_interpreter
 
     if recipe.parity.reference_python is None:
         return None
     try:
-        found = interpreter.locate(str(recipe.resolve(recipe.parity.reference_python)))
-        interpreter.versions_of(found)
+        return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
     except UserError as problem:
         raise recipe.error("parity.reference_python", str(problem)) from None
-    return found
 
 
 def _tokenizer_job(recipe: Recipe, job: Job, scratch: Path) -> TokenizerJob:
-    from toolkit.parity.job.job import TokenizerJob
+    from toolkit.parity import TokenizerJob
 
     job.tokenizer.save(scratch)
     kind, path = "bytes", None
@@ -364,7 +359,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     from safetensors.numpy import load_file
 
     from toolkit.model_config import model_class
-    from toolkit.parity.report.report import CONSTANTS
+    from toolkit.parity import CONSTANTS
 
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)

@@ -1,25 +1,44 @@
 """The parity gate: is the Paddle port the same function, with the same gradients, as the PyTorch reference?
 
-``README.md`` beside this file is its specification. These three names are all that training uses of it; they are
-imported when they are asked for, since a recipe is checked without them.
+``README.md`` beside this file is its specification. These names are all that training uses of it; they are imported
+when they are asked for, since a recipe is checked without them.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate
+    from toolkit.parity.job.interpreter import reference_interpreter
+    from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
     from toolkit.parity.job.request import GateRequest
-    from toolkit.parity.report.report import Report
+    from toolkit.parity.report.report import CONSTANTS, Report, remove_report
 
-__all__ = ["GateRequest", "Report", "run_gate"]
+_HOMES = {
+    "CONSTANTS": "report.report",
+    "GateRequest": "job.request",
+    "OptimizerSettings": "job.job",
+    "Report": "report.report",
+    "TokenizerJob": "job.job",
+    "reference_interpreter": "job.interpreter",
+    "remove_report": "report.report",
+    "run_gate": "gate",
+}
+__all__ = [
+    "CONSTANTS",
+    "GateRequest",
+    "OptimizerSettings",
+    "Report",
+    "TokenizerJob",
+    "reference_interpreter",
+    "remove_report",
+    "run_gate",
+]
 
 
 def __getattr__(name: str) -> Any:
-    import importlib
-
-    homes = {"run_gate": "gate", "GateRequest": "job.request", "Report": "report.report"}
-    if name not in homes:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{homes[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -15,8 +15,8 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.parity.job import interpreter
 from toolkit.parity.job.build import is_streamed
+from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
@@ -76,7 +76,7 @@ def make_request(
         UserError: a configuration that cannot be, weights that do not fit.
         Inconclusive: the reference's interpreter cannot run it.
     """
-    python = reference_interpreter(reference_python)
+    python = _interpreter(reference_python)
     head = _head(model, head)
     length = length or DEFAULTS[model].length
     if attention and model != "reformer":
@@ -116,7 +116,7 @@ def trial_requests(
     *, model: str, kind: str, seed: int, device: str, reference_python: str | None
 ) -> Iterator[GateRequest]:
     """On each device, the small model that mutants and limits change."""
-    python = reference_interpreter(reference_python)
+    python = _interpreter(reference_python)
     for place in devices(device):
         yield trial_request(model, kind, seed, place, python)
 
@@ -140,7 +140,7 @@ def sweep_maker(
         if head or length or overrides:
             given = "--head" if head else "--length" if length else " ".join(overrides)
             raise UserError(f"{given}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
-        python = reference_interpreter(reference_python)
+        python = _interpreter(reference_python)
         return lambda seed: replace(RANDOM[model](seed, weights_from), device=device, reference_python=python)
     made = make_request(
         model=model,
@@ -166,21 +166,12 @@ def dtypes_of(dtype: str) -> tuple[str, ...]:
     return ("float64", "float32") if dtype == "both" else (dtype,)
 
 
-def reference_interpreter(path: str | None) -> str | None:
-    """What ``--reference-python`` names, as an absolute path, once it has said that it can run the reference.
-
-    Raises:
-        UserError: it is not an interpreter.
-        Inconclusive: it is one that lacks torch or transformers.
-    """
-    if path is None:
-        return None
+def _interpreter(path: str | None) -> str | None:
+    """What ``--reference-python`` names; None for this one."""
     try:
-        found = interpreter.locate(path)
-        interpreter.versions_of(found)
+        return None if path is None else reference_interpreter(path)
     except ToolkitError as problem:
         raise type(problem)(f"--reference-python: {problem}") from None
-    return found
 
 
 def _head(model: str, head: str | None) -> str:

@@ -50,6 +50,18 @@ def locate(path: str) -> str:
     return os.path.abspath(found)
 
 
+def reference_interpreter(path: str) -> str:
+    """The interpreter as an absolute path, once it has said that it can run the reference.
+
+    Raises:
+        UserError: it is not an interpreter.
+        Inconclusive: it is one that lacks torch or transformers.
+    """
+    found = locate(path)
+    versions_of(found)
+    return found
+
+
 @functools.cache
 def versions_of(interpreter: str) -> dict[str, str]:
     """Name -> version of Python and of what the reference needs, as the interpreter itself says.
