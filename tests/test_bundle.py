@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,24 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from gates import ROOT, quiet, run
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity import command
-from toolkit.parity.followup import remeasure
-from toolkit.parity.gate import run_gate
 from toolkit.parity.job import bundle, files
 from toolkit.parity.judge import bounds
 from toolkit.parity.trials.mutation import trial_request
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Options of a small CTRL, so that the real command takes seconds.
 SMALL = ["--model", "ctrl", "--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
-
-
-def quiet() -> Console:
-    return Console(file=io.StringIO())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +52,7 @@ def rewrite_job(folder: Path, **changes: object) -> None:
 def toolkit(*arguments: object, path: Path) -> subprocess.CompletedProcess:
     """The real command in a process of its own, with ``path`` first among the places that modules come from."""
     return subprocess.run(
-        [sys.executable, "-c", "from toolkit.cli import main; main()", *map(str, arguments)],
+        [sys.executable, "-m", "toolkit", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"},
         cwd=ROOT,
         capture_output=True,
@@ -69,10 +60,17 @@ def toolkit(*arguments: object, path: Path) -> subprocess.CompletedProcess:
     )
 
 
+def replay(*arguments: object) -> int:
+    """The command, in this process; its exit status."""
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "replay", *map(str, arguments)])
+    return left.value.code
+
+
 def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
-    direct = run_gate(trial_request("reformer", "random", 0), tmp_path / "direct" / "cpu", quiet())
+    direct, _ = run(trial_request("reformer", "random", 0), tmp_path / "direct" / "cpu")
     assert direct.passed and not direct.cached
-    assert command.replay(recorded, "cpu", None, tmp_path / "replayed", quiet()) == 0
+    assert replay(recorded, "--output", tmp_path / "replayed") == 0
     stored = [json.loads((tmp_path / name / "cpu/parity.json").read_text()) for name in ("direct", "replayed")]
     for key in ("tensors", "findings", "notes", "recomputed", "versions", "dtypes", "head", "seed"):
         assert stored[0][key] == stored[1][key], key
@@ -80,13 +78,16 @@ def test_a_replay_gives_the_figures_of_a_direct_gate(recorded, tmp_path):
     assert stored[1]["hashes"] == {**stored[0]["hashes"], "bundle.json": identity}
 
 
+@pytest.mark.slow
 def test_a_replay_says_of_what_is_near_its_bound_that_it_cannot_measure_by_more(recorded, tmp_path, monkeypatch):
     monkeypatch.setattr(bounds, "SEMANTIC_FACTOR", 0.5)  # of a right port: its differences seem to be some
     monkeypatch.setattr(bounds, "FLOOR_UNITS", 0.0)
-    assert command.replay(recorded, "cpu", None, tmp_path, quiet()) == 1
-    assert remeasure.UNSETTLED in json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
+    assert replay(recorded, "--output", tmp_path) == 1
+    notes = json.loads((tmp_path / "cpu/parity.json").read_text())["notes"]
+    assert "not-remeasured" in [note["kind"] for note in notes]
 
 
+@pytest.mark.slow
 def test_a_replay_needs_no_torch(tmp_path):
     """Neither the gate nor the port's process; and the same machine without torch cannot record."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -99,8 +100,8 @@ def test_a_replay_needs_no_torch(tmp_path):
     )
     made = toolkit("parity", "record", *SMALL, "-o", tmp_path / "bundle", path=tmp_path / "nothing")
     assert made.returncode == 0, made.stderr
-    assert "next: toolkit parity --reference" in made.stdout and " MiB" in made.stdout
-    done = toolkit("parity", "--reference", tmp_path / "bundle", "--output", tmp_path / "out", path=tmp_path)
+    assert "next: toolkit parity replay" in made.stdout and " MiB" in made.stdout
+    done = toolkit("parity", "replay", tmp_path / "bundle", "--output", tmp_path / "out", path=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("PARITY")
     refused = toolkit("parity", "record", *SMALL, "-o", tmp_path / "other", path=tmp_path)
@@ -123,9 +124,10 @@ def test_the_manifest_says_what_was_recorded(recorded):
     assert found == {*manifest["files"], "bundle.json"} >= set(bundle.NEEDED)
 
 
+@pytest.mark.slow
 def test_the_device_and_the_dtypes_are_those_of_the_replay(copy, tmp_path):
     rewrite_job(copy, device="gpu")  # as a machine with a GPU records it
-    assert command.replay(copy, "cpu", "float32", tmp_path / "out", quiet()) == 0
+    assert replay(copy, "--dtype", "float32", "--output", tmp_path / "out") == 0
     stored = json.loads((tmp_path / "out/cpu/parity.json").read_text())
     assert (stored["device"], stored["dtypes"]) == ("cpu", ["float32"])
 
@@ -161,7 +163,7 @@ def link_out(folder: Path) -> None:
         (lambda folder: (folder / "bundle.json").unlink(), r"no readable bundle\.json"),
         (lambda folder: (folder / "bundle.json").write_text("[1"), r"no readable bundle\.json"),
         (lambda folder: (folder / "bundle.json").write_text("[1]"), "of another format"),
-        (lambda folder: vouch_again(folder, schema=1), "has schema 1, this toolkit reads 2"),
+        (lambda folder: vouch_again(folder, schema=1), "has schema 1, this toolkit reads 3"),
         (lambda folder: vouch_again(folder, files={}), r"does not list job\.json"),
         (lambda folder: vouch_again(folder, files=[]), "does not list its files with size and SHA-256"),
         (rename_in_manifest("../job.json"), r"names '\.\./job\.json', which is no file of a bundle"),
@@ -186,15 +188,20 @@ def test_what_is_not_the_bundle_that_was_recorded_is_refused(copy, change, messa
     assert "\n" not in str(raised.value)
 
 
-def test_a_bundle_replaces_an_earlier_one_and_nothing_else(tmp_path):
-    request = trial_request("ctrl", "random", 0)
+def test_a_bundle_replaces_an_earlier_one_and_nothing_else(recorded, tmp_path, monkeypatch):
+    def leave_what_was_recorded(jobs, *_):
+        shutil.copytree(recorded / "reference", jobs[0] / "reference", dirs_exist_ok=True)
+        (jobs[0] / "reference.log").touch()
+
+    monkeypatch.setattr(bundle, "run_workers", leave_what_was_recorded)
+    request = trial_request("reformer", "random", 0)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="exists and is not a bundle"):
         bundle.record(request, tmp_path / "notes", quiet())
     bundle.record(request, tmp_path / "bundle", quiet())
     first = files.sha256(tmp_path / "bundle/weights.safetensors")
-    bundle.record(trial_request("ctrl", "random", 1), tmp_path / "bundle", quiet())
+    bundle.record(trial_request("reformer", "random", 1), tmp_path / "bundle", quiet())
     assert files.sha256(tmp_path / "bundle/weights.safetensors") != first
     bundle.open_recording(tmp_path / "bundle")
     (tmp_path / "bundle/thesis.tex").write_text("years of work")
@@ -215,19 +222,16 @@ def test_a_reference_that_fails_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["parity", "--reference", "B", "--model", "ctrl"], "--model: not beside --reference"),
-        (["parity", "--reference", "B", "--seed", "0"], "--seed: not beside --reference"),
-        (["parity", "--reference", "B", "--mutants"], "--mutants: not beside --reference"),
-        (["parity", "--reference", "B", "--reference-python", "x"], "--reference-python: not beside --reference"),
-        (["parity", "--reference", "B", "n_layer=2"], "n_layer=2: not beside --reference"),
-        (["parity", "--reference", "B"], "B: is not a bundle"),
-        (["parity", "record", "--model", "ctrl", "-o", "B"], "only a model that is compared as a whole"),
+        (["replay", "B"], "B: is not a bundle"),
+        (["record", "--model", "ctrl", "-o", "B"], "only a model that is compared as a whole"),
     ],
 )
-def test_options_that_contradict_a_bundle_are_refused(arguments, message, capsys, tmp_path, monkeypatch):
+def test_what_cannot_be_replayed_or_recorded_is_one_line_and_leaves_nothing(
+    arguments, message, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as left:
-        cli.main(arguments)
+        cli.main(["parity", *arguments])
     error = capsys.readouterr().err
     assert left.value.code == 2 and error.startswith(f"error: {message}") and error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,85 @@ def test_a_mistake_in_a_file_names_its_line(run, tmp_path):
 def test_wrong_usage_is_exit_status_2(run, arguments):
     status, _, err = run(*arguments)
     assert status == 2 and "Usage: " in err
+
+
+#: By command below `parity`, what it needs, and what it does not take: options of another one, and arguments.
+NOT_ITS_OWN = {
+    "": (["--model", "ctrl"], ["--mutants", "--limits", "--sweep=2", "--gates=2", "--reference=B", "--ops=reference",
+                               "--kernels=softmax"]),
+    "record": (["--model", "ctrl", "-o", "B"], ["--trace", "--reference=B", "--kernels=softmax", "--gates=2"]),
+    "replay": (["B"], ["--model=ctrl", "--seed=0", "--weights=random", "--mutants", "--reference-python=x",
+                       "--trace", "n_layer=2"]),
+    "bitwise": (["--model", "reformer"], ["--dtype=float64", "--device=gpu", "--trace", "--mutants", "--sweep=2",
+                                          "--reference-reversible"]),
+    "mutants": (["--model", "ctrl"], ["--head=causal_lm", "--layers=2", "--dtype=float64", "--output=x", "--gates=2",
+                                      "n_layer=2"]),
+    "limits": (["--model", "ctrl"], ["--dtype=float32", "--length=32", "--output=x", "--trace", "n_layer=2"]),
+    "sweep": (["--model", "ctrl", "--gates", "2"], ["--layers=3", "--batch-size=3", "--mutants", "--dtype=float64",
+                                                    "--output=x", "--trace"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "other"), [(command, other) for command, (_, others) in NOT_ITS_OWN.items() for other in others]
+)
+def test_a_command_of_the_gate_refuses_what_is_not_its_own(run, tmp_path, monkeypatch, command, other):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run("parity", *command.split(), *NOT_ITS_OWN[command][0], other)
+    assert (status, out) == (2, "")
+    said = [line for line in err.splitlines() if line.startswith("Error: ")]
+    what = "No such option" if other.startswith("-") else "Got unexpected extra argument"
+    assert len(said) == 1 and err.endswith(said[0] + "\n")
+    assert re.match(rf"Error: {what}:? ['(]?{other.partition('=')[0]}\b", said[0])
+    assert re.match(rf"Usage: .* parity {command} ?\[?[OB]", err) and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_python_m_toolkit_is_the_same_program(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "parity", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    status, out, _ = run("parity", "--help")
+    assert status == 0
+    assert done.stdout.partition("\n")[2] == out.partition("\n")[2] and "--reference-python PATH" in out
+    for command in filter(None, NOT_ITS_OWN):
+        assert command in out and run("parity", command, "--help")[1] != out
+
+
+@pytest.fixture
+def without_torch(tmp_path) -> Path:
+    """A Python that has no packages."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--model", "reformer", "--length", "1000"], 2, "no multiple of the chunk lengths"),
+        (["--model", "ctrl", "n_lyer=3"], 2, "n_lyer: unknown key"),
+        (["--model", "ctrl", "--weights", "no-such-folder/x"], 2, "--weights no-such-folder/x"),
+        (["--model", "ctrl", "--reference-python", "PYTHON"], 3, "lacks torch, transformers"),
+        (["replay", "no-such-bundle"], 2, "no-such-bundle: is not a bundle"),
+        (["bitwise", "--model", "reformer", "--length", "1000"], 2, "no multiple of the chunk lengths"),
+        (["bitwise", "--model", "ctrl", "--reference-python", "PYTHON"], 3, "lacks torch, transformers"),
+    ],
+)
+def test_an_aborted_gate_leaves_no_report_of_an_earlier_one(
+    run, tmp_path, monkeypatch, without_torch, arguments, status, message
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path / "out" / "cpu"
+    folder.mkdir(parents=True)
+    for name in ("parity.json", "junit.xml", "parity.html", "bitwise.json", "constants.safetensors", "notes.txt"):
+        (folder / name).write_text("of an earlier gate")
+    arguments = [without_torch if argument == "PYTHON" else argument for argument in arguments]
+    left, _, err = run("parity", *arguments, "--output", tmp_path / "out")
+    assert left == status and err.startswith("error: ") and message in err and err.count("\n") == 1
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # what is not of a gate stays
 
 
 def test_show_prints_a_recipe_that_loads_again(run, tmp_path):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 
 import numpy as np
 import pytest
-from rich.console import Console
+from gates import PreparedGates
 from safetensors.numpy import save_file
 
 from models.families import part
 from toolkit import cli
-from toolkit.parity import gate
+from toolkit.parity.job.request import GateRequest
 from toolkit.parity.trials.mutation import trial_request
 
 #: The last map of a block of the first layer: what follows it is as large as that.
@@ -22,30 +21,34 @@ LAST_MAP = {
 }
 
 
-@pytest.mark.parametrize(
-    ("model", "dtypes", "status", "title"),
-    [
-        (
-            "reformer",
-            ("float64", "float32"),
-            3,
-            "INCONCLUSIVE the reference itself is not finite in float32 here and in",
-        ),
-        ("ctrl", ("float64", "float32"), 3, "INCONCLUSIVE the reference itself is not finite in float32 here and in"),
-        ("ctrl", ("float64",), 0, "PARITY"),
-    ],
-)
-def test_weights_too_large_for_float32_end_inconclusive_and_pass_in_float64(model, dtypes, status, title, tmp_path):
+BOTH = ("float64", "float32")
+NOT_FINITE = "INCONCLUSIVE the reference itself is not finite in float32 here and in"
+#: Model, dtypes, exit status, and how the report begins.
+GATES = [("reformer", BOTH, 3, NOT_FINITE), ("ctrl", BOTH, 3, NOT_FINITE), ("ctrl", ("float64",), 0, "PARITY")]
+
+
+def too_large(model: str, dtypes: tuple[str, ...]) -> GateRequest:
     request = trial_request(model, "random", 0)
     large = np.float32(3e38) * request.weights[LAST_MAP[model]]
     assert np.isfinite(large).all()
     weights = {**request.weights, LAST_MAP[model]: large}
-    out = io.StringIO()
-    request = dataclasses.replace(request, weights=weights, dtypes=dtypes, trace=True)
-    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
-    assert out.getvalue().startswith(title) and report.exit_status == status
-    assert report.trace["guilty"] == [] and "are right, the worst at" in out.getvalue()
-    assert ("not finite in the reference, and not compared" in out.getvalue()) == (status == 3)
+    return dataclasses.replace(request, weights=weights, dtypes=dtypes, trace=True)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> PreparedGates:
+    return PreparedGates(tmp_path_factory.mktemp("jobs"), [too_large(*one[:2]) for one in GATES])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "dtypes", "status", "title"), GATES)
+def test_weights_too_large_for_float32_end_inconclusive_and_pass_in_float64(
+    prepared, model, dtypes, status, title, tmp_path
+):
+    report, text = prepared.run(too_large(model, dtypes), tmp_path)
+    assert text.startswith(title) and report.exit_status == status
+    assert report.trace.faulty == [] and "are right, the worst at" in text
+    assert ("not finite in the reference, and not compared" in text) == (status == 3)
     assert f">{title.split()[0]}</span>" in (tmp_path / "parity.html").read_text()
     assert max(c.relative for c in report.verdict.comparisons if c.dtype == "float64") > 0
 

@@ -5,61 +5,94 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from gates import (
+    ROOT,
+    TINY_REFORMER,
+    PreparedGates,
+    copied_source,
+    quiet,
+    reformer_request,
+    request_for,
+    run,
+    toolkit_in,
+)
 from rich.console import Console
 
 from models.families import part
 from models.reformer import schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
-from toolkit.parity.gate import GateRequest, run_gate
-from toolkit.parity.job.synthetic import StressWeights, random_batch, stir
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.job import build
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.options import configuration, devices
+from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_seen
 from toolkit.parity.trials.mutation import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
 
-ROOT = Path(__file__).resolve().parents[1]
+#: Head, kind of weights, and what is changed of the small Reformer.
+RIGHT_REFORMERS = [
+    ("sequence_classification", "heavy-tailed", {"local_num_chunks_after": 1, "lsh_num_chunks_after": 1}),
+    ("causal_lm", "random", {"num_hashes": 4, "chunk_size_lm_head": 32, "chunk_size_feed_forward": 64}),
+    ("masked_lm", "large-gains", {"axial_pos_embds": False, "num_buckets": [2, 4], "hidden_act": "gelu_new"}),
+    ("question_answering", "random", {"num_labels": 2}),
+]
+RIGHT_CTRLS = [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")]
 
 
-def request_for(config: dict, head: str = "sequence_classification", kind: str = "random", **options) -> GateRequest:
-    config = {**config, "is_decoder": head == "causal_lm"}
-    length = int(np.prod(config["axial_pos_shape"]))
-    return GateRequest(
-        model="reformer",
-        head=head,
-        config=config,
-        weights=StressWeights(schema.resolve(config), head, 0, kind),
-        batch=random_batch(config, head, 3, length, 0),
-        **options,
-    )
+def right_reformer(head: str, kind: str, changes: dict) -> GateRequest:
+    return reformer_request({**TINY_REFORMER, **changes}, head, kind)
 
 
-def run(request: GateRequest, folder: Path) -> tuple[gate.Report, str]:
-    out = io.StringIO()
-    return run_gate(request, folder, Console(file=out, width=100)), out.getvalue()
+def right_ctrl(head: str, kind: str) -> GateRequest:
+    return request_for("ctrl", head, CTRL_TRIAL, 24, kind)
 
 
-@pytest.mark.parametrize(
-    ("head", "kind", "changes"),
-    [
-        ("sequence_classification", "heavy-tailed", {"local_num_chunks_after": 1, "lsh_num_chunks_after": 1}),
-        ("causal_lm", "random", {"num_hashes": 4, "chunk_size_lm_head": 32, "chunk_size_feed_forward": 64}),
-        ("masked_lm", "large-gains", {"axial_pos_embds": False, "num_buckets": [2, 4], "hidden_act": "gelu_new"}),
-        ("question_answering", "random", {"num_labels": 2}),
-    ],
-)
-def test_a_right_port_passes_in_both_dtypes(tiny_config, tmp_path, head, kind, changes):
-    report, text = run(request_for({**tiny_config, **changes}, head, kind), tmp_path)
+def in_float64() -> GateRequest:
+    return reformer_request(TINY_REFORMER, dtypes=("float64",))
+
+
+@pytest.fixture(scope="module")
+def tokenized(tmp_path_factory) -> Callable[[str], GateRequest]:
+    """A gate that compares a tokenizer, by its kind; SentencePiece's model is made of text that ships with Python."""
+    import pydoc_data.topics
+
+    from models.reformer.tokenizer import MODEL_FILE, train_sentencepiece
+
+    folder = tmp_path_factory.mktemp("pieces")
+    train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 300, folder)
+    paths = {"bytes": None, "sentencepiece": str(folder / MODEL_FILE)}
+
+    def request(kind: str) -> GateRequest:
+        tokenizer = TokenizerJob(kind, ["une maison", "the statement"], 8, paths[kind])
+        return reformer_request(TINY_REFORMER, dtypes=("float64",), tokenizer=tokenizer)
+
+    return request
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, tokenized) -> PreparedGates:
+    requests = [
+        *(right_reformer(*one) for one in RIGHT_REFORMERS),
+        *(right_ctrl(*one) for one in RIGHT_CTRLS),
+        *(tokenized(kind) for kind in ("bytes", "sentencepiece")),
+        in_float64(),
+    ]
+    return PreparedGates(tmp_path_factory.mktemp("jobs"), requests)
+
+
+@pytest.mark.parametrize(("head", "kind", "changes"), RIGHT_REFORMERS)
+def test_a_right_port_passes_in_both_dtypes(prepared, tmp_path, head, kind, changes):
+    report, text = prepared.run(right_reformer(head, kind, changes), tmp_path)
     assert report.passed, report.summary()
     assert text.startswith("PARITY")
     stored = json.loads((tmp_path / "parity.json").read_text())
@@ -71,11 +104,12 @@ def test_a_right_port_passes_in_both_dtypes(tiny_config, tmp_path, head, kind, c
     assert {"paddlepaddle", "numpy"} <= set(stored["versions"]["candidate"])
 
 
+@pytest.mark.slow
 def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_path, monkeypatch):
     stored = []
-    for tokens in (gate.LONG, 1):
-        monkeypatch.setattr(gate, "LONG", tokens)
-        run(request_for(tiny_config), tmp_path / str(tokens))
+    for tokens in (build.LONG, 1):
+        monkeypatch.setattr(build, "LONG", tokens)
+        run(reformer_request(tiny_config), tmp_path / str(tokens))
         stored.append(json.loads((tmp_path / str(tokens) / "parity.json").read_text()))
     for key in ("passed", "notes", "recomputed"):
         assert stored[0][key] == stored[1][key], key
@@ -84,24 +118,63 @@ def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_pa
     assert figures[0] == figures[1]
 
 
-@pytest.mark.parametrize(("head", "kind"), [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")])
-def test_a_right_ctrl_passes_in_both_dtypes(tmp_path, head, kind):
-    length = 24
-    resolved = part("ctrl", "schema").resolve(CTRL_TRIAL)
-    weights = StressWeights(resolved, head, 0, kind, "ctrl")
-    batch = random_batch(CTRL_TRIAL, head, 3, length, 0, "ctrl")
-    report, text = run(GateRequest("ctrl", head, CTRL_TRIAL, weights, batch), tmp_path)
+@pytest.mark.parametrize(("head", "kind"), RIGHT_CTRLS)
+def test_a_right_ctrl_passes_in_both_dtypes(prepared, tmp_path, head, kind):
+    request = right_ctrl(head, kind)
+    report, text = prepared.run(request, tmp_path)
     assert report.passed and text.startswith("PARITY"), report.summary()
     for dtype in ("float64", "float32"):
-        assert {f"gradient:{name}" for name in weights} <= set(report.candidate["dtypes"][dtype]["tensors"])
+        assert {f"gradient:{name}" for name in request.weights} <= set(report.candidate.dtypes[dtype].tensors)
     # The language-model loss leaves float64, which is a fault of the reference and is said to be one.
     assert ("reference computes in float32 at loss_utils.py" in text) == (head == "causal_lm")
 
 
-@pytest.mark.parametrize(("model", "count"), [("reformer", 45), ("ctrl", 36)])
-def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(model, count):
-    trials = try_mutants(trial_request(model, "random", 0), Console(file=io.StringIO()))
-    assert len(trials) == len(CATALOGUES[model]) >= count
+def test_the_catalogues_have_as_many_faults_as_the_readme_says():
+    stated = {int(count) for _, count in re.findall(r"\b(all|\d+ of) (\d+)\b", (ROOT / "README.md").read_text())}
+    faults = {model: sum(not mutant.harmless for mutant in mutants) for model, mutants in CATALOGUES.items()}
+    assert faults == {"reformer": 83, "ctrl": 66} and set(faults.values()) <= stated
+
+
+#: By family, faults of all kinds with the verdict that names each, and a harmless change, which none does.
+SOME_FAULTS = {
+    "reformer": {
+        "padding-bucket": "buckets",
+        "dropout-rate": "structure",
+        "fresh-dropout-mask": "replay",
+        "residual-gradient": "semantics",
+        "own-masks-unscaled": "randomness",
+        "line-breaks-as-blanks": "",
+        "offsets-by-one": "tokenizer",
+    },
+    "ctrl": {
+        "ctrl-norms-swapped": "semantics",
+        "ctrl-padding-float32": "",
+        "ctrl-table-shifted": "structure",
+        "ctrl-recompute-fresh-mask": "replay",
+        "beta2-off": "semantics",
+        "ctrl-pad-side": "tokenizer",
+    },
+}
+#: What finds one of these beside the verdict that names it.
+BESIDE = {"reformer": {"recomputed"}, "ctrl": {"signs"}}
+
+
+@pytest.mark.parametrize("model", SOME_FAULTS)
+def test_each_verdict_catches_a_fault_which_is_named_and_none_a_harmless_change(model, monkeypatch):
+    judged = []
+    monkeypatch.setattr(mutation, "judge", lambda *sides: judged.append(judge(*sides)) or judged[-1])
+    trials = try_mutants(trial_request(model, "random", 0), quiet(), list(SOME_FAULTS[model]))
+    assert {trial.mutant.name: trial.verdict for trial in trials} == SOME_FAULTS[model]
+    assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
+    found = {finding.verdict for verdict in judged for finding in verdict.findings}
+    assert found == {*filter(None, SOME_FAULTS[model].values()), *BESIDE[model]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["reformer", "ctrl"])
+def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(model):
+    trials = try_mutants(trial_request(model, "random", 0), quiet())
+    assert len(trials) == len(CATALOGUES[model])
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
 
 
@@ -134,23 +207,11 @@ def test_gradients_that_are_given_to_the_optimizer_differ_in_size_however_they_a
     assert (np.abs(first - second) > 0.1 * first).all() and (np.abs(first - same_norm) > 0.1 * first).all()
 
 
-def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, tmp_path):
+def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     """One constant of the port edited, as a developer would; the real command, on a copy of the source."""
-    for package in ("models", "toolkit"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    source = tmp_path / "models" / "ops.py"
-    text = source.read_text()
-    faulty = text.replace("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")
-    assert faulty != text
-    source.write_text(faulty)
-    done = subprocess.run(
-        [sys.executable, "-c", "from toolkit.cli import main; main()", "parity", "--model", "reformer",
-         "--layers", "2", "--length", "64", "--weights", "random", "--output", "out"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
+    edit = ("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")
+    arguments = ("--model", "reformer", "--layers", "2", "--length", "64", "--weights", "random", "--output", "out")
+    done = toolkit_in(copied_source(tmp_path, "models/ops.py", edit), "parity", *arguments)
     assert done.returncode == 1, done.stderr
     assert (
         "DRIFT reformer.encoder.layers.0.attention.layer_norm (LayerNorm, models/reformer/modeling.py:" in done.stdout
@@ -159,54 +220,39 @@ def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tiny_config, 
     assert stored["culprit"]["verdict"] == "semantics"
 
 
-@pytest.fixture
-def spiece_model(tmp_path) -> Path:
-    """A SentencePiece model trained on text that ships with Python."""
-    import pydoc_data.topics
-
-    from models.reformer.tokenizer import MODEL_FILE, train_sentencepiece
-
-    folder = tmp_path / "pieces"
-    folder.mkdir()
-    train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 300, folder)
-    return folder / MODEL_FILE
-
-
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
-def test_tokens_of_the_runs_own_texts_are_compared(tiny_config, tmp_path, kind, spiece_model):
-    spec = {"kind": kind, "texts": ["une maison", "the statement"], "max_length": 8}
-    if kind == "sentencepiece":
-        spec["path"] = str(spiece_model)
-    report, text = run(request_for(tiny_config, dtypes=("float64",), tokenizer=spec), tmp_path)
+def test_tokens_of_the_runs_own_texts_are_compared(prepared, tokenized, tmp_path, kind):
+    report, text = prepared.run(tokenized(kind), tmp_path)
     assert report.passed, report.summary()
-    assert len(report.reference["tokens"]) > 20 and "texts tokenized alike" in text
-    assert "error" not in report.reference["tokens"][0]
+    assert len(report.reference.tokens) > 20 and "texts tokenized alike" in text
+    assert report.reference.tokens[0].error is None
 
 
-def test_new_weights_are_stirred_so_that_no_bias_can_be_dropped_unseen(tiny_config):
+def test_new_weights_are_randomized_so_that_no_bias_can_be_dropped_unseen(tiny_config):
     config = schema.resolve(tiny_config)
     given = weights.initial_weights(config, "sequence_classification", 0)
-    stirred, count = stir(given, 0)
+    randomized, count = randomize_constants(given, 0)
     constant = [name for name, value in given.items() if (value == value.flat[0]).all()]
     assert count == len(constant) > 0
-    assert all(np.ptp(value) > 0 for value in stirred.values())
-    again, none = stir(stirred, 0)
-    assert none == 0 and all((again[name] == stirred[name]).all() for name in stirred)
+    assert all(np.ptp(value) > 0 for value in randomized.values())
+    again, none = randomize_constants(randomized, 0)
+    assert none == 0 and all((again[name] == randomized[name]).all() for name in randomized)
 
 
-def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tiny_config, tmp_path):
-    config = {**tiny_config, "attn_layers": ["local", "lsh"] * 4}
-    report, _ = run(request_for(config, kind="large-gains", judge_reference_reversible=True), tmp_path)
+@pytest.mark.slow
+def test_large_gains_are_gated_without_a_false_alarm_and_the_noise_is_named(tmp_path):
+    config = {**TINY_REFORMER, "attn_layers": ["local", "lsh"] * 4}
+    report, _ = run(reformer_request(config, kind="large-gains", judge_reference_reversible=True), tmp_path)
     assert report.passed, report.summary()
-    ours = max(max(side["recomputed"].values()) for side in report.candidate["dtypes"].values())
+    ours = max(max(side.recomputed.values()) for side in report.candidate.dtypes.values())
     assert ours < 1e-5
     # The reference's own reversible backward, on the same weights, is far off in float32.
-    assert max(report.reference["own_backward"]["float32"].values()) > 100 * ours
+    assert max(report.reference.own_backward["float32"].values()) > 100 * ours
 
 
-def test_an_equal_gate_is_not_paid_for_twice_and_any_change_is(tiny_config, tmp_path, monkeypatch):
-    request = request_for(tiny_config, dtypes=("float64",))
-    first, _ = run(request, tmp_path / "first")
+def test_an_equal_gate_is_not_paid_for_twice_and_any_change_is(prepared, tmp_path, monkeypatch):
+    request = in_float64()
+    first, _ = prepared.run(request, tmp_path / "first")
 
     def no_workers(*_):
         raise AssertionError("the workers ran")
@@ -214,37 +260,34 @@ def test_an_equal_gate_is_not_paid_for_twice_and_any_change_is(tiny_config, tmp_
     monkeypatch.setattr(gate, "run_workers", no_workers)
     second, text = run(request, tmp_path / "second")
     assert second.passed and second.cached and not first.cached
-    assert text.startswith("PARITY") and "as measured before" in text
+    assert text.startswith("PARITY") and re.search(r" s, cached$", text, re.MULTILINE)
     stored = [json.loads((tmp_path / name / "parity.json").read_text()) for name in ("first", "second")]
     assert stored[0]["tensors"] == stored[1]["tensors"] and stored[1]["cached"]
     changed = dict(request.weights)
     name = "reformer.encoder.layer_norm.bias"
     changed[name] = np.nextafter(changed[name], np.float32(np.inf))
     for other in (
-        request_for({**tiny_config, "layer_norm_eps": 1e-11}, dtypes=("float64",)),
-        request_for(tiny_config, dtypes=("float64",), seed=1),
+        reformer_request({**TINY_REFORMER, "layer_norm_eps": 1e-11}, dtypes=("float64",)),
+        reformer_request(TINY_REFORMER, dtypes=("float64",), seed=1),
         dataclasses.replace(request, weights=changed),
     ):
         with pytest.raises(AssertionError, match="the workers ran"):
             run(other, tmp_path / "third")
 
 
-def test_a_drift_is_not_remembered(tiny_config, tmp_path, monkeypatch):
-    request = request_for(tiny_config, dtypes=("float64",))
+def test_a_drift_is_not_remembered(prepared, tmp_path, monkeypatch):
+    request = in_float64()
     with monkeypatch.context() as drifting:
-        drifting.setattr(gate, "judge", lambda *_: verdict_of_drift())
-        assert not run(request, tmp_path)[0].passed
+        drift = Finding("tokenizer", "text 0", "made up")  # which is not traced to an operation
+        drifting.setattr(gate, "judge", lambda *_: Verdict(findings=[drift]))
+        assert not prepared.run(request, tmp_path)[0].passed
     monkeypatch.setattr(gate, "run_workers", lambda *_: pytest.fail("not cached, as it should be"))
     with pytest.raises(pytest.fail.Exception):
         run(request, tmp_path)
 
 
-def verdict_of_drift() -> Verdict:
-    return Verdict(findings=[Finding("semantics", "loss", "made up", "float64")])
-
-
 def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, tmp_path):
-    request = request_for(tiny_config)
+    request = reformer_request(tiny_config)
     request.batch["input_ids"] = request.batch["input_ids"] + 10**6
     with pytest.raises(Inconclusive, match=r"reference could not run.*index out of range"):
         run(request, tmp_path)
@@ -280,12 +323,13 @@ def test_a_gpu_that_is_not_there_is_wrong_usage():
 
 @pytest.mark.gpu
 def test_a_right_port_passes_on_the_gpu(tiny_config, tmp_path):
-    report, _ = run(request_for(tiny_config, device="gpu"), tmp_path)
+    report, _ = run(reformer_request(tiny_config, device="gpu"), tmp_path)
     assert report.passed, report.summary()
 
 
+@pytest.mark.slow
 def test_a_change_of_1e_10_in_any_matrix_and_of_1e_8_in_any_gradient_is_caught():
-    limits = find_limits(trial_request("ctrl", "heavy-tailed", 1), Console(quiet=True))
+    limits = find_limits(trial_request("ctrl", "heavy-tailed", 1), quiet())
     assert {limit.name for limit in limits} == set(
         part("ctrl", "weights").parameters(part("ctrl", "schema").resolve(CTRL_TRIAL), "causal_lm")
     )

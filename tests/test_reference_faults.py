@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import io
 import json
 import math
 import sys
@@ -12,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
+from gates import quiet, request_for, run
 
 from models.families import part
 from toolkit.errors import Inconclusive
-from toolkit.parity.gate import Report, run_gate
-from toolkit.parity.job import bundle
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.results import ReferenceResult, read_reference
+from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.reference import own_loss
+from toolkit.parity.report.report import Report
 from toolkit.parity.trials.mutation import TRIALS, trial_request
 
 #: In a layer's forward, as a careless cast in the reference's code would be.
@@ -61,16 +61,17 @@ def broken(folder: Path, fault: str) -> tuple[str, str]:
     (folder / "fault.py").write_text(code)
     line = next(number for number, text in enumerate(code.splitlines(), start=1) if text.endswith("# here"))
     python = folder / "python"
-    faulty, other = f'{sys.executable} {folder}/fault.py "$3"', f'{sys.executable} "$@"'
+    faulty, other = f'{sys.executable} {folder}/fault.py "$3" "$4"', f'{sys.executable} "$@"'
     python.write_text(f'#!/bin/sh\ncase "$1" in -m) exec {faulty};; esac\nexec {other}\n')
     python.chmod(0o755)
     return str(python), f"fault.py:{line}"
 
 
-def run(request: GateRequest, folder: Path) -> tuple[Report, str, dict]:
-    out = io.StringIO()
-    report = run_gate(request, folder / "out", Console(file=out, width=200))
-    return report, out.getvalue(), json.loads((folder / "out/parity.json").read_text())
+def run_broken(model: str, fault: str, folder: Path, **options) -> tuple[str, Report, str]:
+    """A gate against a reference with a fault: the fault's source line, the report, and what was printed."""
+    python, line = broken(folder, fault)
+    request = dataclasses.replace(trial_request(model, "random", 0), reference_python=python, **options)
+    return line, *run(request, folder / "out")
 
 
 def cast(family: str, layer: str, text: str = CAST) -> str:
@@ -81,15 +82,14 @@ def cast(family: str, layer: str, text: str = CAST) -> str:
     ("model", "fault", "says"),
     [
         ("ctrl", cast("ctrl", "EncoderLayer"), "in less than float64"),
-        ("reformer", cast("reformer", "LSHSelfAttention"), "in less than float64"),
-        ("ctrl", SHIFTED_TWICE, "the reference's loss is"),
-        ("ctrl", OVER_ALL, "the reference's loss is"),
+        pytest.param("reformer", cast("reformer", "LSHSelfAttention"), "in less than float64", marks=pytest.mark.slow),
+        pytest.param("ctrl", SHIFTED_TWICE, "the reference's loss is", marks=pytest.mark.slow),
+        pytest.param("ctrl", OVER_ALL, "the reference's loss is", marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_of_the_reference_is_named_as_its_own(tmp_path, model, fault, says):
-    python, line = broken(tmp_path, fault)
-    request = dataclasses.replace(trial_request(model, "random", 0), reference_python=python)
-    report, text, stored = run(request, tmp_path)
+    line, report, text = run_broken(model, fault, tmp_path)
+    stored = json.loads((tmp_path / "out/parity.json").read_text())
     assert text.startswith("INCONCLUSIVE the reference") and says in text.splitlines()[0]
     assert text.splitlines()[0].endswith(f": {line}")
     assert (stored["exit_status"], stored["passed"]) == (3, False) and report.exit_status == Inconclusive.exit_status
@@ -99,39 +99,48 @@ def test_a_fault_of_the_reference_is_named_as_its_own(tmp_path, model, fault, sa
     assert "models/" not in text and "DRIFT" not in text
 
 
+@pytest.mark.slow
 def test_a_fault_that_no_tensor_shows_is_a_note(tmp_path):
-    python, line = broken(tmp_path, cast("ctrl", "EncoderLayer", HARMLESS_CAST))
-    request = dataclasses.replace(trial_request("ctrl", "random", 0), reference_python=python)
-    report, text, stored = run(request, tmp_path)
+    line, report, text = run_broken("ctrl", cast("ctrl", "EncoderLayer", HARMLESS_CAST), tmp_path)
+    stored = json.loads((tmp_path / "out/parity.json").read_text())
     assert report.passed and text.startswith("PARITY") and stored["exit_status"] == 0
     assert f"({line}); no tensor shows it" in text
 
 
-def test_a_model_compared_stage_by_stage_shows_the_faults_of_its_reference_too(tmp_path):
-    python, line = broken(tmp_path, cast("ctrl", "EncoderLayer"))
-    trial = dataclasses.replace(trial_request("ctrl", "random", 0), streamed=True)
-    assert run(dataclasses.replace(trial, reference_python=python), tmp_path)[0].culprit.name == line
-    python, line = broken(tmp_path, SHIFTED_TWICE)
-    assert run(dataclasses.replace(trial, reference_python=python), tmp_path)[0].culprit.name == line
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [cast("ctrl", "EncoderLayer"), SHIFTED_TWICE], ids=["cast", "loss"])
+def test_a_model_compared_stage_by_stage_shows_the_faults_of_its_reference_too(tmp_path, fault):
+    line, report, _ = run_broken("ctrl", fault, tmp_path, streamed=True)
+    assert report.culprit.name == line
 
 
-@pytest.mark.parametrize(
-    ("model", "head"), [(model, head) for model in TRIALS for head in part(model, "weights").HEADS]
-)
-def test_the_reference_as_it_is_released_is_clean(tmp_path, model, head):
+#: Every head of every family.
+ALL_HEADS = [(model, head) for model in TRIALS for head in part(model, "weights").HEADS]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory) -> dict[tuple[str, str], ReferenceResult]:
+    """What the reference's process measures of a trained-like model of each kind, one after another."""
+    folder = tmp_path_factory.mktemp("released")
+    jobs = {one: folder / "-".join(one) for one in ALL_HEADS}
+    for (model, head), job in jobs.items():
+        config, _, length = TRIALS[model]
+        request = request_for(model, head, {**config, "num_labels": 2}, length, "heavy-tailed")
+        write_request(request, randomize_constants(request.weights, request.seed)[0], job)
+    run_workers(list(jobs.values()), quiet(), {"reference": workers_of(request)["reference"]})
+    return {one: read_reference(job) for one, job in jobs.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "head"), ALL_HEADS)
+def test_the_reference_as_it_is_released_is_clean(released, model, head):
     """But for ``.float()`` in its language-model loss, which is kept in float64 and said."""
-    config = {**TRIALS[model][0], "num_labels": 2}
-    if model == "reformer":
-        config["is_decoder"] = head == "causal_lm"
-    weights = StressWeights(part(model, "schema").resolve(config), head, 0, "heavy-tailed", model)
-    batch = random_batch(config, head, 3, TRIALS[model][2], 0, model)
-    bundle.record(GateRequest(model, head, config, weights, batch), tmp_path / "bundle", Console(file=io.StringIO()))
-    result = json.loads((tmp_path / "bundle/reference/result.json").read_text())
-    assert result["narrowings"] == []
-    assert [leak.partition(":")[0] for leak in result["leaks"]] == ["loss_utils.py"] * (head == "causal_lm")
-    loss = result["own_loss"]
-    assert loss["units"] < loss["allowed"] / 10 and loss["given"] > 0
-    assert loss["place"].partition(":")[2].isdigit()
+    result = released[model, head]
+    assert result.narrowings == []
+    assert [leak.partition(":")[0] for leak in result.leaks] == ["loss_utils.py"] * (head == "causal_lm")
+    loss = result.own_loss
+    assert loss.units < loss.allowed / 10 and loss.given > 0
+    assert loss.place.partition(":")[2].isdigit()
 
 
 def test_the_loss_is_that_of_its_definition():
@@ -171,11 +180,11 @@ def test_the_loss_is_that_of_its_definition():
 
 def test_where_no_label_counts_there_is_no_loss_to_be_wrong():
     truth = {"logits": np.zeros((1, 2, 3)), "loss": np.array(math.nan)}
-    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, {"head": "causal_lm"}, object.__new__(_Model))
-    assert checked["units"] == 0
+    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    assert checked.units == 0
     truth["loss"] = np.array(0.5)
-    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, {"head": "causal_lm"}, object.__new__(_Model))
-    assert not checked["units"] <= checked["allowed"]
+    checked = own_loss.check(truth, {"labels": np.full((1, 2), -100)}, "causal_lm", object.__new__(_Model))
+    assert not checked.units <= checked.allowed
 
 
 class _Model:

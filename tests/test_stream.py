@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-import io
+import contextlib
 import threading
 import time
+from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from gates import quiet, run
 
 from models.ctrl import schema
 from toolkit.errors import UserError
-from toolkit.parity.gate import STREAMED_NOISE_RUNS, is_streamed, job_of, run_gate, workers_of
-from toolkit.parity.job import cache, files, stages, streaming
+from toolkit.parity.job import cache, stages, streaming
+from toolkit.parity.job.build import is_streamed, job_of, streamed_job_of, workers_of
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import StressWeights, random_batch
+from toolkit.parity.job.results import read_results
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.report.report import Report
 
 CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
 
 
 def request_for(streamed: bool = True, **keys) -> GateRequest:
     config = {**CONFIG, **keys}
-    weights = StressWeights(schema.resolve(config), "causal_lm", 0, "heavy-tailed", "ctrl")
+    weights = SyntheticWeights(schema.resolve(config), "causal_lm", 0, "heavy-tailed", "ctrl")
     batch = random_batch(config, "causal_lm", 2, 24, 0, "ctrl")
     return GateRequest("ctrl", "causal_lm", config, weights, batch, seed=1, streamed=streamed)
 
 
-def gate(request: GateRequest, folder):
-    out = io.StringIO()
-    return run_gate(request, folder, Console(file=out, width=200)), out.getvalue()
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> Report:
+    """A gate stage by stage that nothing interrupts."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return run(request_for(), tmp_path_factory.mktemp("straight"))[0]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_stage_by_stage_both_sides_compute_what_they_compute_whole(tmp_path, tied):
-    whole, _ = gate(request_for(False, tie_word_embeddings=tied), tmp_path / "whole")
-    parts, _ = gate(request_for(True, tie_word_embeddings=tied), tmp_path / "parts")
+def test_stage_by_stage_both_sides_compute_what_they_compute_whole(straight, tmp_path):
+    assert_alike(run(request_for(False), tmp_path)[0], straight)
+
+
+@pytest.mark.slow
+def test_scores_with_a_table_of_their_own_are_the_same_stage_by_stage(tmp_path):
+    whole, parts = (
+        run(request_for(streamed, tie_word_embeddings=False), tmp_path / str(streamed))[0] for streamed in (False, True)
+    )
+    assert_alike(whole, parts)
+
+
+def assert_alike(whole: Report, parts: Report) -> None:
     assert whole.passed and parts.passed
-    theirs = {"whole": whole.reference["tensors"], "parts": parts.reference["tensors"]}
+    theirs = {"whole": whole.reference.tensors, "parts": parts.reference.tensors}
     # These two stand there under other names: the norm's output, and the logits. Nothing is updated stage by stage.
     training = {name for name in theirs["whole"] if name.startswith(("updated:", "loss#"))}
     missing = theirs["whole"].keys() - theirs["parts"].keys() - training
@@ -47,21 +62,17 @@ def test_stage_by_stage_both_sides_compute_what_they_compute_whole(tmp_path, tie
     outputs = [[name for name in tensors if name.startswith("output:")] for tensors in theirs.values()]
     assert [name for name in outputs[0] if name in outputs[1]] == outputs[1]
     for name, record in theirs["parts"].items():
-        assert record["rms"] == pytest.approx(theirs["whole"][name]["rms"], rel=1e-14), name
-        assert record["noise"]["float32"] == pytest.approx(theirs["whole"][name]["noise"]["float32"][:3], rel=1e-9), (
-            name
-        )
+        assert record.rms == pytest.approx(theirs["whole"][name].rms, rel=1e-14), name
+        assert record.noise["float32"] == pytest.approx(theirs["whole"][name].noise["float32"][:3], rel=1e-9), name
     for dtype in ("float64", "float32"):
-        ours = whole.candidate["dtypes"][dtype]["tensors"], parts.candidate["dtypes"][dtype]["tensors"]
+        ours = whole.candidate.dtypes[dtype].tensors, parts.candidate.dtypes[dtype].tensors
         for name in theirs["parts"]:
-            assert ours[1][name]["rms"] == pytest.approx(ours[0][name]["rms"], rel=1e-9, abs=1e-300), name
+            assert ours[1][name].rms == pytest.approx(ours[0][name].rms, rel=1e-9, abs=1e-300), name
 
 
-def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(tmp_path, monkeypatch):
-    straight, _ = gate(request_for(), tmp_path / "straight")
-    monkeypatch.setattr(cache, "load", lambda key: None)
-    folder = tmp_path / "interrupted"
-    done = folder / "streamed" / "candidate" / "stages"
+def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(straight, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "load", lambda key, kind: None)
+    done = tmp_path / "streamed" / "candidate" / "stages"
 
     def interrupt(bars) -> None:
         if len(list(done.glob("*.json"))) >= 4:
@@ -70,18 +81,18 @@ def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(tmp_path, mo
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(streaming.Bars, "update", interrupt)
-        gate(request_for(), folder)
-    assert not (folder / "parity.json").exists()
-    resumed, said = gate(request_for(), folder)
+        run(request_for(), tmp_path)
+    assert not (tmp_path / "parity.json").exists()
+    resumed, said = run(request_for(), tmp_path)
     assert "going on where it was interrupted" in said and resumed.passed
-    assert not (folder / "streamed").exists()
-    assert resumed.reference["tensors"] == straight.reference["tensors"]
-    for dtype, ours in straight.candidate["dtypes"].items():
-        assert resumed.candidate["dtypes"][dtype]["tensors"] == ours["tensors"]
+    assert not (tmp_path / "streamed").exists()
+    assert resumed.reference.tensors == straight.reference.tensors
+    for dtype, ours in straight.candidate.dtypes.items():
+        assert resumed.candidate.dtypes[dtype].tensors == ours.tensors
 
 
 def test_an_interrupted_gate_of_something_else_is_not_gone_on_with(tmp_path):
-    console = Console(file=io.StringIO())
+    console = quiet()
     job = job_of(request_for())
     first = streaming.open_job(tmp_path, job, "one", {}, console)
     (first / "reference" / "stages").mkdir()
@@ -90,32 +101,36 @@ def test_an_interrupted_gate_of_something_else_is_not_gone_on_with(tmp_path):
     assert not (streaming.open_job(tmp_path, job, "two", {}, console) / "reference" / "stages").exists()
 
 
-@pytest.mark.parametrize(
-    ("mutant", "name"),
-    [
-        ("ctrl-norm-epsilon-x10", "output:transformer.h.0.layernorm1"),
-        ("ctrl-head-untied", "gradient:transformer.w.weight"),
-    ],
-)
-def test_a_fault_is_named_stage_by_stage_too(tmp_path, mutant, name):
+@pytest.mark.slow
+def test_a_fault_is_named_stage_by_stage_too(tmp_path):
+    named = {
+        "ctrl-norm-epsilon-x10": "output:transformer.h.0.layernorm1",
+        "ctrl-head-untied": "gradient:transformer.w.weight",
+    }
     request = request_for()
-    content = {**job_of(request), "noise_runs": STREAMED_NOISE_RUNS, "streamed": True, "mutants": [mutant]}
-    job = streaming.open_job(tmp_path, content, "key", request.batch, Console(file=io.StringIO()))
-    with streaming.writing(streaming.WeightsWriter(job, request.weights, 3, 1)):
-        run_workers([job], Console(file=io.StringIO()), workers_of(request))
-    reference, candidate = (files.read_json(job / side / "result.json") for side in ("reference", "candidate"))
-    culprit = first_at_fault(judge(reference, candidate), list(reference["tensors"]))
-    assert (culprit.name, culprit.dtype) == (name, "float64")
+    jobs = {}
+    with contextlib.ExitStack() as writers:
+        for mutant in named:
+            (tmp_path / mutant).mkdir()
+            content = replace(streamed_job_of(request), mutants=[mutant])
+            jobs[mutant] = streaming.open_job(tmp_path / mutant, content, "key", request.batch, quiet())
+            writer = streaming.WeightsWriter(jobs[mutant], request.weights, 3, 1)
+            writers.enter_context(streaming.writing(writer))
+        run_workers(list(jobs.values()), quiet(), workers_of(request))
+    for mutant, name in named.items():
+        reference, candidate = read_results(jobs[mutant])
+        culprit = first_at_fault(judge(reference, candidate), list(reference.tensors))
+        assert (culprit.name, culprit.dtype) == (name, "float64")
 
 
 def test_weights_that_cannot_be_made_end_the_gate_with_their_reason(tmp_path):
-    class Broken(StressWeights):
+    class Broken(SyntheticWeights):
         def __getitem__(self, name):
             raise ValueError("a shard is missing")
 
     request = request_for()
     weights = Broken(schema.resolve(CONFIG), "causal_lm", 0, "random", "ctrl")
-    job = streaming.open_job(tmp_path, job_of(request), "key", request.batch, Console(file=io.StringIO()))
+    job = streaming.open_job(tmp_path, job_of(request), "key", request.batch, quiet())
     writer = streaming.WeightsWriter(job, weights, 3, 1)
     threading.Thread(target=writer.run).start()
     with pytest.raises(RuntimeError, match="a shard is missing"):
@@ -126,7 +141,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(tmp_path, m
     monkeypatch.setattr(streaming.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10**9}))
     request = GateRequest("ctrl", "causal_lm", {}, {}, {})
     with pytest.raises(UserError, match=r"needs about 10 GB there while it runs, 1 GB are free"):
-        streaming.open_job(tmp_path, job_of(request), "key", {}, Console(file=io.StringIO()))
+        streaming.open_job(tmp_path, job_of(request), "key", {}, quiet())
     assert not list(tmp_path.iterdir())
 
 

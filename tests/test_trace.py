@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
+from gates import ROOT, PreparedGates, copied_source, quiet, toolkit_in
 
-from toolkit.parity import gate
 from toolkit.parity.followup import trace
+from toolkit.parity.followup.trace import FaultyOp
+from toolkit.parity.job import files
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.records import as_json
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import ForcedInputDtype
 from toolkit.parity.judge.verdict import Finding, Verdict
-from toolkit.parity.measure.error_stats import as_compared
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats, as_compared
 from toolkit.parity.reference.points import moved
 from toolkit.parity.trials.mutation import trial_request
 
-ROOT = Path(__file__).resolve().parents[1]
 #: Every operation inside an attention, by family.
 OPERATIONS = {
     "reformer": {
@@ -32,31 +31,42 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize(("model", "kind"), [("reformer", "heavy-tailed"), ("ctrl", "large-gains")])
-def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind, tmp_path, monkeypatch):
+RIGHT = [("reformer", "heavy-tailed"), ("ctrl", "large-gains")]
+
+
+def traced_request(model: str, kind: str) -> GateRequest:
+    return replace(trial_request(model, kind, 0), dtypes=("float64", "float32"), trace=True)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> PreparedGates:
+    return PreparedGates(tmp_path_factory.mktemp("jobs"), [traced_request(*one) for one in RIGHT])
+
+
+@pytest.mark.parametrize(("model", "kind"), RIGHT)
+def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, model, kind, tmp_path, monkeypatch):
     judged = []
     monkeypatch.setattr(
         trace, "summary", lambda *measured, judge=trace.summary: judged.append(measured) or judge(*measured)
     )
-    request = replace(trial_request(model, kind, 0), dtypes=("float64", "float32"), trace=True)
-    out = io.StringIO()
-    report = gate.run_gate(request, tmp_path, Console(file=out, width=200))
-    assert report.passed and "all are right" in out.getvalue()
-    assert report.trace["guilty"] == [] and 0 < report.trace["worst"] < 1
+    report, text = prepared.run(traced_request(model, kind), tmp_path)
+    assert report.passed and "all are right" in text
+    assert report.trace.faulty == [] and 0 < report.trace.worst < 1
     ((records, dtypes),) = judged
     for name, record in records.items():  # no run of the reference repeats another, whose rounding may be luck
         if name.startswith("gradient:") and name.endswith(".bias"):
-            assert len(set(record["noise"]["float32"])) > 1
+            assert len(set(record.noise["float32"])) > 1
     for ours in dtypes.values():
-        forward = {name.split(":")[0] for name in ours["tensors"]}
-        backward = {name.split(":")[1] for name in ours["tensors"] if name.startswith("gradient:")}
+        forward = {name.split(":")[0] for name in ours.tensors}
+        backward = {name.split(":")[1] for name in ours.tensors if name.startswith("gradient:")}
         assert OPERATIONS[model] <= forward and OPERATIONS[model] - {"masked_scores"} <= backward
     # The port masks and takes the softmax in one step, whose inner gradient nobody sees; all else is compared.
-    assert {name.split(":")[1] for name in report.trace["alone"]} <= {"masked_scores"}
-    assert json.loads((tmp_path / "parity.json").read_text())["trace"] == report.trace
+    assert {name.split(":")[1] for name in report.trace.alone} <= {"masked_scores"}
+    assert json.loads((tmp_path / "parity.json").read_text())["trace"] == as_json(report.trace)
     assert "Operation by operation" in (tmp_path / "parity.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "file", "right", "wrong", "named"),
     [
@@ -72,23 +82,14 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(model, kind,
 )
 def test_a_faulty_line_of_the_source_is_named(model, file, right, wrong, named, tmp_path):
     """The real command on a copy of the source: the second fault is in the backward alone."""
-    for package in ("models", "toolkit"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    source = tmp_path / "models" / file
-    text = source.read_text()
-    assert text.count(right) == 1
-    source.write_text(text.replace(right, wrong))
+    assert (ROOT / "models" / file).read_text().count(right) == 1
+    source = copied_source(tmp_path, f"models/{file}", (right, wrong)) / "models" / file
     size = {"ctrl": ["n_embd=16", "n_head=2", "dff=16", "vocab_size=32"], "reformer": ["hidden_size=256"]}[model]
     command = ["parity", "--model", model, "--layers", "2", "--length", "128", "--batch-size", "1", *size]
-    done = subprocess.run(
-        [sys.executable, "-c", "from toolkit.cli import main; main()", *command, "--output", str(tmp_path / "out")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = toolkit_in(tmp_path, *command, "--output", "out")
     assert done.returncode == 1, done.stdout + done.stderr
-    first = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())["trace"]["guilty"][0]
-    said = trace.Guilty(**first).text()
+    first = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())["trace"]["faulty"][0]
+    said = FaultyOp(**first).text()
     assert said.startswith(named) and said in done.stdout
     line = int(first["where"].split(":")[1])
     assert first["where"].startswith(f"models/{file}:")
@@ -101,42 +102,46 @@ def test_a_parameters_gradient_comes_after_that_of_what_its_module_gives():
     assert trace.in_order(names) == [*names[:4], "gradient:a.weight", "gradient:output:0"]
 
 
+def in_dtype(tensors: dict[str, TensorStats]) -> ForcedInputDtype:
+    return ForcedInputDtype(tensors, lines={}, modules={})
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"shape": [3], "finite": True}, "shape [3], the reference's is [2]"),
-        ({"shape": [2], "finite": False}, "holds NaN or Inf"),
-        ({"missing": True}, "no gradient comes back"),
+        (TensorStats([3]), "shape [3], the reference's is [2]"),
+        (TensorStats([2], finite=False), "holds NaN or Inf"),
+        (TensorStats([], missing=True), "no gradient comes back"),
     ],
 )
-def test_what_has_no_error_is_guilty_whatever_its_size(wrong, message):
-    theirs = {"rms": 1.0, "max": 1.0, "shape": [2], "noise": {"float64": [0.0], "float32": [0.0]}}
-    reference = {name: {**theirs, "noise_max": theirs["noise"]} for name in ("scores:a", "scores:b")}
-    right = {"shape": [2], "finite": True, "rms": 0.0, "max": 0.0}
-    tensors = {"scores:a": right, "scores:b": {**wrong, "rms": None, "max": None}}
-    found = trace.summary(reference, {"float64": {"tensors": tensors, "places": {}, "modules": {}}})
-    assert [(one["name"], one["message"]) for one in found["guilty"]] == [("scores:b", message)]
+def test_what_has_no_error_is_faulty_whatever_its_size(wrong, message):
+    noise = {"float64": [0.0], "float32": [0.0]}
+    theirs = TensorRecord([2], rms=1.0, max=1.0, noise=noise, noise_max=noise)
+    reference = {name: theirs for name in ("scores:a", "scores:b")}
+    tensors = {"scores:a": TensorStats([2], rms=0.0, max=0.0), "scores:b": wrong}
+    found = trace.summary(reference, {"float64": in_dtype(tensors)})
+    assert [(one.name, one.message) for one in found.faulty] == [("scores:b", message)]
 
 
 def test_a_step_that_is_several_of_the_references_may_be_off_by_what_those_are_together():
     def record(noise):
         noise = {"float32": [noise], "float64": [0.0]}
-        return {"rms": 1.0, "max": 1.0, "shape": [2], "noise": noise, "noise_max": noise}
+        return TensorRecord([2], rms=1.0, max=1.0, noise=noise, noise_max=noise)
 
     reference = {"gradient:masked_scores:a": record(1e-4), "gradient:scores:a": record(0.0)}
-    error = {"shape": [2], "finite": True, "rms": 1e-4, "max": 1e-4}
 
-    def guilty(*names):
-        tensors = {name: error if name == "gradient:scores:a" else {**error, "rms": 0.0, "max": 0.0} for name in names}
-        found = trace.summary(reference, {"float32": {"tensors": tensors, "places": {}, "modules": {}}})
-        return [one["name"] for one in found["guilty"]]
+    def faulty(*names):
+        errors = {name: 1e-4 if name == "gradient:scores:a" else 0.0 for name in names}
+        tensors = {name: TensorStats([2], rms=error, max=error) for name, error in errors.items()}
+        found = trace.summary(reference, {"float32": in_dtype(tensors)})
+        return [one.name for one in found.faulty]
 
-    assert guilty("gradient:scores:a") == []
-    assert guilty(*reference) == ["gradient:scores:a"]
+    assert faulty("gradient:scores:a") == []
+    assert faulty(*reference) == ["gradient:scores:a"]
     reference = {"gradient:masked_scores:b": record(1e-4), "gradient:scores:a": record(0.0)}
-    assert guilty("gradient:scores:a") == ["gradient:scores:a"]
+    assert faulty("gradient:scores:a") == ["gradient:scores:a"]
     reference = {"masked_scores:a": record(1e-4), "gradient:scores:a": record(0.0)}
-    assert guilty("gradient:scores:a") == ["gradient:scores:a"]
+    assert faulty("gradient:scores:a") == ["gradient:scores:a"]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -168,6 +173,29 @@ def test_only_tensors_of_the_step_are_followed():
 
 def test_where_the_reference_cannot_be_asked_again_the_report_says_so():
     drift = Verdict(findings=[Finding("semantics", "loss", "", "float64")])
-    assert "recorded" in trace.lines(trace.unfollowed(drift, False, True))[0]
-    assert "stage by stage" in trace.lines(trace.unfollowed(drift, False, False))[0]
-    assert trace.unfollowed(Verdict(), False, True) == {}
+    assert "recorded" in trace.lines(trace.unavailable(drift, False, True))[0]
+    assert "stage by stage" in trace.lines(trace.unavailable(drift, False, False))[0]
+    assert trace.unavailable(Verdict(), False, True) is None
+
+
+@pytest.mark.parametrize(
+    ("side", "lacking"), [("reference", "weights.safetensors"), ("candidate", "forced_input.safetensors")]
+)
+def test_the_side_that_cannot_be_traced_is_the_one_that_is_named(side, lacking, tmp_path):
+    """The reference lacks its weights; the port, what a reference that ended too early has left."""
+    request = trial_request("ctrl", "random", 0)
+    job = tmp_path / "job"
+    write_request(request, request.weights, job)
+    interpreters = workers_of(request)
+    if side == "reference":
+        (job / lacking).unlink()
+    else:
+        interpreters["reference"] = str(tmp_path / "python")
+        (tmp_path / "python").write_text(f"#!/bin/sh\necho '{{}}' > {job}/reference/forced_input.json\n")
+        (tmp_path / "python").chmod(0o755)
+    found = trace.trace(job, Verdict(), True, quiet(), interpreters)
+    assert found.problem.startswith(f"parity gate: the {side} could not run: ") and lacking in found.problem
+    assert trace.lines(found) == [f"operation trace unavailable: {found.problem}"]
+    assert files.failure_path(job, side, trace.TASK).exists()
+    # Those are failures of the trace: the gate's own measurements are none of its business.
+    assert not list(job.rglob("result.*"))

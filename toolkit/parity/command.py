@@ -95,9 +95,9 @@ def parity(device: str, output: Path, trace: bool, **description: Any) -> int:
     from dataclasses import replace
 
     from toolkit.parity import run_gate
-    from toolkit.parity.options import devices, make_request
+    from toolkit.parity.options import make_request
 
-    places = _cleared(output, devices(device))
+    places = _cleared(output, device)
     request = replace(make_request(**description), trace=trace)
     return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
 
@@ -136,9 +136,9 @@ def replay(bundle: Path, dtype: str | None, device: str, output: Path) -> int:
 
     from toolkit.parity import run_gate
     from toolkit.parity.job.bundle import open_recording
-    from toolkit.parity.options import devices, dtypes_of
+    from toolkit.parity.options import dtypes_of
 
-    places = _cleared(output, devices(device))
+    places = _cleared(output, device)
     recording = open_recording(bundle)
     request = recording.asked if dtype is None else replace(recording.asked, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
@@ -155,8 +155,8 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     from toolkit.parity.bitwise import run_bitwise
     from toolkit.parity.options import kernel_kinds, make_request
 
+    [(_, folder)] = _cleared(output, "cpu")
     kinds = kernel_kinds(kernels)
-    [(_, folder)] = _cleared(output, ["cpu"])
     return run_bitwise(make_request(**description, dtype="float32"), kinds, folder, _console()).exit_status
 
 
@@ -219,14 +219,15 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits)
 
 
-def _cleared(output: Path, devices: list[str]) -> list[tuple[str, Path]]:
+def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
     runs: whatever stops this one, none can be taken for its own."""
+    from toolkit.parity.options import devices
     from toolkit.parity.report.report import remove_report
 
-    for device in devices:
-        remove_report(output / device)
-    return [(device, output / device) for device in devices]
+    for wanted in ("cpu", "gpu") if device == "all" else (device,):
+        remove_report(output / wanted)
+    return [(found, output / found) for found in devices(device)]
 
 
 def _console() -> Any:

@@ -1,0 +1,124 @@
+"""Gates as tests run them: quietly, many by one pair of worker processes, or by the real command on edited source."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from rich.console import Console
+
+from models.families import part
+from toolkit.parity import gate
+from toolkit.parity.followup import trace
+from toolkit.parity.job import files
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
+from toolkit.parity.report.report import Report
+from toolkit.parity.trials.mutation import REFORMER_TRIAL
+
+ROOT = Path(__file__).resolve().parents[1]
+#: That of the fixture ``tiny_config``, for fixtures of a whole module.
+TINY_REFORMER = {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def request_for(model: str, head: str, config: Mapping, length: int, kind: str = "random", **options) -> GateRequest:
+    """A gate of made-up weights on a batch of three examples."""
+    if model == "reformer":
+        config = {**config, "is_decoder": head == "causal_lm"}
+    weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)
+    return GateRequest(model, head, config, weights, random_batch(config, head, 3, length, 0, model), **options)
+
+
+def reformer_request(config: Mapping, head: str = "sequence_classification", kind: str = "random", **options):
+    return request_for("reformer", head, config, int(np.prod(config["axial_pos_shape"])), kind, **options)
+
+
+def run(request: GateRequest, folder: Path, width: int = 200) -> tuple[Report, str]:
+    """A gate, and what it prints."""
+    out = io.StringIO()
+    return gate.run_gate(request, folder, Console(file=out, width=width)), out.getvalue()
+
+
+class PreparedGates:
+    """Gates whose jobs one pair of worker processes has done, one after another; another pair, the operation traces
+    that are asked for.
+
+    All else is done by each gate itself: it writes its job, judges, follows up what differs, and reports.
+    """
+
+    def __init__(self, folder: Path, requests: Sequence[GateRequest]) -> None:
+        self._jobs: dict[tuple[str, ...], Path] = {}
+        jobs = [folder / str(number) for number in range(len(requests))]
+        for request, job in zip(requests, jobs, strict=True):
+            write_request(request, randomize_constants(request.weights, request.seed)[0], job)
+            self._jobs[_identity(job)] = job
+        workers = workers_of(requests[0])
+        run_workers(jobs, quiet(), workers)
+        if traced := [job for request, job in zip(requests, jobs, strict=True) if request.trace]:
+            run_workers(traced, quiet(), workers, task=trace.TASK)
+
+    def run(self, request: GateRequest, folder: Path) -> tuple[Report, str]:
+        """A gate, and what it prints.
+
+        Raises:
+            KeyError: it is none of those that were prepared.
+        """
+        with mock.patch.object(gate, "run_workers", self._take), mock.patch.object(trace, "run_workers", self._take):
+            return run(request, folder)
+
+    def _take(
+        self,
+        jobs: Sequence[Path],
+        console: Console,
+        interpreters: Mapping[str, str],
+        watch: Callable[[], None] | None = None,
+        task: str = files.RESULT,
+    ) -> None:
+        (job,) = jobs
+        done = self._jobs[_identity(job)]
+        if not all(files.result_path(done, side, task).exists() for side in interpreters):
+            return run_workers(jobs, console, interpreters, watch, task)
+        for side in interpreters:
+            shutil.copytree(done / side, job / side, dirs_exist_ok=True)
+
+
+def _identity(job: Path) -> tuple[str, ...]:
+    """What a job's workers are given."""
+    return tuple(files.sha256(job / name) for name in ("job.json", "weights.safetensors", "batch.safetensors"))
+
+
+def copied_source(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
+    """A copy of the project in which each of ``edits`` is made once in ``file``, as a developer would."""
+    for package in ("models", "toolkit"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    source = folder / file
+    text = source.read_text()
+    for before, after in edits:
+        assert before in text
+        text = text.replace(before, after, 1)
+    source.write_text(text)
+    return folder
+
+
+def toolkit_in(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
+    """The real command, on the source in ``folder``."""
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
