@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.parity.measure.naming import TensorName
+
 #: Elements looked at at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
 #: What a masked score is, for all purposes: the lowest that Reformer uses.
@@ -159,4 +161,4 @@ def difference(value: np.ndarray, truth: np.ndarray) -> TensorStats:
 def as_compared(name: str, value: np.ndarray) -> np.ndarray:
     """A tensor as it is measured: of attention scores that a mask has changed, none below :data:`LOWEST`. Beside
     CTRL's -1.8e308 for padding, its -1e4 for the future would be nothing."""
-    return np.maximum(value, LOWEST) if name.startswith("masked_scores:") else value
+    return np.maximum(value, LOWEST) if TensorName.parse(name).kind == "masked_scores" else value
