@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from gates import (
 from rich.console import Console
 
 from models.families import part
-from models.reformer import schema, weights
+from models.reformer import ReformerConfig, ReformerForSequenceClassification, schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
 from toolkit.parity.job import build
@@ -34,7 +35,7 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.mutants import CATALOGUES
-from toolkit.parity.options import configuration, devices
+from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_seen
 from toolkit.parity.trials.mutation import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
@@ -131,8 +132,10 @@ def test_a_right_ctrl_passes_in_both_dtypes(prepared, tmp_path, head, kind):
 
 def test_the_catalogues_have_as_many_faults_as_the_readme_says():
     stated = {int(count) for _, count in re.findall(r"\b(all|\d+ of) (\d+)\b", (ROOT / "README.md").read_text())}
+    distinct = {mutant for mutants in CATALOGUES.values() for mutant in mutants}
+    assert len({mutant.name for mutant in distinct}) == len(distinct)  # they are found by name
     faults = {model: sum(not mutant.harmless for mutant in mutants) for model, mutants in CATALOGUES.items()}
-    assert faults == {"reformer": 83, "ctrl": 66} and set(faults.values()) <= stated
+    assert faults == {"reformer": 87, "ctrl": 70} and set(faults.values()) <= stated
 
 
 #: By family, faults of all kinds with the verdict that names each, and a harmless change, which none does.
@@ -145,6 +148,7 @@ SOME_FAULTS = {
         "own-masks-unscaled": "randomness",
         "line-breaks-as-blanks": "",
         "offsets-by-one": "tokenizer",
+        "reformer-loads-query-as-key": "structure",
     },
     "ctrl": {
         "ctrl-norms-swapped": "semantics",
@@ -153,6 +157,7 @@ SOME_FAULTS = {
         "ctrl-recompute-fresh-mask": "replay",
         "beta2-off": "semantics",
         "ctrl-pad-side": "tokenizer",
+        "ctrl-loads-in-float16": "structure",
     },
 }
 #: What finds one of these beside the verdict that names it.
@@ -218,6 +223,49 @@ def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     )
     stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
     assert stored["culprit"]["verdict"] == "semantics"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """A saved classifier of random weights."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    port = ReformerForSequenceClassification(ReformerConfig(**TINY_REFORMER))
+    weights.load(port, dict(reformer_request(TINY_REFORMER).weights))
+    port.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_loader_that_exchanges_query_and_key_is_stopped_though_the_step_agrees(checkpoint, tmp_path):
+    """Both sides run the step with what the port's loader has read: it is compared with what the reference reads."""
+    edit = (
+        "yield ALIASES.get(name, name), value",
+        "yield name.replace('.query.', '.q.').replace('.key.', '.query.').replace('.q.', '.key.'), value",
+    )
+    source = copied_source(tmp_path, "models/reformer/weights.py", edit)
+    arguments = ("--model", "reformer", "--weights", checkpoint, "--length", "128", "--dtype", "float64")
+    done = toolkit_in(source, "parity", *arguments, "--output", "out")
+    assert done.returncode == 1, done.stderr
+    assert "DRIFT reformer.encoder.layers.0.attention.self_attention.query (Linear, " in done.stdout
+    assert "structure: from the checkpoint (models/reformer/weights.py): 1024 of 1024 values are not" in done.stdout
+
+
+def test_the_body_of_a_checkpoint_passes_under_a_head_that_both_sides_make_anew(checkpoint, tmp_path):
+    request = make_request(
+        model="reformer",
+        head="masked_lm",
+        attention=None,
+        layers=None,
+        length=128,
+        batch_size=1,
+        weights_from=str(checkpoint),
+        seed=0,
+        overrides=[],
+        reference_python=None,
+        dtype="float64",
+    )
+    report, _ = run(request, tmp_path)
+    assert report.passed and report.candidate.loading_problems == {} and request.checkpoint == str(checkpoint)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])

@@ -206,20 +206,36 @@ def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], l
     Returns:
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
     """
-    from models.hub import read_tensors, resolve_folder
+    from models.hub import read_tensors
     from toolkit.model_config import head_of
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     new = weights.initial_weights(config, head, recipe.seed)
-    if recipe.model.weights is None:
+    folder = checkpoint_folder(recipe)
+    if folder is None:
         return new, list(new)
     try:
-        tensors = read_tensors(resolve_folder(recipe.resolve(recipe.model.weights)))
-        found = weights.select(tensors, config, head)
+        found = weights.select(read_tensors(folder), config, head)
     except (FileNotFoundError, weights.WeightsError) as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
     found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
     return {**new, **found}, [name for name in new if name not in found]
+
+
+def checkpoint_folder(recipe: Recipe) -> Path | None:
+    """The folder of `model.weights`, downloaded if it is a hub id; None for new weights.
+
+    Raises:
+        UserError: at the recipe's line, if there is none.
+    """
+    from models.hub import resolve_folder
+
+    if recipe.model.weights is None:
+        return None
+    try:
+        return resolve_folder(recipe.resolve(recipe.model.weights))
+    except FileNotFoundError as problem:
+        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
 
 
 def _describe(job: Job, device: str, console: Console) -> None:
@@ -276,7 +292,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     from toolkit.model_config import head_of
     from toolkit.parity import GateRequest, OptimizerSettings
 
-    chosen = recipe.parity
+    chosen, checkpoint = recipe.parity, checkpoint_folder(recipe)
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
     return GateRequest(
         model=recipe.model.name,
@@ -296,6 +312,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
             epsilon=recipe.train.adam_epsilon,
             max_grad_norm=recipe.train.max_grad_norm,
         ),
+        checkpoint=None if checkpoint is None else str(checkpoint),
         reference_python=reference_python(recipe),
     )
 

@@ -84,6 +84,7 @@ def make_request(
     if reference_reversible and model != "reformer":
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    checkpoint = None if weights_from in KINDS else str(resolve_folder(weights_from))
     return GateRequest(
         model=model,
         head=head,
@@ -93,6 +94,7 @@ def make_request(
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
+        checkpoint=checkpoint,
         reference_python=python,
     )
 

@@ -64,6 +64,7 @@ def job_of(request: GateRequest) -> Job:
         threads=runtime.physical_cores(),
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
+        checkpoint=request.checkpoint,
         tokenizer=_with_adversarial_texts(request.tokenizer),
     )
 

@@ -84,7 +84,9 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         (partial / "candidate").rmdir()
         (partial / "reference.log").unlink()
         job = files.read_job(partial)
-        files.write_json(partial / "job.json", replace(job, reference_python=""))  # a path of this machine
+        # Paths of this machine say nothing elsewhere.
+        files.write_json(partial / "job.json", replace(job, reference_python="", checkpoint=None))
+        (partial / "reference" / "checkpoint.safetensors").unlink(missing_ok=True)
         manifest = manifest_of(partial, job, randomized)
         files.write_json(partial / MANIFEST, manifest)
     size = sum(entry["bytes"] for entry in manifest["files"].values())

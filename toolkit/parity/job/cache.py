@@ -57,6 +57,10 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
     digest = hashlib.sha256()
     request = as_json(job)
     del request["reference_python"]  # below, if it is not this one
+    if job.checkpoint is not None:
+        del request["checkpoint"]  # the folder may lie elsewhere each time
+        for file in sorted(Path(job.checkpoint).glob("*.safetensors")):
+            digest.update(files.sha256(file).encode())
     if job.tokenizer and job.tokenizer.path:  # a file or folder that lies elsewhere each time
         del request["tokenizer"]["path"]
         path = Path(job.tokenizer.path)

@@ -50,6 +50,7 @@ class Job:
             :class:`toolkit.parity.job.request.GateRequest`.
         noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
         updates: of the parameters after the step.
+        checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
         spare_memory: keep little, and let the workers run one after the other.
         optimizer: with numbers that float32 holds.
         threads: of either side.
@@ -74,6 +75,7 @@ class Job:
     threads: int
     reference_python: str
     judge_reference_reversible: bool = False
+    checkpoint: str | None = None
     tokenizer: TokenizerJob | None = None
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False

@@ -29,6 +29,7 @@ class GateRequest:
         optimizer: as :func:`toolkit.optimizer.adamw` takes it.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+        checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
     """
@@ -45,5 +46,6 @@ class GateRequest:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     judge_reference_reversible: bool = False
     streamed: bool | None = None
+    checkpoint: str | None = None
     reference_python: str | None = None
     trace: bool = False

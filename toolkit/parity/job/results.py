@@ -236,21 +236,24 @@ class GeneratorStats:
 
 @dataclass
 class MutantResult:
-    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, or of ``tokens`` alone; or the error
-    that was ``raised``."""
+    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens`` or of
+    ``loading_problems`` alone; or the error that was ``raised``."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
+    loading_problems: dict[str, str] = field(default_factory=dict)
     tokens: list[Tokens] | None = None
     raised: str | None = None
 
 
 @dataclass
 class CandidateResult:
-    """What the port's worker measured."""
+    """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
+    otherwise than the reference's, and how."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
+    loading_problems: dict[str, str] = field(default_factory=dict)
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokens: list[Tokens] | None = None
     execution: Execution = field(default_factory=Execution)

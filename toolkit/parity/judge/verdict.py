@@ -102,6 +102,8 @@ class Verdict:
 def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     """Compare what both workers measured."""
     verdict = Verdict()
+    for name, problem in candidate.loading_problems.items():
+        verdict.find("structure", f"parameter:{name}", problem)
     for dtype, ours in candidate.dtypes.items():
         _judge_structure(reference, ours, dtype, verdict)
         if lost := _not_finite(reference, dtype):

@@ -21,7 +21,7 @@ class Mutant:
             in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
         apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
         port: makes that namespace.
-        tokenizer: whether the tokenizer is at fault, not the model.
+        tokenizer, loader: whether the tokenizer is at fault, or what reads a checkpoint, and not the model.
         harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
     """
 
@@ -33,6 +33,7 @@ class Mutant:
     harmless: str = ""
     operation: str = ""
     tokenizer: bool = False
+    loader: bool = False
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:

@@ -32,7 +32,8 @@ def print_report(report: Report, page: Path, console: Console) -> None:
         _print_reference_faults(report, console)
     else:
         console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
-        say(console, f"{report.culprit.verdict} {report.culprit.dtype}: {report.culprit.message}")
+        verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
+        say(console, f"{verdict_in}: {report.culprit.message}")
     for line in trace.lines(report.trace):
         say(console, line)
     if not (report.passed or verdict.inconclusive):

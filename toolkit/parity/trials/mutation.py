@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from safetensors.numpy import save_file
 
 from models.families import part
 from toolkit.parity.followup import remeasure, trace
@@ -101,6 +103,14 @@ def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
     return TokenizerJob("ctrl", texts, 256, str(folder))
 
 
+def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
+    """The request's weights as a checkpoint, left in ``folder``."""
+    folder.mkdir()
+    weights = {name: np.ascontiguousarray(request.weights[name]) for name in request.weights}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 @dataclass(frozen=True)
 class Trial:
     """What the gate made of one mutant.
@@ -141,6 +151,8 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         job = Path(scratch) / "job"
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
+        if any(mutant.loader for mutant in mutants):
+            request = replace(request, checkpoint=str(trial_checkpoint(request, Path(scratch) / "checkpoint")))
         write_request(request, request.weights, job, [mutant.name for mutant in mutants])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
@@ -166,7 +178,8 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
     if measured.raised is not None:
         return None
     tokens = measured.tokens if mutant.tokenizer else candidate.tokens  # what is right is not judged again
-    return judge(reference, CandidateResult(measured.dtypes, measured.generators, tokens=tokens))
+    found = CandidateResult(measured.dtypes, measured.generators, measured.loading_problems, tokens=tokens)
+    return judge(reference, found)
 
 
 def _trial(

@@ -1,0 +1,29 @@
+"""What the reference's own ``from_pretrained`` reads from the checkpoint that a job's weights are of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.reference.points import to_numpy
+from toolkit.parity.reference.step import Step
+
+
+def write_loaded(step: Step, job: Job, path: Path) -> None:
+    """Write every parameter that the checkpoint has, in float32; safetensors alone are read, and from the folder alone.
+
+    Parameters that the reference would make anew, such as those of another head, are left out.
+    """
+    if job.checkpoint is None:
+        return
+    model, found = step.heads[job.head].from_pretrained(  # type: ignore[attr-defined]
+        job.checkpoint,
+        config=step.configuration(job.config),
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    missing = set(found["missing_keys"])
+    read = {name: value for name, value in model.float().named_parameters() if name not in missing}
+    files.write_tensors(path, {name: to_numpy(value) for name, value in read.items()})
