@@ -59,6 +59,7 @@ class Job:
         weights: the first weights, in Hugging Face's names and layout, float32.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
+        checkpoint: the folder that the first weights were read from; None for new ones.
     """
 
     task: Task
@@ -68,6 +69,7 @@ class Job:
     weights: dict[str, np.ndarray]
     new_weights: list[str]
     texts: list[str]
+    checkpoint: Path | None
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
@@ -196,12 +198,16 @@ def assemble(recipe: Recipe) -> Job:
     tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
     prepared = task.prepare(recipe, tokenizer, splits)
     config = build_config(recipe, tokenizer, prepared.label_names)
-    weights, new = first_weights(recipe, config)
-    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]))
+    checkpoint = checkpoint_folder(recipe)
+    weights, new = first_weights(recipe, config, checkpoint)
+    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint)
 
 
-def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], list[str]]:
+def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
+
+    Args:
+        checkpoint: the folder to read; None for new weights alone.
 
     Returns:
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
@@ -211,11 +217,10 @@ def first_weights(recipe: Recipe, config: Any) -> tuple[dict[str, np.ndarray], l
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     new = weights.initial_weights(config, head, recipe.seed)
-    folder = checkpoint_folder(recipe)
-    if folder is None:
+    if checkpoint is None:
         return new, list(new)
     try:
-        found = weights.select(read_tensors(folder), config, head)
+        found = weights.select(read_tensors(checkpoint), config, head)
     except (FileNotFoundError, weights.WeightsError) as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
     found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
@@ -292,7 +297,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     from toolkit.model_config import head_of
     from toolkit.parity import GateRequest, OptimizerSettings
 
-    chosen, checkpoint = recipe.parity, checkpoint_folder(recipe)
+    chosen = recipe.parity
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
     return GateRequest(
         model=recipe.model.name,
@@ -312,7 +317,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
             epsilon=recipe.train.adam_epsilon,
             max_grad_norm=recipe.train.max_grad_norm,
         ),
-        checkpoint=None if checkpoint is None else str(checkpoint),
+        checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         reference_python=reference_python(recipe),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,17 +85,17 @@ def make_request(
     if reference_reversible and model != "reformer":
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
-    checkpoint = None if weights_from in KINDS else str(resolve_folder(weights_from))
+    weights, checkpoint = chosen_weights(model, config, head, seed, weights_from)
     return GateRequest(
         model=model,
         head=head,
         config=config,
-        weights=chosen_weights(model, config, head, seed, weights_from),
+        weights=weights,
         batch=random_batch(config, head, batch_size or DEFAULTS[model].batch_size, length, seed, model),
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
-        checkpoint=checkpoint,
+        checkpoint=None if checkpoint is None else str(checkpoint),
         reference_python=python,
     )
 
@@ -241,20 +242,21 @@ def _example(model: str) -> str:
 
 def chosen_weights(
     model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
-) -> Mapping[str, np.ndarray]:
+) -> tuple[Mapping[str, np.ndarray], Path | None]:
     """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's, with new ones for a head
-    that it lacks."""
+    that it lacks; and the checkpoint's folder, None of a kind."""
     resolved = part(model, "schema").resolve(config)
     if weights_from in KINDS:
-        return SyntheticWeights(resolved, head, seed, weights_from, model)
+        return SyntheticWeights(resolved, head, seed, weights_from, model), None
     weights = part(model, "weights")
     try:
-        found = weights.select(stored_tensors(resolve_folder(weights_from)), resolved, head)
+        folder = resolve_folder(weights_from)
+        found = weights.select(stored_tensors(folder), resolved, head)
     except (FileNotFoundError, WeightsError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
     table = weights.parameters(resolved, head)
     missing = {name: parameter for name, parameter in table.items() if name not in found}
-    return {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}
+    return {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}, folder
 
 
 def devices(wanted: str) -> list[str]:

@@ -47,8 +47,8 @@ TEXTS: Mapping[str, str] = {
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
     "streamed": (
-        "stage by stage; the optimizer's step, what watching changes, computing layers again, and the port's own "
-        "generator are not compared: whole models show them"
+        "stage by stage; the optimizer's step, what watching changes, computing layers again, the port's own "
+        "generator, and what the reference's own loader reads are not compared: whole models show them"
     ),
     "remeasured": (
         "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "
