@@ -8,6 +8,7 @@ it must be equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import paddle
@@ -295,19 +296,21 @@ class _Keep(PyLayer):
         return grad * ctx.kept.astype(grad.dtype) * ctx.scale
 
 
-def dropout(x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
-    """Dropout from Paddle's generator: a fraction ``p`` of the cells of ``mask_shape`` becomes 0, the rest is scaled.
+def keep(x: paddle.Tensor, kept: paddle.Tensor, p: float) -> paddle.Tensor:
+    """Dropout with a mask that is drawn already: what is not kept becomes 0, the rest is scaled by 1/(1-p).
 
-    On a CPU 16 random bits decide about a cell, so that the rate is ``p`` to within 2^-17; the scale is exact for the
-    rate that is used.
+    Args:
+        kept: bool, of a shape that broadcasts to that of ``x``.
+        p: the fraction of cells that such masks drop.
     """
-    if not is_on_cpu(x):
-        if list(mask_shape) == x.shape:
-            return F.dropout(x, p, training=True, mode="upscale_in_train")
-        return x * F.dropout(paddle.ones(mask_shape, x.dtype), p, training=True, mode="upscale_in_train")
-    count = 1
-    for size in mask_shape:
-        count *= size
-    threshold = round(p * 2**16)
-    bits = paddle.randint(-(2**31), 2**31 - 1, [-(-count // 2)], "int32").view("int16")[:count].reshape(mask_shape)
-    return _Keep.apply(x, bits >= threshold - 2**15, 1.0 / (1.0 - threshold / 2**16))
+    return _Keep.apply(x, kept, 1.0 / (1.0 - p))
+
+
+def random_mask(p: float, shape: Sequence[int]) -> paddle.Tensor:
+    """Which cells dropout keeps: bool, each True with probability 1 - p, from Paddle's generator.
+
+    16 random bits decide about a cell, so that the rate is ``p`` to within 2^-17.
+    """
+    count = math.prod(shape)
+    bits = paddle.randint(-(2**31), 2**31 - 1, [-(-count // 2)], "int32").view("int16")[:count].reshape(shape)
+    return bits >= round(p * 2**16) - 2**15

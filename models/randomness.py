@@ -2,8 +2,9 @@
 
 A port calls :func:`dropout` and :func:`normal` and never a generator of Paddle's. That gives two things: a recomputed
 block repeats its draws (:class:`Replay`), and a test or the parity gate can put draws of its own in their place
-(:func:`use`). The design is that of the reversible blocks of reformer-pytorch: randomness is recorded and replayed by
-one small object, and the layers do not know.
+(:func:`use`). A source gives random numbers and nothing else: what is done with them, forward and backward, is the same
+code whoever draws. The design is that of the reversible blocks of reformer-pytorch: randomness is recorded and replayed
+by one small object, and the layers do not know.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from models import ops
 class Source(Protocol):
     """What supplies the draws."""
 
-    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
-        """``x`` with a fraction ``p`` of the cells of a mask of ``mask_shape`` set to 0, the rest scaled by 1/(1-p)."""
+    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        """Which cells of a dropout mask are kept: bool of ``shape``, each False with probability ``p``."""
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         """Standard normal numbers; the same ones each time where ``seed`` is given."""
@@ -37,8 +38,8 @@ class Source(Protocol):
 class Generator:
     """Paddle's own generator of the current device: the source in training."""
 
-    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
-        return ops.dropout(x, p, mask_shape)
+    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        return ops.random_mask(p, shape)
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         if seed is None:
@@ -80,7 +81,7 @@ def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int
     """
     if not training or p == 0.0:
         return x
-    return _source.dropout(x, p, x.shape if mask_shape is None else list(mask_shape))
+    return ops.keep(x, _source.kept(p, x.shape if mask_shape is None else list(mask_shape)), p)
 
 
 class Dropout(nn.Layer):

@@ -28,14 +28,14 @@ class RecordedDraws:
         self.problems: dict[str, str] = {}
         self.relu_flips: dict[str, Flips] = {}
 
-    def dropout(self, x: paddle.Tensor, p: float, mask_shape: Sequence[int]) -> paddle.Tensor:
+    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         name = self.stack.draw("dropout")
-        mask = self._take(name, mask_shape, f"dropout of {p}")
+        mask = self._take(name, shape, f"dropout of {p}")
         if mask is None:
-            return x
+            return paddle.ones(shape, "bool")
         if p != self.rates[name]:
             self.problems[name] = f"dropout of {p}, the reference has {self.rates[name]}"
-        return x * (paddle.to_tensor(mask).astype(x.dtype) / (1.0 - p))
+        return paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         drawn = self._take(self.stack.draw("normal"), shape, "rotations")

@@ -42,24 +42,18 @@ class DrawCounter:
         self._step += 1
         self._of_shape = {}
 
-    def mask(self, name: str, rate: float, shape: Sequence[int], values: np.ndarray) -> None:
+    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
         """Count a dropout mask.
 
         Args:
             rate, shape: as they were asked for.
-            values: what became of ones: 0 where a cell is dropped. Its axes are as long as those of ``shape``, or that
-                is 1 there and all values along the axis are the same.
+            kept: bool, which cells are.
         """
         stats = self.stats.masks.setdefault(name, MaskStats(list(shape), rate=rate))
         stats.draws += 1
-        mask = self._of_mask_shape(stats, shape, values)
-        dropped = mask == 0
-        kept = mask.size - int(np.count_nonzero(dropped))
-        if kept:
-            # None above the scale and the mean at the scale: then all of them are.
-            scales = np.array([mask.max(), mask.sum(dtype=np.float64) / kept]) * (1.0 - rate)
-            stats.scale_error = float(np.max([stats.scale_error, *np.abs(scales - 1.0)]))
-        rare = dropped if rate <= 0.5 else ~dropped
+        if list(kept.shape) != list(shape):
+            note_problem(stats, f"a mask of shape {list(kept.shape)}, asked for {list(shape)}")
+        rare = ~kept if rate <= 0.5 else kept
         self.cells += rare.size
         stats.rare = _sum(stats.rare, [int(np.count_nonzero(rare)), rare.size])
         self._note_repeat(name, stats, rare.ravel())
@@ -85,15 +79,6 @@ class DrawCounter:
         if seeded:  # modules of equal shape draw the same, as the reference's do
             self._of_shape.pop((RotationStats, *drawn.shape), None)
         self._relate(name, stats, drawn if seeded else numbers, _products)
-
-    def _of_mask_shape(self, stats: MaskStats, shape: Sequence[int], values: np.ndarray) -> np.ndarray:
-        sizes = [1] * (values.ndim - len(shape)) + list(shape)
-        if list(values.shape) == sizes:
-            return values
-        mask = values[tuple(slice(None) if size == values.shape[i] else slice(1) for i, size in enumerate(sizes))]
-        if list(mask.shape) != sizes or not (values == mask).all():
-            note_problem(stats, f"the cells that live and die together are not those of a mask of shape {list(shape)}")
-        return mask
 
     def _relate(
         self, name: str, stats: DrawStats, draw: np.ndarray, joint: Callable[[np.ndarray, np.ndarray], list]

@@ -205,12 +205,10 @@ class MaskStats(DrawStats):
 
     Attributes:
         rate: at which cells are to be dropped.
-        scale_error: how far what is kept is from 1 / (1 - rate), relative.
         rare: how many cells are in the rarer of the two states, of how many.
     """
 
     rate: float = 0.0
-    scale_error: float = 0.0
     rare: list[float] = field(default_factory=lambda: [0, 0])
 
 

@@ -378,7 +378,7 @@ CTRL: tuple[Mutant, ...] = (
         "dropout after the activation, not after the feed-forward block",
         "dropout2",
         lambda p: _layer_of(p, _dropout_inside),
-        operation="dropout2",
+        operation="h.0.ffn.2",
     ),
     _fault(
         "ctrl-dropout-rate",

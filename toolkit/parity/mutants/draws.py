@@ -1,7 +1,9 @@
-"""Faults of the port's own random draws. The recorded draws, with which all else is compared, never meet them."""
+"""Faults of the port's own random draws, and of dropout itself. The recorded draws, with which all else is compared,
+never meet the former."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -32,48 +34,65 @@ def _ctrl() -> type:
     return CTRLModel
 
 
-def _dropout(port, change: Callable):
-    """Dropout becomes ``change(dropout, x, p, mask_shape)``."""
-    plain = port.ops.dropout
-    return [(port.ops, "dropout", lambda x, p, mask_shape: change(plain, x, p, mask_shape))]
+def _masks(port, change: Callable):
+    """Masks become ``change(random_mask, p, shape)``."""
+    plain = port.ops.random_mask
+    return [(port.ops, "random_mask", lambda p, shape: change(plain, p, shape))]
 
 
-def _rate_off(plain, x, p, mask_shape):
-    """The scale stays that of the right rate."""
-    return plain(x, 1.05 * p, mask_shape) * ((1.0 - 1.05 * p) / (1.0 - p))
-
-
-def _pairs(port):
+def _paired(plain, p, shape):
     """One random number for two cells."""
-
-    def dropout(plain, x, p, mask_shape):
-        count = -(-x.size // 2)
-        ones = plain(port.paddle.ones([count], x.dtype), p, [count])
-        return x * ones.repeat_interleave(2)[: x.size].reshape(x.shape)
-
-    return _dropout(port, dropout)
+    count = math.prod(shape)
+    return plain(p, [-(-count // 2)]).astype("int32").repeat_interleave(2)[:count].astype("bool").reshape(shape)
 
 
 def _striped(port):
     """Every tenth cell, at a rate of 0.1, from a random one on."""
 
-    def dropout(plain, x, p, mask_shape):
+    def striped(plain, p, shape):
         period = round(1.0 / p)
         phase = port.paddle.randint(0, period, [1])
-        kept = (port.paddle.arange(x.size) + phase) % period != 0
-        return x * (kept.astype(x.dtype) / (1.0 - p)).reshape(x.shape)
+        return ((port.paddle.arange(math.prod(shape)) + phase) % period != 0).reshape(shape)
 
-    return _dropout(port, dropout)
+    return _masks(port, striped)
+
+
+def _keep(port, forward: Callable, backward: Callable):
+    """What is done with a mask becomes ``forward(x, kept, p)``, and of the gradient ``backward``."""
+
+    class Keep(port.paddle.autograd.PyLayer):
+        @staticmethod
+        def forward(ctx, x, kept, p):
+            ctx.kept, ctx.p = kept.astype(x.dtype), p
+            return forward(x, ctx.kept, p)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return backward(grad, ctx.kept, ctx.p)
+
+    return [(port.ops, "keep", lambda x, kept, p: Keep.apply(x, kept, p))]
+
+
+def _right(x, kept, p):
+    return x * kept / (1.0 - p)
+
+
+def _unscaled(x, kept, p):
+    return x * kept
+
+
+def _leaking(x, kept, p):
+    return x / (1.0 - p)
 
 
 def _reseeded(port):
     """The generator is seeded before each mask."""
 
-    def dropout(original, self, x, p, mask_shape):
+    def kept(original, self, p, shape):
         port.paddle.seed(0)
-        return original(self, x, p, mask_shape)
+        return original(self, p, shape)
 
-    return around(port.generator, "dropout", dropout)
+    return around(port.generator, "kept", kept)
 
 
 def _same_every_step(port):
@@ -94,15 +113,15 @@ def _same_every_layer(port):
         begun.state = port.paddle.get_rng_state()
         return original(self, *args, **kwargs)
 
-    def dropout(original, self, x, p, mask_shape):
+    def kept(original, self, p, shape):
         now = port.paddle.get_rng_state()
         port.paddle.set_rng_state(begun.state)
-        dropped = original(self, x, p, mask_shape)
+        mask = original(self, p, shape)
         port.paddle.set_rng_state(now)
         port.paddle.randint(0, 2, [1])
-        return dropped
+        return mask
 
-    return around(port.body, "forward", forward) + around(port.generator, "dropout", dropout)
+    return around(port.body, "forward", forward) + around(port.generator, "kept", kept)
 
 
 def _normal(port, change: Callable):
@@ -133,18 +152,17 @@ def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, .
         return Mutant(prefix + name, what, "dropout:", apply, port)
 
     return (
-        fault("own-rate-off", "the port's own masks drop 1.05 times the rate", lambda p: _dropout(p, _rate_off)),
         fault(
-            "own-masks-unscaled",
-            "the port's own masks without 1/(1-p)",
-            lambda p: _dropout(p, lambda plain, x, rate, shape: plain(x, rate, shape) * (1.0 - rate)),
+            "own-rate-off",
+            "the port's own masks drop 1.05 times the rate",
+            lambda p: _masks(p, lambda plain, rate, shape: plain(1.05 * rate, shape)),
         ),
         fault(
             "own-masks-constant",
             "the port's own masks are constant along the last axis",
-            lambda p: _dropout(p, lambda plain, x, rate, shape: plain(x, rate, [*shape[:-1], 1])),
+            lambda p: _masks(p, lambda plain, rate, shape: plain(rate, [*shape[:-1], 1]).expand(shape)),
         ),
-        fault("own-masks-paired", "one random number for two neighbouring cells", _pairs),
+        fault("own-masks-paired", "one random number for two neighbouring cells", lambda p: _masks(p, _paired)),
         fault("own-masks-striped", "the port's own masks drop every tenth cell", _striped),
         fault("own-masks-reseeded", "the port's own generator is seeded before each mask", _reseeded),
         fault("own-masks-every-step", "the port's own masks are the same in every step", _same_every_step),
@@ -152,20 +170,44 @@ def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, .
     )
 
 
+def _backwards(prefix: str, port: Callable[[], SimpleNamespace], first: str, dropped: str) -> tuple[Mutant, ...]:
+    """The faults of dropout's backward, for one family: ``first`` is the gradient that shows them first, ``dropped``
+    the module or output whose gradient comes out of the first dropout that a backward meets."""
+    fault = partial(Mutant, expected=first, port=port, operation=f"gradient:output:{dropped} ")
+    return (
+        fault(
+            prefix + "dropout-backward-unscaled",
+            "the gradient of dropout without 1/(1-p)",
+            apply=lambda p: _keep(p, _right, _unscaled),
+        ),
+        fault(
+            prefix + "dropout-backward-leaks",
+            "dropout lets gradients through what it dropped",
+            apply=lambda p: _keep(p, _right, _leaking),
+        ),
+    )
+
+
 _reformer_port = partial(_port, _reformer)
 _rotations = partial(Mutant, expected="normal:", port=_reformer_port)
 
-CTRL_DRAWS: tuple[Mutant, ...] = _faults("ctrl-", partial(_port, _ctrl))
+_ctrl_port = partial(_port, _ctrl)
+CTRL_DRAWS: tuple[Mutant, ...] = (
+    *_faults("ctrl-", _ctrl_port),
+    *_backwards("ctrl-", _ctrl_port, "h.2.layernorm2", "transformer.h.2.ffn"),
+    Mutant(
+        "ctrl-dropout-unscaled",
+        "what dropout keeps is not scaled by 1/(1-p)",
+        "output:transformer.dropout",
+        lambda p: _keep(p, _unscaled, _unscaled),
+        _ctrl_port,
+        operation="output:transformer.dropout",
+    ),
+)
 
 REFORMER_DRAWS: tuple[Mutant, ...] = (
     *_faults("", _reformer_port),
-    Mutant(
-        "own-masks-shape",
-        "single cells are dropped where whole columns are to be",
-        "dropout:reformer.embeddings.position_embeddings",
-        lambda p: _dropout(p, lambda plain, x, rate, shape: plain(x, rate, x.shape)),
-        _reformer_port,
-    ),
+    *_backwards("", _reformer_port, "classifier.dense", "classifier.dense"),
     Mutant(
         "own-state-not-restored",
         "after a block was computed again, the generator goes on from there",
