@@ -32,6 +32,7 @@ from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.schedule import Schedule
 from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
@@ -294,29 +295,40 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         device: of the run, `cpu` or `gpu`.
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
-    from toolkit.model_config import head_of
-    from toolkit.parity import GateRequest, OptimizerSettings
+    from toolkit.model_config import head_of, port_settings
+    from toolkit.parity import GateRequest, TrainingSettings
 
-    chosen = recipe.parity
-    rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
+    chosen, train = recipe.parity, recipe.train
+
+    def examples(count: int) -> list[dict[str, np.ndarray]]:
+        return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
+
     return GateRequest(
         model=recipe.model.name,
         head=head_of(recipe),
         config=job.config.to_hf(),
         weights=job.weights,
-        batch=collate(rows),
+        batch=collate(examples(chosen.examples)),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=_tokenizer_job(recipe, job, scratch),
         seed=recipe.seed,
-        optimizer=OptimizerSettings(
-            learning_rate=recipe.train.learning_rate,
-            weight_decay=recipe.train.weight_decay,
-            beta1=recipe.train.adam_beta1,
-            beta2=recipe.train.adam_beta2,
-            epsilon=recipe.train.adam_epsilon,
-            max_grad_norm=recipe.train.max_grad_norm,
+        port={**port_settings(recipe), "recompute": bool(train.recompute)},
+        training=TrainingSettings(
+            max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
+            batch_size=train.batch_size,
+            gradient_accumulation_steps=train.gradient_accumulation_steps,
+            learning_rate=train.learning_rate,
+            lr_scheduler=train.lr_scheduler,
+            warmup_ratio=train.warmup_ratio,
+            weight_decay=train.weight_decay,
+            adam_beta1=train.adam_beta1,
+            adam_beta2=train.adam_beta2,
+            adam_epsilon=train.adam_epsilon,
+            max_grad_norm=train.max_grad_norm,
         ),
+        labels=collate(examples(train.batch_size * train.gradient_accumulation_steps)),
+        threads=recipe.runtime.threads,
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         reference_python=reference_python(recipe),
     )

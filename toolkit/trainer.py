@@ -28,12 +28,11 @@ import paddle
 from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from rich.console import Console
 
-from toolkit import checkpoint
+from toolkit import checkpoint, optimizer
 from toolkit.batches import collate, loss_weights, split_batch
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
-from toolkit.optimizer import adamw
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe, settled
 from toolkit.runtime import processes, seed_everything
@@ -245,7 +244,7 @@ class Finetuner(Trainer):
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
         """AdamW with the Trainer's arguments, as the gate has compared it."""
         if self.optimizer is None:
-            self.optimizer: paddle.optimizer.Optimizer = adamw(
+            self.optimizer: paddle.optimizer.Optimizer = optimizer.adamw(
                 self.model,
                 lr_scheduler if lr_scheduler is not None else self.lr_scheduler,
                 weight_decay=self.args.weight_decay,

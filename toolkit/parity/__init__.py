@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate
     from toolkit.parity.job.interpreter import reference_interpreter
-    from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
+    from toolkit.parity.job.job import TokenizerJob, TrainingSettings
     from toolkit.parity.job.request import GateRequest
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
 
 _HOMES = {
     "CONSTANTS": "report.report",
     "GateRequest": "job.request",
-    "OptimizerSettings": "job.job",
     "Report": "report.report",
     "TokenizerJob": "job.job",
+    "TrainingSettings": "job.job",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "run_gate": "gate",
@@ -29,9 +29,9 @@ _HOMES = {
 __all__ = [
     "CONSTANTS",
     "GateRequest",
-    "OptimizerSettings",
     "Report",
     "TokenizerJob",
+    "TrainingSettings",
     "reference_interpreter",
     "remove_report",
     "run_gate",

@@ -18,14 +18,14 @@ from toolkit.parity.job.results import BitwiseResult
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 
-#: Settings of the port by which it adds as the reference does, and makes its gradients by plain autograd.
-PLAIN = {"reformer": {"residual": "plain"}, "ctrl": {}}
+#: By which the port adds as the reference does.
+PLAIN = {"residual": "plain"}
 
 
 def run(job: Job, folder: Path, kernels: KernelClient) -> BitwiseResult:
     """Every tensor of R32 against the port's, with the job's kinds of kernels the reference's."""
     files.wait_for_reference(folder, "order.json")
-    step = make_step(replace(job, config={**job.config, **PLAIN[job.model]}), folder, "float32", "autograd")
+    step = make_step(replace(job, port={**job.port, **PLAIN}), folder, "float32", "autograd")
     ours: dict[str, np.ndarray] = {}
     with reference_kernels(kernels, job.kernels or []):
         step.run(ours.__setitem__)

@@ -9,7 +9,10 @@ import numpy as np
 from paddle import nn
 
 from models.ctrl.config import CTRLConfig
-from toolkit.parity.candidate.step import Step
+from models.ctrl.modeling import CTRLLMHeadModel
+from toolkit.parity.candidate.step import Measure, Step
+from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
+from toolkit.parity.measure.naming import numbered
 
 #: The constant, under the name of the attribute that holds it on both sides.
 TABLE = "transformer.pos_encoding"
@@ -18,8 +21,11 @@ TABLE = "transformer.pos_encoding"
 class CTRLStep(Step):
     """A step of CTRL."""
 
-    backwards = ("autograd", "recompute")
+    again = "recompute"
     embedded = "transformer.dropout"
+
+    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
+        return not settings.get("recompute")
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         model = kind(CTRLConfig(**keys))
@@ -30,6 +36,15 @@ class CTRLStep(Step):
         own = self.model.transformer.pos_encoding
         self.model.hold_constants(constants)
         return {TABLE: table_error(own, constants[TABLE])}
+
+    def decode(self, measure: Measure) -> None:
+        if not isinstance(self.model, CTRLLMHeadModel):
+            return
+        past = None
+        for number, inputs in enumerate(decoding_inputs(self.batch), 1):
+            output = self.model(**inputs, past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            measure(numbered(named(DECODING, "logits"), number), output.logits.numpy())
 
 
 def table_error(own: np.ndarray, theirs: np.ndarray) -> float:

@@ -5,6 +5,7 @@ All else is compared with recorded draws, which say nothing of the port's own ge
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,8 @@ class WatchedSource:
 def measure(job: Job, folder: Path) -> GeneratorStats:
     """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
     can."""
-    step = make_step(job, folder, "float32")
-    again = next(backward for backward in step.backwards if backward != "autograd")
-    if again != step.backwards[0]:
-        step = make_step(job, folder, "float32", again)
+    family = importlib.import_module(f"toolkit.parity.candidate.{job.model}")
+    step = make_step(job, folder, "float32", family.STEP.again)
     return watched_steps(step.model, step.batch, job.seed)
 
 

@@ -14,12 +14,14 @@ from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step, make_step
 from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.candidate.training import train_on
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateDtype, CandidateResult, MutantResult
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.mutants import by_name
 
@@ -55,8 +57,8 @@ def _run_streamed(job: Job, folder: Path) -> CandidateResult:
 
 
 def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:
-    """Run the step in ``dtype`` as training will, once more unwatched and on from there for a few updates, and once
-    with its other backward."""
+    """Run the step in ``dtype`` as training will, once more unwatched, in evaluation mode and on from there for a few
+    updates, and once with its other backward."""
     step = make_step(job, folder, dtype)
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
@@ -69,18 +71,19 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         else:
             seen[name] = TensorStats(list(value.shape), bool(np.isfinite(value).all()))
 
-    draws = step.run(measure)
+    drawn = {TRAINING: step.run(measure)}
     result = CandidateDtype(
-        parameter_errors=step.parameter_errors(),
-        constant_errors=step.constant_errors,
-        draw_problems=draws.problems,
-        unused_draws=draws.unused(),
-        facts=step.facts(),
+        parameter_errors=step.parameter_errors(), constant_errors=step.constant_errors, facts=step.facts()
     )
-    result.facts.relu_flips = draws.relu_flips
     unwatched: dict[str, np.ndarray] = {}
     step.run(unwatched.__setitem__, watched=False)
-    step.train_on(measure, truth)
+    drawn |= step.evaluate(measure)
+    train_on(step, job, folder, measure, truth)
+    for run, draws in drawn.items():
+        result.draw_problems |= {named(run, name): problem for name, problem in draws.problems.items()}
+        result.unused_draws += [named(run, name) for name in draws.unused()]
+        result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
+        result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
     result.hooks_change_nothing = all(
         name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()

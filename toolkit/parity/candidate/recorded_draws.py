@@ -18,6 +18,10 @@ class RecordedDraws:
         tensors: name -> mask or rotation.
         rates: name -> dropout rate.
         stack: names the draws by the module that is running.
+
+    Attributes:
+        problems: draws that were asked for wrongly: name -> what is wrong.
+        relu_flips, bucket_flips: by module, where the port chose otherwise than R64.
     """
 
     def __init__(self, tensors: Mapping[str, np.ndarray], rates: Mapping[str, float], stack: ModuleStack) -> None:
@@ -27,6 +31,7 @@ class RecordedDraws:
         self.used: set[str] = set()
         self.problems: dict[str, str] = {}
         self.relu_flips: dict[str, Flips] = {}
+        self.bucket_flips: dict[str, Flips] = {}
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         name = self.stack.draw("dropout")

@@ -13,23 +13,22 @@ from paddle import nn
 from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
+from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import Step
 from toolkit.parity.job.results import CandidateFacts, Flips
 
 
 class ReformerStep(Step):
-    """A step of Reformer.
+    """A step of Reformer."""
 
-    Attributes:
-        flips: module -> how its buckets differ from R64's in the last run.
-    """
-
-    backwards = ("reversible", "autograd")
+    again = "reversible"
     embedded = "reformer.embeddings"
 
+    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
+        return settings.get("backward") == "autograd"
+
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
-        self.flips: dict[str, Flips] = {}
-        return kind(ReformerConfig(backward=backward, **keys))
+        return kind(ReformerConfig(**{**keys, "residual": self.port.get("residual", "wide"), "backward": backward}))
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         if not isinstance(layer, ReformerLayer):
@@ -37,35 +36,36 @@ class ReformerStep(Step):
         return {f"stream:{name}#attention": output[0].value, f"stream:{name}#hidden": output[1].value}
 
     def facts(self) -> CandidateFacts:
-        num_buckets = self.model.config.num_buckets
-        return replace(super().facts(), num_buckets=num_buckets, bucket_flips=self.flips)
+        return replace(super().facts(), num_buckets=self.model.config.num_buckets)
 
     @contextlib.contextmanager
-    def given_choices(self) -> Iterator[None]:
-        self.flips = {}
+    def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
         layers = [(n, x) for n, x in self.model.named_sublayers() if isinstance(x, LSHSelfAttention)]
         for name, layer in layers:
-            layer.__dict__["hash_vectors"] = self._choice(name, layer.hash_vectors)
+            layer.__dict__["hash_vectors"] = choice(name, layer.hash_vectors, draws)
         try:
             yield
         finally:
             for _, layer in layers:
                 del layer.__dict__["hash_vectors"]
 
-    def _choice(self, name: str, original: Callable[..., paddle.Tensor]) -> Callable[..., paddle.Tensor]:
-        def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
-            own = original(*args, **kwargs)
-            truth = self.draws_by_name.get(f"buckets:{name}")
-            if truth is None or list(truth.shape) != own.shape:
-                self.flips[name] = Flips(shape=own.shape)
-                return own
-            flipped = own.numpy() != truth
-            margins = self.draws_by_name[f"margin:{name}"][flipped]
-            largest = float(margins.max(initial=0.0))
-            self.flips[name] = Flips(int(flipped.sum()), int(flipped.size), largest)
-            return paddle.to_tensor(truth.astype("int64"))
 
-        return choose
+def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDraws) -> Callable[..., paddle.Tensor]:
+    """A module's ``hash_vectors`` that gives R64's buckets; where its own are others is written down."""
+
+    def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
+        own = original(*args, **kwargs)
+        truth = draws.tensors.get(f"buckets:{name}")
+        if truth is None or list(truth.shape) != own.shape:
+            draws.bucket_flips[name] = Flips(shape=own.shape)
+            return own
+        flipped = own.numpy() != truth
+        margins = draws.tensors[f"margin:{name}"][flipped]
+        largest = float(margins.max(initial=0.0))
+        draws.bucket_flips[name] = Flips(int(flipped.sum()), int(flipped.size), largest)
+        return paddle.to_tensor(truth.astype("int64"))
+
+    return choose
 
 
 STEP = ReformerStep

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,12 @@ from paddle import nn
 
 from models import randomness, weights
 from models.families import part
-from toolkit import optimizer
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts
-from toolkit.parity.measure.naming import ModuleStack, numbered
-from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.measure.evaluation import RUNS, TRAINING, batches, named
+from toolkit.parity.measure.naming import ModuleStack
 
 #: Called with the name and value of everything that is computed.
 Measure = Callable[[str, np.ndarray], None]
@@ -45,18 +43,22 @@ class Step:
         folder: of the job, with what the reference wrote.
         dtype: ``float64`` or ``float32``.
         backward: one of :attr:`backwards`; by default the first.
+
+    Attributes:
+        backwards: the ways in which the port can make its gradients: that of training first, ``autograd`` among them.
     """
 
-    #: The ways in which the port can make its gradients: that of training first, ``autograd`` among them.
-    backwards: tuple[str, ...] = ("autograd",)
+    #: Besides ``autograd``, the way in which the port can make its gradients by computing layers again.
+    again = ""
     #: The module whose output is the embedded input.
     embedded = ""
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
-        self.settings = job.optimizer
-        self.recorded = [folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job.updates)]
-        self.draws_by_name = files.read_tensors(self.recorded[0])
+        trained, other = ("autograd", self.again) if self.trains_by_autograd(job.port) else (self.again, "autograd")
+        self.backwards = (trained, other)
+        self.port = job.port
+        self.recorded = {run: files.read_tensors(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         self.batch = {
             name: paddle.to_tensor(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()
@@ -71,6 +73,10 @@ class Step:
         )
         self.model.train()
 
+    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a run with these settings of the port keeps all activations."""
+        raise NotImplementedError
+
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
         raise NotImplementedError
@@ -84,19 +90,20 @@ class Step:
         return {}
 
     @contextlib.contextmanager
-    def given(self, left: Left) -> Iterator[RecordedDraws]:
-        """Inside the ``with`` block the model draws and chooses as R64 did, and is watched (:func:`watch`)."""
-        draws = RecordedDraws(self.draws_by_name, self.rates, ModuleStack())
+    def given(self, left: Left, run: str = TRAINING) -> Iterator[RecordedDraws]:
+        """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
+        (:func:`watch`)."""
+        draws = RecordedDraws(self.recorded[run], self.rates, ModuleStack())
         with (
             randomness.use(draws),
             given_signs(self.model, draws),
-            self.given_choices(),
+            self.given_choices(draws),
             watch(self.model, draws.stack, left),
         ):
             yield draws
 
     @contextlib.contextmanager
-    def given_choices(self) -> Iterator[None]:
+    def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
         """The port's discrete choices are compared with R64's, then R64's are used, inside the ``with`` block."""
         yield
 
@@ -125,29 +132,30 @@ class Step:
         self._measure_gradients(measure)
         return draws
 
-    def train_on(self, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on with R64's gradients, as many updates as the job says, with the optimizer of training. The parameters
-        after each, and the losses thereafter, are handed on."""
-        settings = asdict(self.settings)
-        adamw = optimizer.adamw(self.model, settings.pop("learning_rate"), **settings)
-        self.model.clear_gradients()
-        for number, path in enumerate(self.recorded[1:], 1):
-            self._accumulate(truth, number)
-            adamw.step()
-            adamw.clear_grad()
-            for name, value in weights.dump(self.model):
-                measure(numbered(f"updated:{name}", number), value)
-            self.draws_by_name = files.read_tensors(path)
-            with paddle.no_grad(), self.given(_ignore):
-                measure(numbered("loss", number + 1), self.model(**self.batch).loss.numpy())
+    def evaluate(self, measure: Measure) -> dict[str, RecordedDraws]:
+        """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`); gives what it drew in each run."""
+        self.model.eval()
+        drawn = {}
+        for run, batch in batches(self.batch).items():
 
-    def _accumulate(self, gradients: Mapping[str, np.ndarray], update: int) -> None:
-        """Add to each parameter's gradient what the update is given, as a backward does."""
-        for name, parameter in self.model.named_parameters():
-            if f"gradient:{name}" in gradients and name in self.model.table:
-                given = given_gradient(gradients[f"gradient:{name}"], update)
-                gradient = weights.to_paddle(given, self.model.table[name].role)
-                (parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum().backward()
+            def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
+                measure(named(run, name), value)
+
+            self.recording = True
+            with paddle.no_grad(), self.given(self._left(measure_of_run), run) as drawn[run]:
+                output = self.model(**batch)
+            self.recording = False
+            for name in (*LOGITS, "loss"):
+                if getattr(output, name, None) is not None:
+                    measure_of_run(name, getattr(output, name).numpy())
+        with paddle.no_grad():
+            self.decode(measure)
+        self.model.train()
+        return drawn
+
+    def decode(self, measure: Measure) -> None:
+        """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
+        model keeps them."""
 
     def own_gradients(self) -> dict[str, np.ndarray]:
         """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
@@ -156,7 +164,7 @@ class Step:
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-            if name == self.embedded and self.embedded_output is None:
+            if name == self.embedded and self.embedded_output is None and not output.stop_gradient:
                 self.embedded_output = output
                 output.retain_grads()
             if measure is None or not self.recording or name == "":
@@ -190,7 +198,7 @@ class Step:
         }
 
 
-def _ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:
+def ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:
     """Nothing is to be measured of a module's output."""
 
 

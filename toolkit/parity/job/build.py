@@ -9,16 +9,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from models.families import part
 from toolkit import runtime
 from toolkit.parity.job import files
-from toolkit.parity.job.job import Job, OptimizerSettings, TokenizerJob
+from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
-from toolkit.parity.measure.updates import SHARES
+from toolkit.parity.measure.updates import SHARES, rows_of_update
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -30,6 +31,8 @@ STREAMED_ABOVE = 10**8
 #: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
 #: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
+#: What a batch tells the loss.
+LABELS = ("labels", "start_positions", "end_positions")
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 
@@ -58,10 +61,11 @@ def job_of(request: GateRequest) -> Job:
         device=request.device,
         seed=request.seed,
         noise_runs=NOISE_RUNS,
-        updates=len(SHARES),
+        updates=min(len(SHARES), request.training.max_steps),
+        port=dict(request.port),
         spare_memory=np.size(request.batch.get("input_ids", ())) >= LONG,
-        optimizer=_of_float32(request.optimizer),
-        threads=runtime.physical_cores(),
+        training=_of_float32(request.training),
+        threads=request.threads or runtime.physical_cores(),
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
@@ -74,11 +78,18 @@ def streamed_job_of(request: GateRequest) -> Job:
     return replace(job_of(request), noise_runs=STREAMED_NOISE_RUNS, updates=0, streamed=True)
 
 
-def write_job(job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], folder: Path) -> None:
+def write_job(
+    job: Job,
+    weights: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    folder: Path,
+) -> None:
     """Fill the job folder with what both workers need."""
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
     files.write_tensors(folder / "batch.safetensors", batch)
+    files.write_tensors(folder / "labels.safetensors", labels)
     files.write_json(folder / "job.json", job)
 
 
@@ -86,7 +97,7 @@ def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
     """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
-    write_job(replace(job_of(request), mutants=list(mutants)), weights, request.batch, folder)
+    write_job(replace(job_of(request), mutants=list(mutants)), weights, request.batch, labels_of(request), folder)
 
 
 @contextlib.contextmanager
@@ -107,9 +118,18 @@ def workers_of(request: GateRequest) -> dict[str, str]:
     return {"reference": request.reference_python or sys.executable, "candidate": sys.executable}
 
 
-def _of_float32(settings: OptimizerSettings) -> OptimizerSettings:
+def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
+    """The labels of the examples of an update."""
+    given = request.batch if request.labels is None else request.labels
+    count = rows_of_update(request.training.batch_size, request.training.gradient_accumulation_steps)
+    return {key: np.asarray(value)[:count] for key, value in given.items() if key in LABELS}
+
+
+def _of_float32(settings: TrainingSettings) -> TrainingSettings:
     """With numbers that float32 holds: Paddle keeps them so."""
-    given = {key: float(np.float32(value)) for key, value in asdict(settings).items() if value is not None}
+    given: dict[str, Any] = {
+        key: float(np.float32(value)) for key, value in asdict(settings).items() if isinstance(value, float)
+    }
     return replace(settings, **given)
 
 

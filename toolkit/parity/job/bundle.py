@@ -40,10 +40,11 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_reference
 from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.measure.evaluation import RUNS
 
 FORMAT = "toolkit parity reference"
 #: Raised whenever a reference leaves other things than before, or the port's side needs others.
-SCHEMA = 3
+SCHEMA = 4
 MANIFEST = "bundle.json"
 #: What the port's side reads. A bundle may hold more, if its manifest lists it.
 NEEDED = (
@@ -51,7 +52,8 @@ NEEDED = (
     "weights.safetensors",
     "batch.safetensors",
     "reference/float64.safetensors",
-    "reference/draws-1.safetensors",
+    "labels.safetensors",
+    *(f"reference/draws-{run}.safetensors" for run in RUNS),
     "reference/constants.safetensors",
     "reference/rates.json",
     "reference/order.json",
@@ -279,7 +281,8 @@ def _request_of(folder: Path) -> GateRequest:
         batch=files.read_tensors(folder / "batch.safetensors"),
         dtypes=job.dtypes,
         seed=job.seed,
-        optimizer=job.optimizer,
+        port=job.port,
+        training=job.training,
         judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
     )

@@ -5,9 +5,11 @@
     job.json             what to run (:class:`.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
     batch.safetensors    one training batch
+    labels.safetensors   of the examples of an update
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
-        draws-N.safetensors   of training step N: dropout masks, LSH rotations, bucket choices, margins
+        draws-RUN.safetensors of the step, the updated model, and each evaluation: dropout masks, LSH rotations, bucket
+                              choices, margins
         rates.json            of the dropout masks
         checkpoint.safetensors what the reference reads from the checkpoint that the weights are of
         constants.safetensors what the reference computes once and holds beside its parameters

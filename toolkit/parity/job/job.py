@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
-SCHEMA = 3
+SCHEMA = 4
+
+
+#: By head.
+TASKS = {
+    "sequence_classification": "classification",
+    "question_answering": "question_answering",
+    "causal_lm": "language_modeling",
+    "masked_lm": "language_modeling",
+}
 
 
 @dataclass(frozen=True)
@@ -29,15 +38,20 @@ class TokenizerJob:
 
 
 @dataclass(frozen=True)
-class OptimizerSettings:
-    """Of AdamW and the clipping before it; ``max_grad_norm`` None does not clip. The defaults are those of a gate that
-    belongs to no recipe."""
+class TrainingSettings:
+    """How a run changes the parameters, by the names of a recipe's ``train`` section. The defaults are those of a gate
+    that belongs to no recipe: of a run so short that the first updates are those of the warm-up, with accumulation."""
 
+    max_steps: int = 12
+    batch_size: int = 2
+    gradient_accumulation_steps: int = 2
     learning_rate: float = 1e-3
+    lr_scheduler: str = "linear"
+    warmup_ratio: float = 0.25
     weight_decay: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
     max_grad_norm: float | None = 1.0
 
 
@@ -50,9 +64,10 @@ class Job:
             :class:`toolkit.parity.job.request.GateRequest`.
         noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
         updates: of the parameters after the step.
+        port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
         spare_memory: keep little, and let the workers run one after the other.
-        optimizer: with numbers that float32 holds.
+        training: with numbers that float32 holds.
         threads: of either side.
         reference_python: the interpreter that runs the reference.
         tokenizer: to be compared, if any.
@@ -70,8 +85,9 @@ class Job:
     seed: int
     noise_runs: dict[str, int]
     updates: int
+    port: dict[str, Any]
     spare_memory: bool
-    optimizer: OptimizerSettings
+    training: TrainingSettings
     threads: int
     reference_python: str
     judge_reference_reversible: bool = False
@@ -81,3 +97,8 @@ class Job:
     streamed: bool = False
     kernels: list[str] | None = None
     schema: int = SCHEMA
+
+    @property
+    def task(self) -> str:
+        """The task of recipes that puts this head on its model, or one whose loss has the same terms."""
+        return TASKS[self.head]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
+from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 
 
 @dataclass
@@ -26,7 +26,11 @@ class GateRequest:
         device: ``cpu`` or ``gpu``, for both sides.
         tokenizer: with texts of the run's data; None where there is none to compare.
         seed: of the dropout masks and rotations.
-        optimizer: as :func:`toolkit.optimizer.adamw` takes it.
+        port: settings of the port itself, as the run has them; :class:`.job.Job`.
+        training: how the run changes the parameters.
+        labels: those of the run's first examples, by their keys in a batch; None for those of ``batch``.
+        threads: of either side; None for the physical cores.
+        not_run: what the run does otherwise than the gate, in words.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
@@ -43,7 +47,11 @@ class GateRequest:
     device: str = "cpu"
     tokenizer: TokenizerJob | None = None
     seed: int = 0
-    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    port: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    labels: Mapping[str, np.ndarray] | None = None
+    threads: int | None = None
+    not_run: tuple[str, ...] = ()
     judge_reference_reversible: bool = False
     streamed: bool | None = None
     checkpoint: str | None = None

@@ -18,8 +18,9 @@ class TensorName(NamedTuple):
     """The parts of a name, which is written ``KIND:MODULE CALL`` without the blank, or ``gradient:KIND:MODULE CALL``.
 
     Attributes:
-        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``dropout``, ``normal``,
-            ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``.
+        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``learning_rate``,
+            ``dropout``, ``normal``, ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
+            evaluation, with its name before it: ``evaluation/output``.
         module: the path of the module or parameter; empty where it is of the whole model.
         call: which call of the module (``#1``), which draw within it (``@1``), which update (``#2``), or which of the
             two residual streams (``#attention``); empty for the first.
@@ -47,7 +48,12 @@ class TensorName(NamedTuple):
     @property
     def is_of_training(self) -> bool:
         """Whether it is of the updates after the step: a parameter that was updated, or a loss thereafter."""
-        return self.kind == "updated" or (self.kind == "loss" and bool(self.call))
+        return self.kind in ("updated", "learning_rate") or (self.kind == "loss" and bool(self.call))
+
+    @property
+    def is_of_evaluation(self) -> bool:
+        """Whether it is of an evaluation (:mod:`.evaluation`) and not of the step."""
+        return "/" in self.kind
 
 
 def is_gradient(name: str) -> bool:

@@ -1,19 +1,69 @@
-"""What the optimizer is given in the short training that both sides go through after the step."""
+"""What both sides' optimizers are given in the short training after the step, and how much each example counts in it.
+
+The examples of an update are those of one accumulated batch. Each has a gradient of its own, which is R64's with its
+elements scaled by turns; that of a mean loss is the examples' mean by their loss terms. So micro-batches that are
+weighed wrongly give other gradients, and not the same ones at another scale, to which clipping and Adam are blind.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-#: What shares of R64's gradients the optimizer is given in each update; the elements of each take them in turn. With
-#: the same gradients twice, the decay rates of Adam's moments would cancel out; with half of all of them, that of the
-#: second moment still would wherever both are clipped to the same norm.
-SHARES = ((1.0,), (-0.5, 0.25))
+#: What shares of R64's gradients each update is given; the elements of each take them in turn. With the same gradients
+#: every time, the decay rates of Adam's moments would cancel out; with half of all of them, that of the second moment
+#: still would wherever both are clipped to the same norm.
+SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
+#: By what an example scales the elements of the gradient in turn; the next example begins with the next of them.
+OF_EXAMPLES = (0.5, 1.0, 1.5)
+#: Labels with this value are no terms of a loss.
+IGNORED = -100
 
 
-def given_gradient(gradient: np.ndarray, update: int) -> np.ndarray:
-    """What the optimizer is given of one of R64's gradients, in the layout of the reference, in an update from 1 on."""
+def rows_of_update(batch_size: int, accumulation_steps: int) -> int:
+    """Examples of an update here: three micro-batches tell as much as many, and the last is one short if it can be."""
+    return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
+
+
+def loss_terms(task: str, labels: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How many terms of the mean loss each example has, by the loss's definition: int64 (N,).
+
+    Args:
+        task: of a recipe.
+        labels: ``labels`` (N, ...), or ``start_positions`` (N,).
+    """
+    if task == "question_answering":
+        return np.ones(len(labels["start_positions"]), np.int64)
+    given = labels["labels"]
+    kept = given[:, 1:] if task == "language_modeling" else given.reshape(len(given), -1)
+    return (kept != IGNORED).sum(1)
+
+
+def weights_of(terms: np.ndarray) -> np.ndarray:
+    """Each example's weight in the mean over all terms; 0 where there are none."""
+    return terms / max(1, terms.sum())
+
+
+def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The gradient of a mean over examples, made of one of R64's.
+
+    Args:
+        gradient: of R64, in the layout of the reference.
+        update: from 1 on.
+        weights: of every example in the mean; they add up to 1.
+    """
     shares = SHARES[update - 1]
-    given = gradient.flatten()
-    for first, share in enumerate(shares):
-        given[first :: len(shares)] *= share
-    return given.reshape(gradient.shape)
+    of_examples = [
+        sum(weight * OF_EXAMPLES[(element + example) % len(OF_EXAMPLES)] for example, weight in enumerate(weights))
+        for element in range(len(OF_EXAMPLES))
+    ]
+    period = math.lcm(len(shares), len(of_examples))
+    pattern = np.resize(shares, period) * np.resize(of_examples, period)
+    return gradient * np.resize(pattern, gradient.size).reshape(gradient.shape)
+
+
+def sampled(max_steps: int) -> list[int]:
+    """The updates of a run, counted from 1, whose learning rates are compared: all, or 1,000 of more."""
+    return sorted({1 + round(place) for place in np.linspace(0, max_steps - 1, min(max_steps, 1000))})

@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from transformers import CTRLConfig
 from transformers.models.ctrl import modeling_ctrl
 
 from toolkit.parity.job.results import Note
-from toolkit.parity.measure.naming import ModuleStack
-from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy
+from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
+from toolkit.parity.measure.naming import ModuleStack, numbered
+from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_numpy
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
@@ -55,6 +56,16 @@ class CTRLStep(Step):
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         with own_mask():
             yield
+
+    def decode(self, keep: Keep) -> None:
+        if not isinstance(self.model, modeling_ctrl.CTRLLMHeadModel):
+            return
+        past = None
+        with own_mask():
+            for number, inputs in enumerate(decoding_inputs(self._inputs()), 1):
+                output = self.model(**inputs, past_key_values=past, use_cache=True)
+                past = output.past_key_values
+                keep(numbered(named(DECODING, "logits"), number), to_numpy(output.logits))
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         return masked_scores_rounded_otherwise(recorder.stack, nudge)
@@ -133,11 +144,16 @@ def own_mask() -> Iterator[None]:
 
 
 def additive_mask(
-    config: CTRLConfig, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: object
+    config: CTRLConfig,
+    inputs_embeds: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    past_key_values: Any = None,
+    **_: object,
 ) -> torch.Tensor:
-    """What is added to the scores: (B or 1, 1, T, T)."""
-    length = inputs_embeds.shape[1]
-    added = torch.triu(inputs_embeds.new_ones(length, length), 1)[None, None] * LATER
+    """What is added to the scores: (B or 1, 1, T, past + T)."""
+    past = 0 if past_key_values is None else past_key_values.get_seq_length()
+    total = past + inputs_embeds.shape[1]
+    added = torch.triu(inputs_embeds.new_ones(total, total), 1)[None, None, past:] * LATER
     if attention_mask is not None:
         kept = attention_mask[:, None, None, :].to(inputs_embeds.dtype)
         added = added + (1.0 - kept) * torch.finfo(inputs_embeds.dtype).min

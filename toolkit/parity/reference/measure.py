@@ -41,6 +41,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         step.run("float64", keep)
         leaks, saturated = step.leaks, step.saturated
         step.run("float64", unhooked.__setitem__, watched=False)
+        step.evaluate(keep)
         step.train_on(keep, unhooked)
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)

@@ -24,12 +24,13 @@ def runs_of(job: Job) -> dict[str, range]:
 def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
-    """As :func:`in_runs`, of a step and the training after it. Of the updates in float32, all but the first run's
-    correct the bias of Adam's moments in float32."""
+    """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32, all but the
+    first run's correct the bias of Adam's moments in float32."""
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
             step.run(dtype, measure, nudge=nudge)
+            step.evaluate(measure, nudge)
         step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
 
     in_runs(once, truth, records, runs)

@@ -1,21 +1,24 @@
-"""The reference's optimizer: AdamW and clipping by torch, what decays by transformers' own rule."""
+"""The reference's optimizer: AdamW and clipping by torch, what decays and at which rates by transformers' own rules."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
+from transformers import get_scheduler
 from transformers.trainer_pt_utils import get_parameter_names
 
-from toolkit.parity.job.job import OptimizerSettings
+from toolkit.parity.job.job import TrainingSettings
+from toolkit.parity.measure.updates import sampled
 
 
 class Optimizer:
-    """AdamW over a model's parameters, set up as transformers' Trainer does."""
+    """AdamW over a model's parameters and a schedule of its rate, set up as transformers' Trainer does."""
 
-    def __init__(self, model: torch.nn.Module, settings: OptimizerSettings) -> None:
+    def __init__(self, model: torch.nn.Module, settings: TrainingSettings) -> None:
         self.model = model
         self.settings = settings
-        self.max_grad_norm = settings.max_grad_norm
         decayed = {name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name}
         parameters = dict(model.named_parameters())
         groups = [
@@ -25,10 +28,25 @@ class Optimizer:
         self.adamw = torch.optim.AdamW(
             groups,
             lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.epsilon,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
             weight_decay=settings.weight_decay,
         )
+        constant = settings.lr_scheduler == "constant"
+        self.schedule = get_scheduler(
+            "constant_with_warmup" if constant else settings.lr_scheduler,
+            self.adamw,
+            num_warmup_steps=math.ceil(settings.warmup_ratio * settings.max_steps),
+            num_training_steps=settings.max_steps,
+        )
+
+    def rate(self, update: int) -> float:
+        """The learning rate of an update, from 1 on."""
+        return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
+
+    def rates(self) -> np.ndarray:
+        """Those of the updates of :func:`toolkit.parity.measure.updates.sampled`: float64 (N,)."""
+        return np.array([self.rate(update) for update in sampled(self.settings.max_steps)])
 
     def update(self, number: int, rounded: bool = False) -> None:
         """Clip the gradients, change the parameters by them, and drop them.
@@ -37,12 +55,12 @@ class Optimizer:
             number: of the update, from 1.
             rounded: correct the moments' bias as Paddle's kernel does (see :func:`scale_error`).
         """
-        if self.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         settings = self.settings
-        scale = 1 + scale_error(settings.beta1, settings.beta2, number) if rounded else 1.0
+        if settings.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_grad_norm)
+        scale = 1 + scale_error(settings.adam_beta1, settings.adam_beta2, number) if rounded else 1.0
         for group in self.adamw.param_groups:
-            group["lr"] = settings.learning_rate * scale
+            group["lr"] = self.rate(number) * scale
         self.adamw.step()
         self.adamw.zero_grad()
 

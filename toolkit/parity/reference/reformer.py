@@ -19,6 +19,7 @@ from transformers.models.reformer import modeling_reformer
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.evaluation import TRAINING, UPDATED, named
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.clean import ExactNormaliser
 from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy
@@ -52,8 +53,8 @@ class ReformerStep(Step):
     embedded = "reformer.embeddings"
     aliases: ClassVar = {"lm_head.decoder.bias": "lm_head.bias"}
 
-    def __init__(self, job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
-        super().__init__(job, weights, batch)
+    def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
+        super().__init__(job, *given)
         self.bias_was_lost = restore_bias(self.model)
 
     @property
@@ -64,7 +65,12 @@ class ReformerStep(Step):
         return ReformerConfig(**keys, use_cache=False)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        slack = bucket_slack(self.draws[0].tensors, records)
+        slack = {
+            named(run, module): by
+            for run, draws in self.draws.items()
+            if run != UPDATED  # of which nothing but the loss is kept
+            for module, by in bucket_slack(draws.tensors, records, run).items()
+        }
         return replace(super().facts(records), num_buckets=self.model.config.num_buckets, bucket_slack=slack)
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
@@ -168,7 +174,9 @@ def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Seq
     return smallest.flatten(2).double().numpy(force=True)
 
 
-def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, TensorRecord]) -> dict[str, float]:
+def bucket_slack(
+    draws: Mapping[str, np.ndarray], records: Mapping[str, TensorRecord], run: str = TRAINING
+) -> dict[str, float]:
     """For each LSH attention, how small a margin rounding can turn around in float32.
 
     A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
@@ -180,7 +188,7 @@ def bucket_slack(draws: Mapping[str, np.ndarray], records: Mapping[str, TensorRe
     for name in (drawn.module for drawn in parsed if drawn.kind == "buckets"):
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
-        vectors = records[f"output:{name}.query_key"]
+        vectors = records[named(run, f"output:{name}.query_key")]
         noise = [error for error in vectors.noise["float32"] if error is not None]
         if vectors.max is None or len(noise) < len(vectors.noise["float32"]):
             slack[name] = math.inf

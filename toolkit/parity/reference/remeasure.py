@@ -18,6 +18,7 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     step.run("float64", ignore)  # it decides which buckets and signs all others take
+    step.evaluate(ignore)
     step.train_on(ignore, truth)
     records = {name: TensorRecord(shape=[]) for name in truth}
     more = files.read(folder / "reference" / "remeasure-runs.json", dict[str, int])

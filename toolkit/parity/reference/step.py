@@ -15,8 +15,9 @@ from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, named
 from toolkit.parity.measure.naming import numbered
-from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
@@ -26,6 +27,9 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 #: What heads give, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
+#: What both workers are given, by the names of the job folder.
+GIVEN = ("weights", "batch", "labels")
+
 #: Elements that are moved at a time when weights are nudged, each piece by the same draws: the largest matrix has
 #: 3 * 10^8 of them.
 PIECE = 2**20
@@ -34,9 +38,7 @@ PIECE = 2**20
 def make_step(job: Job, folder: Path) -> Step:
     """The step of the job's family, ``STEP`` of the module here that has its name, on the job's weights and batch."""
     family = importlib.import_module(f"toolkit.parity.reference.{job.model}")
-    return family.STEP(
-        job, files.read_tensors(folder / "weights.safetensors"), files.read_tensors(folder / "batch.safetensors")
-    )
+    return family.STEP(job, *(files.read_tensors(folder / f"{name}.safetensors") for name in GIVEN))
 
 
 class Step:
@@ -45,7 +47,7 @@ class Step:
     Subclasses say which class a head has, and what else is to be watched or kept clean.
 
     Attributes:
-        draws: what the first run drew in each training step; later ones repeat it.
+        draws: what was drawn the first time in each of :data:`.evaluation.RUNS`; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
         narrowings: where R64 computed in fewer digits than float64's all the same.
         saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
@@ -59,14 +61,23 @@ class Step:
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        weights: Mapping[str, np.ndarray],
+        batch: Mapping[str, np.ndarray],
+        labels: Mapping[str, np.ndarray],
+    ) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
         self.model = self.heads[job.head](self.configuration(job.config))
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
-        self.settings = job.optimizer
+        self.settings = job.training
+        self.task = job.task
+        self.updates = job.updates
+        self.labels = labels
         self.spare_memory = job.spare_memory
-        self.draws = [Draws(job.seed, step) for step in range(1 + job.updates)]
+        self.draws = {run: Draws(job.seed, number) for number, run in enumerate(RUNS)}
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
         self.saturated = 0
@@ -86,7 +97,7 @@ class Step:
         return ReferenceFacts(
             epsilons={name: norm.eps for name, norm in norms.items()},
             saturation=self.saturation,
-            relu_moved=self.draws[0].moved,
+            relu_moved={named(run, n): by for run, draws in self.draws.items() for n, by in draws.moved.items()},
         )
 
     @property
@@ -116,7 +127,7 @@ class Step:
         self.load(DTYPES[dtype], nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[0], keep, embedded=self.embedded)
+        recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
         recorder.recording = watched
         narrowing = NarrowingWatch()
         saturation = SaturationWatch(lambda: recorder.stack.module)
@@ -149,7 +160,7 @@ class Step:
         self.load(DTYPES[dtype], nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        recorder = Recorder(self.model, self.draws[0], ignore, points=points)
+        recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
         with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
             output = self.model(**self._inputs())
@@ -173,14 +184,15 @@ class Step:
         yield
 
     def write_draws(self, folder: Path) -> None:
-        """Leave what was drawn in each training step, and the dropout rates, in the reference's part of a job."""
-        for number, draws in enumerate(self.draws, 1):
-            files.write_tensors(folder / f"draws-{number}.safetensors", draws.tensors)
-        files.write_json(folder / "rates.json", self.draws[0].rates)
+        """Leave what was drawn in each run, and the dropout rates, in the reference's part of a job."""
+        for run, draws in self.draws.items():
+            files.write_tensors(folder / f"draws-{run}.safetensors", draws.tensors)
+        files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
-        after each, ``updated:NAME`` and ``updated:NAME#2``, and the losses thereafter, ``loss#2`` on.
+        after each, ``updated:NAME`` and ``updated:NAME#2``, the ``learning_rate`` over the whole run, and the loss
+        after the last update, ``loss#2``.
 
         Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
         size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
@@ -189,18 +201,50 @@ class Step:
             rounded: as :meth:`.optimizer.Optimizer.update`.
         """
         optimizer = Optimizer(self.model, self.settings)
+        weights = weights_of(loss_terms(self.task, self.labels))
+        self.model.train()
         self.model.zero_grad()
-        for number in range(1, len(self.draws)):
+        for number in range(1, self.updates + 1):
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
-                    parameter.grad = torch.from_numpy(given_gradient(gradient, number)).to(parameter)
+                    given = given_gradient(gradient, number, weights)
+                    parameter.grad = torch.from_numpy(given).to(parameter)
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
-            recorder = Recorder(self.model, self.draws[number], keep)
-            recorder.recording = False
-            with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
-                keep(numbered("loss", number + 1), to_numpy(self.model(**self._inputs()).loss))
+        keep("learning_rate", optimizer.rates())
+        recorder = Recorder(self.model, self.draws[UPDATED], keep)
+        recorder.recording = False
+        with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
+            keep(numbered("loss", 2), to_numpy(self.model(**self._inputs()).loss))
+
+    def evaluate(self, keep: Keep, nudge: int = 0) -> None:
+        """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
+        scores and the loss go to ``keep``."""
+        self.model.eval()
+        for run, batch in batches(self._inputs()).items():
+
+            def measure(name: str, value: np.ndarray, run: str = run) -> None:
+                keep(named(run, name), value)
+
+            recorder = Recorder(self.model, self.draws[run], measure)
+            with (
+                torch.no_grad(),
+                no_downcast(),
+                recorder.watch(),
+                self.clean(recorder, True),
+                self.rounded_otherwise(recorder, nudge),
+            ):
+                output = self.model(**batch)
+                for name in (*LOGITS, "loss"):
+                    if getattr(output, name, None) is not None:
+                        measure(name, to_numpy(getattr(output, name)))
+        with torch.no_grad(), no_downcast():
+            self.decode(keep)
+
+    def decode(self, keep: Keep) -> None:
+        """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
+        model keeps them."""
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
         """What is rounded by luck, and by the same luck however the weights are moved, comes out another way inside the

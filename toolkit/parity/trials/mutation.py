@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from toolkit.parity.followup import remeasure, trace
 from toolkit.parity.job.build import workers_of, write_request
-from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
+from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ReferenceResult, read_results
@@ -86,7 +86,7 @@ def trial_request(
         dtypes=("float64",),
         device=device,
         seed=seed,
-        optimizer=OptimizerSettings(weight_decay=0.1, max_grad_norm=0.001),
+        training=TrainingSettings(weight_decay=0.1, max_grad_norm=0.001),
         reference_python=reference_python,
     )
 

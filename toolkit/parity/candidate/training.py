@@ -1,0 +1,124 @@
+"""The updates of the parameters, made by what trains: the Trainer's own loop, as the run's recipe sets it up.
+
+Only the port's forward is replaced, by one whose loss has R64's gradients (why they are given, says
+:mod:`toolkit.parity.measure.updates`): the loop, accumulation and how micro-batches are weighed, clipping, the
+optimizer, what decays, the schedule of the rate and its warm-up are the run's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+from rich.console import Console
+
+from models import weights
+from toolkit import recipe, tasks, trainer
+from toolkit.parity.candidate.step import Measure, Step, ignore
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.measure.evaluation import UPDATED
+from toolkit.parity.measure.naming import numbered
+from toolkit.parity.measure.updates import given_gradient, loss_terms, sampled, weights_of
+
+#: The key of a batch that says which examples are in it.
+EXAMPLE = "example"
+#: So late that no evaluation comes.
+NEVER = 10**9
+
+
+def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
+    """Train a step's model for as many updates as the job says. The parameters after each, the learning rates of the
+    whole run, and the loss after the last update are handed on."""
+    labels = files.read_tensors(folder / "labels.safetensors")
+    finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate")
+    finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
+    step.model.clear_gradients()
+    with given_gradients(step.model, truth, loss_terms(job.task, labels), finetuner):
+        finetuner.fit()
+    measure("learning_rate", rates_of(finetuner, job.training.max_steps))
+    step.model.train()
+    with paddle.no_grad(), step.given(ignore, UPDATED):
+        measure(numbered("loss", 2), step.model(**step.batch).loss.numpy())
+
+
+def make_finetuner(model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path) -> trainer.Finetuner:
+    """What trains a run of these settings, quietly."""
+    save_best = recipe.TASK_KEYS[job.task]["train.save_best"]
+    train = recipe.Train(**asdict(job.training), eval_steps=NEVER, save_best=save_best)
+    train.eval_batch_size = train.batch_size
+    data = recipe.Data(dataset="json", max_length=1)
+    model_section = recipe.Model.model_validate({"name": job.model})
+    made = recipe.Recipe.model_validate(
+        {"task": job.task, "seed": job.seed, "model": model_section, "data": data, "train": train}
+    )
+    console = Console(file=io.StringIO())
+    return trainer.Finetuner(model, made, folder, tasks.task_of(made), console, train_dataset=examples)
+
+
+def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The examples of an update: each its labels, and its number."""
+    count = len(next(iter(labels.values())))
+    return [{EXAMPLE: np.array(row), **{key: value[row] for key, value in labels.items()}} for row in range(count)]
+
+
+@contextlib.contextmanager
+def given_gradients(
+    model: nn.Layer, truth: Mapping[str, np.ndarray], terms: np.ndarray, finetuner: trainer.Finetuner
+) -> Iterator[None]:
+    """Inside the ``with`` block the loss of the model on a micro-batch is one whose gradients are given.
+
+    Args:
+        truth: with R64's gradients.
+        terms: of the loss, by example.
+    """
+
+    def forward(**batch: paddle.Tensor) -> Any:
+        present = np.zeros(len(terms))
+        np.add.at(present, batch[EXAMPLE].numpy(), 1)
+        shares, update = weights_of(terms * present), finetuner.state.global_step + 1
+        products = []
+        for name, parameter in model.named_parameters():
+            if f"gradient:{name}" in truth and name in model.table:
+                given = given_gradient(truth[f"gradient:{name}"], update, shares)
+                gradient = weights.to_paddle(given, model.table[name].role)
+                products.append((parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum())
+        return {"loss": paddle.add_n(products)}
+
+    model.forward = forward
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
+    """The learning rates of the updates of :func:`.updates.sampled` by the Trainer's schedule: float64 (N,)."""
+    rates = []
+    for update in sampled(max_steps):
+        finetuner.lr_scheduler.step(update - 1)
+        rates.append(finetuner.lr_scheduler.get_lr())
+    return np.array(rates, np.float64)
+
+
+class _AfterEachUpdate(trainer.TrainerCallback):
+    """Hands on the parameters after each update, and ends the training after ``updates``."""
+
+    def __init__(self, finetuner: trainer.Finetuner, updates: int, measure: Measure) -> None:
+        self.finetuner = finetuner
+        self.updates = updates
+        self.measure = measure
+
+    def on_step_end(self, args: Any, state: Any, control: SimpleNamespace, **_: Any) -> None:
+        for name, value in weights.dump(self.finetuner.model):
+            self.measure(numbered(f"updated:{name}", state.global_step), value)
+        control.should_training_stop = state.global_step >= self.updates
+        control.should_evaluate = control.should_save = False

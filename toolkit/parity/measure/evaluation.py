@@ -1,0 +1,60 @@
+"""What is compared in evaluation mode: by it the best weights are chosen, measured and exported.
+
+The names of its tensors have that of the evaluation before their kind: ``evaluation/output:MODULE``,
+``shorter/logits``, ``decoding/logits#2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+#: The step itself, and what comes after the updates: each run has draws of its own, in a file of its name.
+TRAINING, UPDATED = "training", "updated"
+#: The batch as it is, and with its texts cut: a training length is padded and chunked, any other only in evaluation.
+EVALUATIONS = WHOLE, SHORTER = ("evaluation", "shorter")
+#: Tokens one after another, each with the keys and values of all before it, where a model can do that.
+DECODING = "decoding"
+DECODED = 3
+#: All runs that draw.
+RUNS = (TRAINING, UPDATED, *EVALUATIONS)
+
+Tensor = TypeVar("Tensor", bound=Any)
+
+
+def batches(batch: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The batch of each evaluation.
+
+    Args:
+        batch: ``input_ids`` (B, T) and others; those with as many columns are cut with them.
+    """
+    length = batch["input_ids"].shape[1]
+    found = {WHOLE: dict(batch)}
+    if (shorter := shorter_length(length)) < length:
+        found[SHORTER] = {name: _cut(value, length, shorter) for name, value in batch.items()}
+    return found
+
+
+def decoding_inputs(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The inputs of one call after another, each to be given what the one before it has left: the first tokens of each
+    text, then :data:`DECODED` more, one by one."""
+    length = shorter_length(batch["input_ids"].shape[1])
+    first = max(1, length - DECODED)
+    return [
+        {"input_ids": batch["input_ids"][:, start:end], "attention_mask": batch["attention_mask"][:, :end]}
+        for start, end in [(0, first), *((place, place + 1) for place in range(first, length))]
+    ]
+
+
+def shorter_length(length: int) -> int:
+    """About three quarters, and odd: a multiple of no chunk."""
+    return max(3, 3 * length // 4 - 1) | 1
+
+
+def named(run: str, name: str) -> str:
+    """A tensor's name in a run."""
+    return name if run in (TRAINING, UPDATED) else f"{run}/{name}"
+
+
+def _cut(value: Tensor, length: int, shorter: int) -> Tensor:
+    return value[:, :shorter] if len(value.shape) == 2 and value.shape[1] == length else value
