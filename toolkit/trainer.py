@@ -394,7 +394,7 @@ def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> Tra
         adam_beta2=train.adam_beta2,
         adam_epsilon=train.adam_epsilon,
         max_grad_norm=train.max_grad_norm or 0.0,
-        warmup_ratio=train.warmup_ratio,
+        warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # by the ratio the Trainer rounds down
         bf16=train.precision == "bfloat16",
         recompute=bool(train.recompute),
         sharding=train.sharding or "",

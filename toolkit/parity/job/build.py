@@ -126,9 +126,11 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
 
 
 def _of_float32(settings: TrainingSettings) -> TrainingSettings:
-    """With numbers that float32 holds: Paddle keeps them so."""
+    """With numbers that float32 holds: Paddle keeps them so. Of the warm-up, whole updates are all that counts."""
     given: dict[str, Any] = {
-        key: float(np.float32(value)) for key, value in asdict(settings).items() if isinstance(value, float)
+        key: float(np.float32(value))
+        for key, value in asdict(settings).items()
+        if isinstance(value, float) and key != "warmup_ratio"
     }
     return replace(settings, **given)
 

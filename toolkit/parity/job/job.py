@@ -67,7 +67,7 @@ class Job:
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
         spare_memory: keep little, and let the workers run one after the other.
-        training: with numbers that float32 holds.
+        training: the optimizer's numbers are such as float32 holds.
         threads: of either side.
         reference_python: the interpreter that runs the reference.
         tokenizer: to be compared, if any.

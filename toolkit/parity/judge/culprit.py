@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 
@@ -19,13 +21,24 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     """
     if verdict.inconclusive:
         return (verdict.reference_faults or verdict.findings)[0]
-    place = {name: index for index, name in enumerate(order)}
-    last = len(order)
+    orders: dict[str, list[str]] = {"": []}
+    for name in map(TensorName.parse, order):
+        orders.setdefault(name.evaluation, []).append(str(name.in_its_run))
+    place_of_run = list(orders)
 
     def rank(finding: Finding) -> tuple:
+        name = TensorName.parse(finding.name)
+        if name.evaluation:  # after the step: what is wrong there is not right in evaluation
+            own = replace(finding, name=str(name.in_its_run))
+            return (3, place_of_run.index(name.evaluation), rank_in_run(own, orders[name.evaluation]))
+        return rank_in_run(finding, orders[""])
+
+    def rank_in_run(finding: Finding, order: list[str]) -> tuple:
         # The dtypes in the order of how well they see: float64 first.
         late = finding.dtype == "float32"
         name = TensorName.parse(finding.name)
+        place = {name: index for index, name in enumerate(order)}
+        last = len(order)
         if name.kind in ("parameter", "dropout", "normal", "num_buckets"):
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
@@ -33,12 +46,12 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         if name.kind in ("buckets", "relu"):
             return (1, late, _first_use(name.module, order))
         if name.is_of_training:
-            return (3, late, place.get(finding.name, last))
+            return (4, late, place.get(finding.name, last))
         if name.kind == "gradient":
             return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
         if finding.verdict in ("semantics", "rounding", "structure"):
             return (1, late, place.get(finding.name, last))
-        return (4, late, 0)
+        return (5, late, 0)
 
     return min(verdict.findings, key=rank, default=None)
 

@@ -30,6 +30,7 @@ from toolkit.parity.judge.bounds import (
     largest_noise,
     relative_noise,
 )
+from toolkit.parity.measure.evaluation import chosen
 from toolkit.parity.measure.naming import TensorName
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
@@ -207,12 +208,12 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
     """Verdict 4: a flip is excused only where the two best buckets were too close to tell in the dtype."""
     for module, flips in ours.facts.bucket_flips.items():
         if flips.shape is not None:
-            verdict.find("buckets", f"buckets:{module}", f"shape {flips.shape} differs", dtype)
+            verdict.find("buckets", chosen("buckets", module), f"shape {flips.shape} differs", dtype)
         elif flips.count:
             slack = _slack(reference.facts.bucket_slack[module], dtype)
             if not flips.largest_margin <= slack:
                 led = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
-                verdict.find("buckets", f"buckets:{module}", f"{flips.count} of {flips.of} differ, {led}", dtype)
+                verdict.find("buckets", chosen("buckets", module), f"{flips.count} of {flips.of} differ, {led}", dtype)
             else:
                 data = {"dtype": dtype, "module": module, "count": flips.count, "of": flips.of}
                 if math.isfinite(slack):
@@ -228,7 +229,7 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
     for module, flips in ours.facts.relu_flips.items():
         slack = SIGN_FACTOR * _slack(reference.facts.relu_moved.get(module, 0.0), dtype)
         if not flips.largest_margin <= slack:
-            verdict.find("signs", f"relu:{module}", _sign_message(flips, slack), dtype)
+            verdict.find("signs", chosen("relu", module), _sign_message(flips, slack), dtype)
         elif math.isfinite(slack):
             excused += flips.count
     if excused:

@@ -56,5 +56,11 @@ def named(run: str, name: str) -> str:
     return name if run in (TRAINING, UPDATED) else f"{run}/{name}"
 
 
+def chosen(kind: str, place: str) -> str:
+    """The name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``."""
+    run, slash, module = place.rpartition("/")
+    return f"{run}{slash}{kind}:{module}"
+
+
 def _cut(value: Tensor, length: int, shorter: int) -> Tensor:
     return value[:, :shorter] if len(value.shape) == 2 and value.shape[1] == length else value

@@ -51,9 +51,14 @@ class TensorName(NamedTuple):
         return self.kind in ("updated", "learning_rate") or (self.kind == "loss" and bool(self.call))
 
     @property
-    def is_of_evaluation(self) -> bool:
-        """Whether it is of an evaluation (:mod:`.evaluation`) and not of the step."""
-        return "/" in self.kind
+    def evaluation(self) -> str:
+        """The evaluation that it is of (:mod:`.evaluation`); empty of a tensor of the step."""
+        return self.kind.rpartition("/")[0]
+
+    @property
+    def in_its_run(self) -> TensorName:
+        """The same without the evaluation's name."""
+        return self._replace(kind=self.kind.rpartition("/")[2])
 
 
 def is_gradient(name: str) -> bool:

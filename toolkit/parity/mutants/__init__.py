@@ -10,18 +10,28 @@ from __future__ import annotations
 from toolkit.parity.mutants import change
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
+from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATION
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
+from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
 __all__ = ["CATALOGUES", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
-    "reformer": (*REFORMER, *REFORMER_DRAWS, *TRAINING, *REFORMER_TOKENIZER, *REFORMER_LOADING),
-    "ctrl": (*CTRL, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER, *CTRL_LOADING),
+    "reformer": (
+        *REFORMER,
+        *REFORMER_EVALUATION,
+        *REFORMER_DRAWS,
+        *TRAINING,
+        *TRAINER,
+        *REFORMER_TOKENIZER,
+        *REFORMER_LOADING,
+    ),
+    "ctrl": (*CTRL, *CTRL_EVALUATION, *CTRL_DRAWS, *TRAINING, *TRAINER, *CTRL_TOKENIZER, *CTRL_LOADING),
 }
 
 

@@ -24,8 +24,10 @@ def _given(port, **changes):
 
 
 def _rate_times(port, factor: float):
-    adamw = port.optimizer.adamw
-    return [(port.optimizer, "adamw", lambda model, rate, **given: adamw(model, factor * rate, **given))]
+    def change(optimizer):
+        optimizer._learning_rate.base_lr *= factor
+
+    return _made(port, change)
 
 
 def _decays(port, chosen: Callable):

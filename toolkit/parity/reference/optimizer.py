@@ -36,7 +36,7 @@ class Optimizer:
         self.schedule = get_scheduler(
             "constant_with_warmup" if constant else settings.lr_scheduler,
             self.adamw,
-            num_warmup_steps=math.ceil(settings.warmup_ratio * settings.max_steps),
+            num_warmup_steps=math.ceil(settings.max_steps * settings.warmup_ratio),
             num_training_steps=settings.max_steps,
         )
 

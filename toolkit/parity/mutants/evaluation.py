@@ -1,0 +1,170 @@
+"""Faults of a port in evaluation mode, which its training step does not meet."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from toolkit.parity.mutants.fault import Mutant, around
+
+
+def _reformer() -> SimpleNamespace:
+    import paddle
+
+    from models import randomness
+    from models.reformer import attention, modeling
+
+    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling, attention=attention)
+
+
+def _ctrl() -> SimpleNamespace:
+    import paddle
+
+    from models import randomness
+    from models.ctrl import modeling
+
+    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling)
+
+
+def _drops(port):
+    """Dropout in evaluation, too."""
+    plain = port.randomness.dropout
+
+    def dropout(x, p, training, mask_shape=None):
+        return plain(x, p, True, mask_shape)
+
+    places = [getattr(port, name) for name in ("randomness", "modeling", "attention") if hasattr(port, name)]
+    return [(place, "dropout", dropout) for place in places if hasattr(place, "dropout")]
+
+
+def _by_columns(port):
+    """The axial table is read column by column in evaluation."""
+
+    def forward(plain, self, position_ids):
+        if self.training:
+            return plain(self, position_ids)
+        rows, columns = self.axial_pos_shape
+        return plain(self, position_ids % rows * columns + position_ids // rows)
+
+    return around(port.modeling.AxialPositionEmbeddings, "forward", forward)
+
+
+def _rows_from_the_end(port):
+    """A text that is shorter than the table takes its last positions."""
+
+    def forward(plain, self, position_ids):
+        rows, columns = self.axial_pos_shape
+        return plain(self, position_ids + (rows * columns - position_ids.shape[1]))
+
+    return around(port.modeling.AxialPositionEmbeddings, "forward", forward)
+
+
+def _padding_seen(port):
+    """What a short text is filled up with is attended to."""
+    plain = port.modeling.F.pad
+
+    def forward(original, self, input_ids, attention_mask=None):
+        if self.training or attention_mask is None:
+            return original(self, input_ids, attention_mask)
+        port.modeling.F.pad = lambda x, pad, **options: plain(x, pad, **{"value": 1, **options})  # ids have their own
+        try:
+            return original(self, input_ids, attention_mask)
+        finally:
+            port.modeling.F.pad = plain
+
+    return around(port.modeling.ReformerModel, "forward", forward)
+
+
+def _norm_skipped(port):
+    """The last norm is left out in evaluation."""
+
+    def forward(plain, self, hidden_states, attention_mask=None):
+        if self.training:
+            return plain(self, hidden_states, attention_mask)
+        gain = self.layer_norm.weight
+        held = gain.numpy()
+        gain.set_value(0 * held + 1)
+        try:
+            return plain(self, hidden_states, attention_mask)
+        finally:
+            gain.set_value(held)
+
+    return around(port.modeling.ReformerEncoder, "forward", forward)
+
+
+def _positions_from_zero(port):
+    """Tokens that follow a cache begin at position 0 again."""
+
+    def embed(plain, self, input_ids, position_ids, token_type_ids=None):
+        return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids)
+
+    return around(port.modeling.CTRLModel, "embed", embed)
+
+
+def _cache(port, change):
+    """The keys and values of the past become ``change(past)``."""
+
+    def forward(plain, self, hidden_states, bias, past=None):
+        return plain(self, hidden_states, bias, None if past is None else change(past))
+
+    return around(port.modeling.MultiHeadAttention, "forward", forward)
+
+
+def _mask_of_the_first(port):
+    """The mask of the past is that of the text's first tokens, whatever comes now."""
+    plain = port.modeling.attention_bias
+
+    def attention_bias(past, length, attention_mask, dtype):
+        return plain(past, length, None if past else attention_mask, dtype)
+
+    return [(port.modeling, "attention_bias", attention_bias)]
+
+
+_of_reformer = partial(Mutant, port=_reformer)
+_of_ctrl = partial(Mutant, port=_ctrl)
+
+REFORMER_EVALUATION: tuple[Mutant, ...] = (
+    _of_reformer("eval-drops", "dropout in evaluation, too", "evaluation/dropout:", _drops),
+    _of_reformer(
+        "eval-axial-by-columns",
+        "positions are read column by column in evaluation",
+        "evaluation/output:reformer.embeddings.position_embeddings",
+        _by_columns,
+    ),
+    _of_reformer(
+        "eval-short-last-positions",
+        "short texts take the last positions of the table",
+        "shorter/output:reformer.embeddings.position_embeddings",
+        _rows_from_the_end,
+    ),
+    _of_reformer(
+        "eval-filling-attended",
+        "what short texts are filled up with is attended to",
+        "shorter/output:reformer.encoder.layers.0.attention.self_attention",
+        _padding_seen,
+    ),
+    _of_reformer(
+        "eval-last-gain", "the last norm's gain is left out in evaluation", "evaluation/output:reformer.encoder",
+        _norm_skipped,
+    ),
+)  # fmt: skip
+
+CTRL_EVALUATION: tuple[Mutant, ...] = (
+    _of_ctrl("ctrl-eval-drops", "dropout in evaluation, too", "evaluation/dropout:", _drops),
+    _of_ctrl(
+        "ctrl-cached-positions", "tokens after a cache begin at position 0", "decoding/logits", _positions_from_zero
+    ),
+    _of_ctrl(
+        "ctrl-cache-reversed",
+        "keys of the past come in the opposite order",
+        "decoding/logits",
+        lambda p: _cache(p, lambda past: (past[0].flip(2), past[1])),
+    ),
+    _of_ctrl(
+        "ctrl-cache-forgets",
+        "the first token of the past is forgotten",
+        "decoding/logits",
+        lambda p: _cache(p, lambda past: (p.paddle.concat([0 * past[0][:, :, :1], past[0][:, :, 1:]], 2), past[1])),
+    ),
+    _of_ctrl("ctrl-cache-unmasked", "padding in the past is attended to", "decoding/logits", _mask_of_the_first),
+)

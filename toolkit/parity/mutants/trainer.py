@@ -1,0 +1,140 @@
+"""Faults of the training loop around a step: how it weighs micro-batches, clips, schedules the rate, and what it makes
+of the recipe. They are the same for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from toolkit.parity.mutants.fault import Mutant, around
+
+
+def _port() -> SimpleNamespace:
+    import paddle
+
+    from toolkit import optimizer, trainer
+
+    return SimpleNamespace(paddle=paddle, optimizer=optimizer, trainer=trainer, finetuner=trainer.Finetuner)
+
+
+def _arguments(port, **changes: Any):
+    """The Trainer's arguments are not those of the recipe."""
+    plain = port.trainer._training_arguments
+
+    def changed(recipe, folder, schedule):
+        arguments = plain(recipe, folder, schedule)
+        for name, value in changes.items():
+            setattr(arguments, name, value(getattr(arguments, name)) if callable(value) else value)
+        return arguments
+
+    return [(port.trainer, "_training_arguments", changed)]
+
+
+def _schedule(port, change: Callable):
+    """The schedule of the rate is changed once it is made."""
+
+    def create(plain, self, num_training_steps):
+        scheduler = plain(self, num_training_steps)
+        change(scheduler)
+        return scheduler
+
+    return around(port.finetuner, "create_scheduler", create)
+
+
+def _late(scheduler) -> None:
+    """Each update has the rate of the one before it."""
+    plain = scheduler.lr_lambda
+    scheduler.lr_lambda = lambda step: plain(max(0, step - 1))
+
+
+def _floored(scheduler) -> None:
+    """The rate never falls below a half."""
+    plain = scheduler.lr_lambda
+    scheduler.lr_lambda = lambda step: plain(step) if step < 4 else max(0.5, plain(step))
+
+
+def _weights(port, change: Callable):
+    return [(port.trainer, "loss_weights", change)]
+
+
+def _whole_micro_batches(port):
+    """The last micro-batch is left out if it is short."""
+    plain = port.trainer.split_batch
+
+    def split(batch, size):
+        whole = [part for part in plain(batch, size) if len(next(iter(part.values()))) == size]
+        return whole or plain(batch, size)
+
+    return [(port.trainer, "split_batch", split)]
+
+
+def _third_update_doubled(port):
+    """AdamW's third step is made twice."""
+    counts: dict[int, int] = {}
+
+    def step(plain, self):
+        counts[id(self)] = counts.get(id(self), 0) + 1
+        plain(self)
+        if counts[id(self)] == 3:
+            plain(self)
+
+    return around(port.paddle.optimizer.AdamW, "step", step)
+
+
+_fault = partial(Mutant, port=_port)
+
+TRAINER: tuple[Mutant, ...] = (
+    _fault(
+        "trainer-no-clipping",
+        "the Trainer makes its optimizer without clipping",
+        "updated:",
+        lambda p: _arguments(p, max_grad_norm=0.0),
+    ),
+    _fault(
+        "trainer-decay-lost",
+        "the recipe's weight decay does not reach the Trainer",
+        "updated:",
+        lambda p: _arguments(p, weight_decay=0.0),
+    ),
+    _fault(
+        "trainer-beta2-default",
+        "Adam's beta2 is the Trainer's own and not the recipe's",
+        "updated:",
+        lambda p: _arguments(p, adam_beta2=lambda given: 0.999 if given != 0.999 else 0.98),
+    ),
+    _fault("trainer-warmup-late", "the warm-up begins a step late", "updated:", lambda p: _schedule(p, _late)),
+    _fault("trainer-warmup-missing", "no warm-up", "updated:", lambda p: _arguments(p, warmup_steps=0)),
+    _fault(
+        "trainer-warmup-floored",
+        "the warm-up is rounded down to whole updates",
+        "updated:",
+        lambda p: _arguments(p, warmup_steps=lambda steps: steps - 1),
+    ),
+    _fault(
+        "trainer-rate-floor",
+        "the rate does not fall to 0 at the end",
+        "learning_rate",
+        lambda p: _schedule(p, _floored),
+    ),
+    _fault(
+        "trainer-schedule-other",
+        "the rate falls as a cosine, not in a line",
+        "learning_rate",
+        lambda p: _arguments(p, lr_scheduler_type="cosine"),
+    ),
+    _fault(
+        "trainer-micro-batches-alike",
+        "micro-batches count alike, however many labels they have",
+        "updated:",
+        lambda p: _weights(p, lambda terms: [1.0 / len(terms)] * len(terms)),
+    ),
+    _fault(
+        "trainer-last-micro-batch",
+        "a short last micro-batch is left out",
+        "updated:",
+        _whole_micro_batches,
+    ),
+    _fault("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled),
+)
