@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -329,9 +330,23 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         ),
         labels=collate(examples(train.batch_size * train.gradient_accumulation_steps)),
         threads=recipe.runtime.threads,
+        not_run=tuple(_not_run(recipe, device)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         reference_python=reference_python(recipe),
     )
+
+
+def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
+    """What of the run the gate does otherwise."""
+    train, gated = recipe.train, recipe.parity.device
+    if train.precision != "float32":
+        yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
+    if train.sharding is not None:
+        yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
+    if (count := runtime.processes()) > 1:
+        yield f"{count} processes train together, whose gradients are averaged"
+    if gated not in ("auto", device):
+        yield f"it is on {device}, the gate on {gated} (parity.device)"
 
 
 def reference_python(recipe: Recipe) -> str | None:

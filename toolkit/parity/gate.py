@@ -95,6 +95,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         measured = _measure_whole(request, console)
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
+    for what in request.not_run:
+        verdict.note("not-run", what=what)
     runs_once = recording is not None or is_streamed(request)
     if runs_once:
         note_unmeasured(verdict)

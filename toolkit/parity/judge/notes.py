@@ -46,6 +46,7 @@ TEXTS: Mapping[str, str] = {
     ),
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
+    "not-run": "the run does otherwise than this gate: {what}",
     "streamed": (
         "stage by stage; the optimizer's step, what watching changes, computing layers again, the port's own "
         "generator, and what the reference's own loader reads are not compared: whole models show them"

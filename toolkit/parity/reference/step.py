@@ -235,7 +235,7 @@ class Step:
                 self.clean(recorder, True),
                 self.rounded_otherwise(recorder, nudge),
             ):
-                output = self.model(**batch)
+                output = self.model(**{name: value.contiguous() for name, value in batch.items()})
                 for name in (*LOGITS, "loss"):
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))

@@ -6,7 +6,7 @@ The specification's "How the gate is tried": false alarms.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from toolkit.parity.followup import trace
 from toolkit.parity.followup.remeasure import remeasure
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
@@ -42,6 +43,20 @@ VARIED = {
         "lsh_attention_probs_dropout_prob": (0.0, 0.1),
     },
     "ctrl": {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)},
+}
+#: Settings of the port, and how a run changes the parameters.
+PORT: dict[str, dict[str, tuple]] = {
+    "reformer": {"backward": ("reversible", "autograd"), "residual": ("wide", "plain")},
+    "ctrl": {"recompute": (False, True)},
+}
+TRAINING: dict[str, tuple] = {
+    "max_steps": (2, 12, 700),
+    "batch_size": (1, 2),
+    "gradient_accumulation_steps": (1, 2, 4),
+    "lr_scheduler": ("linear", "cosine", "constant"),
+    "warmup_ratio": (0.0, 0.1, 0.3),
+    "weight_decay": (0.0, 0.01, 0.3),
+    "max_grad_norm": (None, 1.0, 0.01),
 }
 BATCH_SIZES = (1, 2, 4)
 
@@ -71,7 +86,8 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
 
 def _shown(request: GateRequest) -> str:
     kind = getattr(request.weights, "kind", "given")
-    return ", ".join([f"{kind} weights", *(f"{key} {request.config[key]}" for key in SHOWN[request.model])])
+    settings = [f"{key} {value}" for key, value in request.port.items()]
+    return ", ".join([f"{kind} weights", *(f"{key} {request.config[key]}" for key in SHOWN[request.model]), *settings])
 
 
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
@@ -169,7 +185,11 @@ def _chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
 
 def _varied(model: str, one_of: Callable[..., Any]) -> dict[str, Any]:
     """A choice of each of :data:`VARIED`."""
-    return {key: one_of(*values) for key, values in VARIED[model].items()}
+    return _choices(VARIED[model], one_of)
+
+
+def _choices(values: Mapping[str, tuple], one_of: Callable[..., Any]) -> dict[str, Any]:
+    return {key: one_of(*several) for key, several in values.items()}
 
 
 def _request(
@@ -190,4 +210,6 @@ def _request(
         weights=SyntheticWeights(resolved, head, seed, kind or drawn, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
+        port=_choices(PORT[model], one_of),
+        training=TrainingSettings(**_choices(TRAINING, one_of)),
     )

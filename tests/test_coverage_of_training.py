@@ -1,0 +1,113 @@
+"""What trains is what was judged, line by line: every line of the port and of what makes an update that runs in the
+first steps of a gated recipe has also run in the gate's own process of the port.
+
+One `toolkit finetune` of each recipe, the real command with the real gate, under coverage's tracer. Sizes are small and
+every kind of randomness and accumulation is on; which lines run does not hang on sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+from gates import ROOT
+
+#: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
+JUDGED = ("models/*", "toolkit/optimizer.py", "toolkit/batches.py")
+STORED = ("models/hub.py", "models/*/config.py", "models/*/schema.py", "models/schema.py", "models/families.py")
+
+#: Runs the command line, and tells coverage when the training begins and ends.
+DRIVER = """
+import sys
+from coverage import Coverage
+from toolkit import cli, train
+
+make_trainer = train.make_trainer
+
+def make_traced(*arguments):
+    trainer = make_trainer(*arguments)
+    fit = trainer.fit
+
+    def traced(resume_from=None):
+        Coverage.current().switch_context("training")
+        fit(resume_from)
+        Coverage.current().switch_context("")
+
+    trainer.fit = traced
+    return trainer
+
+train.make_trainer = make_traced
+cli.main(sys.argv[1:], standalone_mode=False)
+"""
+RCFILE = """
+[run]
+parallel = true
+patch = subprocess
+source = {root}/models, {root}/toolkit
+data_file = {folder}/coverage
+"""
+SHORT = (
+    "train.max_steps=2", "train.epochs=null", "train.eval_steps=1", "train.batch_size=2",
+    "train.gradient_accumulation_steps=2", "train.warmup_ratio=0.5", "runtime.device=cpu",
+)  # fmt: skip
+REFORMER = ("model.config.hidden_dropout_prob=0.1", "model.config.local_attention_probs_dropout_prob=0.1",
+            "model.config.lsh_attention_probs_dropout_prob=0.1")  # fmt: skip
+CTRL = ("model.config.resid_pdrop=0.1", "model.config.embd_pdrop=0.1")
+
+shared = pytest.mark.shared_data
+RECIPES = [
+    pytest.param("reformer_cls", (*REFORMER, "data.options.train=4", "data.options.validation=1", "data.options.test=1")),
+    pytest.param("reformer_cls", (*REFORMER, "model.residual=plain", "model.backward=autograd", "model.config.num_hashes=2",
+                                  "data.options.train=4", "data.options.validation=1", "data.options.test=1"),
+                 id="reformer_cls-plain"),
+    pytest.param("reformer_qa", (*REFORMER, "data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")),
+    pytest.param("ctrl_lm", (*CTRL, "data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")),
+    pytest.param("ctrl_lm", (*CTRL, "train.recompute=true", "data.limit.train=8", "data.limit.validation=4",
+                             "data.limit.test=4"), id="ctrl_lm-recompute"),
+]  # fmt: skip
+
+
+def lines(data: coverage.CoverageData, context: str | None = None) -> Iterator[tuple[str, int]]:
+    """The lines that ran, of all contexts or of one."""
+    if context is not None:
+        data.set_query_context(context)
+    for file in data.measured_files():
+        path = Path(file)
+        judged = any(path.match(str(ROOT / pattern)) for pattern in ("models/**/*.py", *JUDGED)) and not any(
+            path.match(str(ROOT / pattern)) for pattern in STORED
+        )
+        if judged and (path.is_relative_to(ROOT / "models") or path.is_relative_to(ROOT / "toolkit")):
+            yield from ((path.relative_to(ROOT).as_posix(), line) for line in data.lines(file) or ())
+
+
+def of_processes(folder: Path) -> Iterator[coverage.CoverageData]:
+    for path in sorted(folder.glob("coverage.*")):
+        data = coverage.CoverageData(str(path))
+        data.read()
+        yield data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "overrides"), RECIPES)
+def test_every_line_that_trains_was_judged(recipe, overrides, tmp_path):
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "rc").write_text(RCFILE.format(root=ROOT, folder=tmp_path))
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={tmp_path / 'rc'}", str(tmp_path / "driver.py"),
+               "finetune", str(ROOT / "recipes" / f"{recipe}.yaml"), f"train.output_dir={tmp_path / 'run'}", *SHORT,
+               *overrides]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    trained: set[tuple[str, int]] = set()
+    judged: set[tuple[str, int]] = set()
+    for data in of_processes(tmp_path):
+        trained |= set(lines(data, "training")) if "training" in data.measured_contexts() else set()
+        if str(ROOT / "toolkit/parity/candidate/measure.py") in data.measured_files():
+            judged |= set(lines(data))
+    assert len(trained) > 100 and len({file for file, _ in trained}) > 5  # the tracer saw the training
+    assert sorted(trained - judged) == []

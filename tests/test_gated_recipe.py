@@ -1,0 +1,104 @@
+"""Every key of a recipe that reaches what is computed reaches the gate, too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_train import recipe_file  # noqa: F401
+
+from toolkit.parity.job.build import job_of, labels_of
+from toolkit.recipe import Model, Parity, Runtime, Train, load_recipe
+from toolkit.train import assemble, gate_request
+
+#: By key, another value than the recipe's (and what has to change with it).
+OTHER: dict[str, tuple[str, ...]] = {
+    "model.config": ("model.config.hidden_dropout_prob=0.2",),
+    "model.backward": ("model.backward=autograd",),
+    "model.residual": ("model.residual=plain",),
+    "train.epochs": ("train.epochs=3", "train.max_steps=null"),
+    "train.max_steps": ("train.max_steps=41",),
+    "train.batch_size": ("train.batch_size=5",),
+    "train.gradient_accumulation_steps": ("train.gradient_accumulation_steps=1",),
+    "train.learning_rate": ("train.learning_rate=2.0e-3",),
+    "train.weight_decay": ("train.weight_decay=0.02",),
+    "train.adam_beta1": ("train.adam_beta1=0.8",),
+    "train.adam_beta2": ("train.adam_beta2=0.98",),
+    "train.adam_epsilon": ("train.adam_epsilon=1.0e-6",),
+    "train.warmup_ratio": ("train.warmup_ratio=0.2",),
+    "train.lr_scheduler": ("train.lr_scheduler=cosine",),
+    "train.max_grad_norm": ("train.max_grad_norm=null",),
+    "train.precision": ("train.precision=bfloat16",),
+    "train.sharding": ("train.sharding=stage1",),
+    "runtime.threads": ("runtime.threads=1",),
+    "parity.dtype": ("parity.dtype=float64",),
+    "parity.examples": ("parity.examples=3",),
+    "parity.device": ("parity.device=gpu",),
+}
+#: Keys that need another fixture, or another family; each has a test of its own below, or nothing to be told.
+ELSEWHERE = {
+    "model.name": "tests below",
+    "model.weights": "test_train.py: the request has the checkpoint's folder, and its weights",
+    "train.recompute": "tests below",
+    "runtime.device": "test below",
+    "parity.reference_python": "test_train.py",
+}
+#: Keys by which nothing of a step, an update or an evaluation's numbers is computed otherwise.
+NOT_COMPUTED = {
+    "train.output_dir": "a folder",
+    "train.eval_batch_size": "how many examples of an evaluation are computed at a time",
+    "train.eval_steps": "when is evaluated",
+    "train.early_stopping_patience": "when training ends",
+    "train.save_best": "which weights are kept",
+}
+SECTIONS = {"model": Model, "train": Train, "runtime": Runtime, "parity": Parity}
+
+
+def asked(path: Path, overrides: tuple[str, ...], folder: Path, device: str = "cpu") -> dict[str, Any]:
+    """All that the gate of a recipe is told, and what it says that it does otherwise."""
+    recipe = load_recipe(path, overrides)
+    request = gate_request(recipe, assemble(recipe), device, folder)
+    given = {"batch": request.batch, "weights": request.weights, "labels": labels_of(request)}
+    shown = {kind: {name: np.asarray(v).tobytes() for name, v in several.items()} for kind, several in given.items()}
+    job = asdict(job_of(request))
+    job["tokenizer"].pop("path")  # a scratch folder's
+    return {**job, **shown, "not_run": request.not_run}
+
+
+def test_every_key_is_accounted_for():
+    keys = {f"{section}.{key}" for section, fields in SECTIONS.items() for key in fields.model_fields}
+    assert keys == OTHER.keys() | ELSEWHERE.keys() | NOT_COMPUTED.keys()
+
+
+@pytest.fixture(scope="module")
+def plain(recipe_file, tmp_path_factory):  # noqa: F811
+    return asked(recipe_file, (), tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_what_a_key_changes_the_gate_is_told(key, plain, recipe_file, tmp_path):  # noqa: F811
+    assert asked(recipe_file, OTHER[key], tmp_path) != plain
+
+
+def test_the_same_recipe_asks_the_same(plain, recipe_file, tmp_path):  # noqa: F811
+    assert asked(recipe_file, (), tmp_path) == plain
+    assert asked(recipe_file, (), tmp_path, "gpu") != plain
+
+
+def test_recomputed_layers_reach_the_gate(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Paragraph {n} says that {n} follows {n - 1}." for n in range(400)))
+    recipe = tmp_path / "lm.yaml"
+    recipe.write_text(
+        "task: language_modeling\n"
+        "model: {name: ctrl, config: {n_layer: 1, n_embd: 16, n_head: 2, dff: 16, n_positions: 32}}\n"
+        "tokenizer: {kind: bpe, vocab_size: 300}\n"
+        f"data: {{dataset: text, sources: {{A: {text}}}, max_length: 32, validation_fraction: 0.1}}\n"
+        "train: {max_steps: 3, batch_size: 2, learning_rate: 1.0e-3}\n"
+    )
+    told = [asked(recipe, overrides, tmp_path) for overrides in ((), ("train.recompute=true",))]
+    assert [one["model"] for one in told] == ["ctrl", "ctrl"] and told[0] != told[1]
+    assert [one["port"] for one in told] == [{"recompute": False}, {"recompute": True}]
