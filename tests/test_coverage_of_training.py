@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import coverage
@@ -18,8 +19,8 @@ import pytest
 from gates import ROOT
 
 #: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
-JUDGED = ("models/*", "toolkit/optimizer.py", "toolkit/batches.py")
-STORED = ("models/hub.py", "models/*/config.py", "models/*/schema.py", "models/schema.py", "models/families.py")
+COMPUTES = ("models/*.py", "toolkit/optimizer.py", "toolkit/batches.py")
+STORES = ("models/hub.py", "models/*config.py", "models/*schema.py", "models/families.py", "models/*tokeniz*.py")
 
 #: Runs the command line, and tells coverage when the training begins and ends.
 DRIVER = """
@@ -42,7 +43,7 @@ def make_traced(*arguments):
     return trainer
 
 train.make_trainer = make_traced
-cli.main(sys.argv[1:], standalone_mode=False)
+sys.exit(cli.main())
 """
 RCFILE = """
 [run]
@@ -55,21 +56,21 @@ SHORT = (
     "train.max_steps=2", "train.epochs=null", "train.eval_steps=1", "train.batch_size=2",
     "train.gradient_accumulation_steps=2", "train.warmup_ratio=0.5", "runtime.device=cpu",
 )  # fmt: skip
-REFORMER = ("model.config.hidden_dropout_prob=0.1", "model.config.local_attention_probs_dropout_prob=0.1",
-            "model.config.lsh_attention_probs_dropout_prob=0.1")  # fmt: skip
+REFORMER = (
+    "model.config.hidden_dropout_prob=0.1", "model.config.local_attention_probs_dropout_prob=0.1",
+    "model.config.lsh_attention_probs_dropout_prob=0.1",
+)  # fmt: skip
 CTRL = ("model.config.resid_pdrop=0.1", "model.config.embd_pdrop=0.1")
-
-shared = pytest.mark.shared_data
+FEW = ("data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")
+LANGUAGES = ("data.options.train=4", "data.options.validation=1", "data.options.test=1")
+PLAIN = ("model.residual=plain", "model.backward=autograd", "model.config.num_hashes=2")
 RECIPES = [
-    pytest.param("reformer_cls", (*REFORMER, "data.options.train=4", "data.options.validation=1", "data.options.test=1")),
-    pytest.param("reformer_cls", (*REFORMER, "model.residual=plain", "model.backward=autograd", "model.config.num_hashes=2",
-                                  "data.options.train=4", "data.options.validation=1", "data.options.test=1"),
-                 id="reformer_cls-plain"),
-    pytest.param("reformer_qa", (*REFORMER, "data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")),
-    pytest.param("ctrl_lm", (*CTRL, "data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")),
-    pytest.param("ctrl_lm", (*CTRL, "train.recompute=true", "data.limit.train=8", "data.limit.validation=4",
-                             "data.limit.test=4"), id="ctrl_lm-recompute"),
-]  # fmt: skip
+    pytest.param("reformer_cls", (*REFORMER, *LANGUAGES), id="reformer_cls"),
+    pytest.param("reformer_cls", (*REFORMER, *LANGUAGES, *PLAIN), id="reformer_cls-plain"),
+    pytest.param("reformer_qa", (*REFORMER, *FEW), id="reformer_qa"),
+    pytest.param("ctrl_lm", (*CTRL, *FEW), id="ctrl_lm"),
+    pytest.param("ctrl_lm", (*CTRL, *FEW, "train.recompute=true"), id="ctrl_lm-recompute"),
+]
 
 
 def lines(data: coverage.CoverageData, context: str | None = None) -> Iterator[tuple[str, int]]:
@@ -77,12 +78,9 @@ def lines(data: coverage.CoverageData, context: str | None = None) -> Iterator[t
     if context is not None:
         data.set_query_context(context)
     for file in data.measured_files():
-        path = Path(file)
-        judged = any(path.match(str(ROOT / pattern)) for pattern in ("models/**/*.py", *JUDGED)) and not any(
-            path.match(str(ROOT / pattern)) for pattern in STORED
-        )
-        if judged and (path.is_relative_to(ROOT / "models") or path.is_relative_to(ROOT / "toolkit")):
-            yield from ((path.relative_to(ROOT).as_posix(), line) for line in data.lines(file) or ())
+        name = Path(file).relative_to(ROOT).as_posix()
+        if any(fnmatch(name, one) for one in COMPUTES) and not any(fnmatch(name, one) for one in STORES):
+            yield from ((name, line) for line in data.lines(file) or ())
 
 
 def of_processes(folder: Path) -> Iterator[coverage.CoverageData]:
