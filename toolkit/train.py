@@ -36,7 +36,7 @@ from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from toolkit.parity import GateRequest, TokenizerJob
+    from toolkit.parity import GateRequest
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
@@ -295,9 +295,10 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
     from toolkit.model_config import head_of
-    from toolkit.parity import GateRequest, OptimizerSettings
+    from toolkit.parity import GateRequest, OptimizerSettings, tokenizer_in
 
     chosen = recipe.parity
+    job.tokenizer.save(scratch)
     rows = [job.prepared.train[index] for index in range(min(chosen.examples, len(job.prepared.train)))]
     return GateRequest(
         model=recipe.model.name,
@@ -307,7 +308,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         batch=collate(rows),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=_tokenizer_job(recipe, job, scratch),
+        tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
         optimizer=OptimizerSettings(
             learning_rate=recipe.train.learning_rate,
@@ -337,18 +338,6 @@ def reference_python(recipe: Recipe) -> str | None:
         return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
     except UserError as problem:
         raise recipe.error("parity.reference_python", str(problem)) from None
-
-
-def _tokenizer_job(recipe: Recipe, job: Job, scratch: Path) -> TokenizerJob:
-    from toolkit.parity import TokenizerJob
-
-    job.tokenizer.save(scratch)
-    kind, path = "bytes", None
-    if (scratch / "spiece.model").exists():
-        kind, path = "sentencepiece", str(scratch / "spiece.model")
-    elif (scratch / "merges.txt").exists():
-        kind, path = "ctrl", str(scratch)
-    return TokenizerJob(kind, job.texts, recipe.data.max_length, path, job.prepared.offsets)
 
 
 # -- training -------------------------------------------------------------------------------------------------------

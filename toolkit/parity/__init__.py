@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate
     from toolkit.parity.job.interpreter import reference_interpreter
-    from toolkit.parity.job.job import OptimizerSettings, TokenizerJob
+    from toolkit.parity.job.job import OptimizerSettings
     from toolkit.parity.job.request import GateRequest
+    from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
 
 _HOMES = {
@@ -21,20 +22,20 @@ _HOMES = {
     "GateRequest": "job.request",
     "OptimizerSettings": "job.job",
     "Report": "report.report",
-    "TokenizerJob": "job.job",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "run_gate": "gate",
+    "tokenizer_in": "job.tokenizers",
 }
 __all__ = [
     "CONSTANTS",
     "GateRequest",
     "OptimizerSettings",
     "Report",
-    "TokenizerJob",
     "reference_interpreter",
     "remove_report",
     "run_gate",
+    "tokenizer_in",
 ]
 
 

@@ -37,12 +37,13 @@ def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
 def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
     """Name and message of a finding for everything that differs, with the shortest text of which it does."""
     return [
-        (f"tokenizer:{key}", _message(key, theirs[places[0]], ours[places[0]]) + _others(len(places) - 1, len(theirs)))
+        (f"tokenizer:{key}", message(key, theirs[places[0]], ours[places[0]]) + _others(len(places) - 1, len(theirs)))
         for key, places in differing(theirs, ours).items()
     ]
 
 
-def _message(key: str, reference: Tokens, port: Tokens) -> str:
+def message(key: str, reference: Tokens, port: Tokens) -> str:
+    """How two answers to one text differ, in a sentence."""
     wanted, got = getattr(reference, key), getattr(port, key)
     if port.error is not None:
         return f"{key} of {_around(reference.text, 0)}: the port ends with {port.error}"
