@@ -7,8 +7,14 @@ from typing import Any
 
 from toolkit.parity.job.results import Tokens
 
-#: What is compared, in this order.
-COMPARED = ("ids", "decoded", "right", "left", "offsets")
+#: What is compared, in this order, and how a message calls it.
+COMPARED = {
+    "ids": "ids",
+    "decoded": "decoded texts",
+    "right": "ids or mask, padded on the right,",
+    "left": "ids or mask, padded on the left,",
+    "offsets": "offsets",
+}
 #: Of what is longer than this, so many characters or tokens before and after the place of a difference are shown.
 SHOWN, BEFORE, AFTER = 60, 10, 30
 
@@ -44,18 +50,18 @@ def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, 
 
 def message(key: str, reference: Tokens, port: Tokens) -> str:
     """How two answers to one text differ, in a sentence."""
-    wanted, got = getattr(reference, key), getattr(port, key)
+    what, wanted, got = COMPARED[key], getattr(reference, key), getattr(port, key)
     if port.error is not None:
-        return f"{key} of {_around(reference.text, 0)}: the port ends with {port.error}"
+        return f"{what} of {_around(reference.text, 0)}: the port ends with {port.error}"
     if got is None:
-        return f"{key} of {_around(reference.text, 0)}: the port gives none"
+        return f"{what} of {_around(reference.text, 0)}: the port gives none"
     if key in ("right", "left"):  # ids and mask
         wanted, got = next(pair for pair in zip(wanted, got, strict=True) if pair[0] != pair[1])
     place = _first_difference(wanted, got)
     in_text = place if key == "decoded" else _start(port.starts, place) if key in ("ids", "offsets") else 0
     where = "" if _is_short(wanted) and _is_short(got) else f" from {place} on"
     shown = f"{_around(got, place)}, the reference gives {_around(wanted, place)}"
-    return f"{key} of {_around(reference.text, in_text)} differ{where}: {shown}"
+    return f"{what} of {_around(reference.text, in_text)} differ{where}: {shown}"
 
 
 def _first_difference(wanted: Sequence, got: Sequence) -> int:
