@@ -133,6 +133,7 @@ NOT_ITS_OWN = {
     "limits": (["--model", "ctrl"], ["--dtype=float32", "--length=32", "--output=x", "--trace", "n_layer=2"]),
     "sweep": (["--model", "ctrl", "--gates", "2"], ["--layers=3", "--batch-size=3", "--mutants", "--dtype=float64",
                                                     "--output=x", "--trace"]),
+    "texts": (["--model", "ctrl"], ["--gates=2", "--device=cpu", "--weights=random", "--output=x", "n_layer=2"]),
 }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it",
     ),
     "tokenizer-refused": (
-        lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens([1])]),
+        lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens("x", [1])]),
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",
     ),
     "uninformative": (

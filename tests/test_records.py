@@ -81,7 +81,7 @@ def through_a_file(record: Any) -> Any:
             tensors={"loss": TensorRecord([], rms=1.0, noise={"float32": [1e-7, None]})},
             facts=ReferenceFacts(num_buckets=[2, 4], bucket_slack={"a": math.inf}),
             notes=[Note("reference-bias"), Note("remeasured", {"margin": 1.5, "name": "loss"})],
-            tokens=[Tokens([1], "a", [[1, 0], [1, 0]], [[0, 1], [0, 1]], [[1, 0, 1]]), Tokens(error="refused")],
+            tokens=[Tokens("a", [1], "a", [[1, 0], [1, 0]], [[0, 1], [0, 1]], [[1, 0, 1]]), Tokens(error="refused")],
         ),
         CandidateResult(
             dtypes={
@@ -112,7 +112,7 @@ def test_a_whole_number_is_one_with_a_point_where_that_is_asked_for():
 def test_records_by_name_and_in_rows_come_back_too():
     by_name = {"a": TensorStats([2], rms=1.0), "b": TensorStats([], missing=True)}
     assert from_json(dict[str, TensorStats], through_a_file(by_name)) == by_name
-    assert from_json(list[Tokens], through_a_file([Tokens([1])])) == [Tokens([1])]
+    assert from_json(list[Tokens], through_a_file([Tokens("a", [1])])) == [Tokens("a", [1])]
     assert from_json(dict[str, dict[str, TensorStats]], through_a_file({"matmul": by_name})) == {"matmul": by_name}
 
 

@@ -183,6 +183,13 @@ def test_offsets_stay_exact_where_normalisation_changes_the_length(trained):
         assert [start for start, _ in spans] == sorted(start for start, _ in spans)
 
 
+def test_a_control_character_in_front_of_a_word_is_no_part_of_it(trained):
+    """Normalisation drops it, as it does a blank; and an answer is cut out of the text by these spans."""
+    ids, spans = load_tokenizer(trained).encode_with_offsets("\x01the \x02\x7fparser")
+    text = "\x01the \x02\x7fparser"
+    assert "".join(text[start:end] for start, end in spans) == "theparser" and len(ids) == len(spans)
+
+
 def test_offsets_are_those_that_sentencepiece_gives_itself(trained, sentences):
     """In bytes, with the space in front; special tokens are cut out before SentencePiece sees the text."""
     model = load_tokenizer(trained)

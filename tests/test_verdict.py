@@ -24,6 +24,7 @@ from toolkit.parity.job.results import (
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.tokens import faults
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
@@ -71,7 +72,7 @@ def reference() -> ReferenceResult:
         tensors={name: tensor() for name in NAMES},
         parameters={"a.weight": [4], "b.weight": [4]},
         facts=ReferenceFacts(num_buckets=4, bucket_slack={"a": 1e-4}),
-        tokens=[Tokens(ids=[1, 2], decoded="x")],
+        tokens=[Tokens("x y", [1, 2], "x")],
     )
 
 
@@ -89,7 +90,7 @@ def candidate() -> CandidateResult:
 
     return CandidateResult(
         dtypes={"float64": side(1e-7 * SHRINK), "float32": side(1e-7)},
-        tokens=[Tokens(ids=[1, 2], decoded="x")],
+        tokens=[Tokens("x y", [1, 2], "x")],
     )
 
 
@@ -250,10 +251,27 @@ def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradien
 
 
 def test_tokens_must_be_equal_text_for_text(reference, candidate):
-    candidate.tokens = [Tokens(ids=[1, 3], decoded="x")]
+    candidate.tokens = [Tokens("x y", [1, 3], "x")]
     findings = judge(reference, candidate).findings
     assert [(f.verdict, f.name) for f in findings] == [("tokenizer", "tokenizer:ids")]
-    assert "[1, 3], the reference gives [1, 2]" in findings[0].message
+    assert "ids of 'x y' differ: [1, 3], the reference gives [1, 2]" in findings[0].message
+
+
+def test_of_many_texts_the_shortest_is_shown_and_of_a_long_one_what_stands_around_the_difference():
+    text = "a" * 300 + " \x0bhere " + "b" * 300
+    wanted, got = list(range(100)), [*range(50), 7, *range(51, 100)]
+    starts = [*range(50), 301, *range(400, 449)]
+    reference, port = Tokens(text, wanted, text), Tokens(text, got, text, starts=starts)
+    [(name, message)] = faults([reference], [port])
+    assert name == "tokenizer:ids" and "...'aaaaaaaaa \\x0bhere bbb" in message and len(message) < 300
+    assert "from 50 on: ...[40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 7, 51" in message
+    [(_, message)] = faults([reference, Tokens("\x0b", [1])], [port, Tokens("\x0b", [2])])
+    assert message == "ids of '\\x0b' differ: [2], the reference gives [1]; those of 1 more of 2 texts, too"
+
+
+def test_a_text_that_the_port_alone_cannot_encode_is_found():
+    [(name, message)] = faults([Tokens("x", [1], "x")], [Tokens("x", error="KeyError: 7")])
+    assert (name, message) == ("tokenizer:ids", "ids of 'x': the port ends with KeyError: 7")
 
 
 def test_a_text_that_the_reference_cannot_encode_is_said_and_not_compared(reference, candidate):

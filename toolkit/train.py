@@ -38,7 +38,7 @@ from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from toolkit.parity import GateRequest, TokenizerJob
+    from toolkit.parity import GateRequest
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
@@ -297,9 +297,10 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
     from toolkit.model_config import head_of, port_settings
-    from toolkit.parity import GateRequest, TrainingSettings
+    from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
 
     chosen, train = recipe.parity, recipe.train
+    job.tokenizer.save(scratch)
 
     def examples(count: int) -> list[dict[str, np.ndarray]]:
         return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
@@ -312,7 +313,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         batch=collate(examples(chosen.examples)),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=_tokenizer_job(recipe, job, scratch),
+        tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
         port={**port_settings(recipe), "recompute": bool(train.recompute)},
         training=TrainingSettings(
@@ -364,18 +365,6 @@ def reference_python(recipe: Recipe) -> str | None:
         return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
     except UserError as problem:
         raise recipe.error("parity.reference_python", str(problem)) from None
-
-
-def _tokenizer_job(recipe: Recipe, job: Job, scratch: Path) -> TokenizerJob:
-    from toolkit.parity import TokenizerJob
-
-    job.tokenizer.save(scratch)
-    kind, path = "bytes", None
-    if (scratch / "spiece.model").exists():
-        kind, path = "sentencepiece", str(scratch / "spiece.model")
-    elif (scratch / "merges.txt").exists():
-        kind, path = "ctrl", str(scratch)
-    return TokenizerJob(kind, job.texts, recipe.data.max_length, path, job.prepared.offsets)
 
 
 # -- training -------------------------------------------------------------------------------------------------------

@@ -132,9 +132,8 @@ class ReformerTokenizer(Tokenizer):
         return spans
 
     def _blank(self, character: str) -> bool:
-        """Whether normalisation makes a space of a character, or nothing: zero-width ones, for example."""
-        if character.isascii():
-            return character.isspace()
+        """Whether normalisation makes a space of a character, or nothing: control characters and those without a
+        width, for example."""
         if character not in self._blanks:
             self._blanks[character] = not self._pieces.normalize(character).strip(" \u2581")
         return self._blanks[character]

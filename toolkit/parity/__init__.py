@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate
     from toolkit.parity.job.interpreter import reference_interpreter
-    from toolkit.parity.job.job import TokenizerJob, TrainingSettings
+    from toolkit.parity.job.job import TrainingSettings
     from toolkit.parity.job.request import GateRequest
+    from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
 
 _HOMES = {
     "CONSTANTS": "report.report",
     "GateRequest": "job.request",
     "Report": "report.report",
-    "TokenizerJob": "job.job",
     "TrainingSettings": "job.job",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "run_gate": "gate",
+    "tokenizer_in": "job.tokenizers",
 }
 __all__ = [
     "CONSTANTS",
     "GateRequest",
     "Report",
-    "TokenizerJob",
     "TrainingSettings",
     "reference_interpreter",
     "remove_report",
     "run_gate",
+    "tokenizer_in",
 ]
 
 

@@ -82,8 +82,8 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 
 @click.command(
     "parity",
-    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity record, replay, bitwise, mutants, sweep, limits; "
-    "each has a --help of its own.",
+    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity record, replay, bitwise, mutants, sweep, limits, "
+    "texts; each has a --help of its own.",
 )
 @takes(*DESCRIPTION, DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
@@ -216,7 +216,38 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     return int(bool(alarms))
 
 
-COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits)
+@click.command("parity texts")
+@takes(MODEL)
+@click.option(
+    "--texts", type=click.IntRange(1), metavar="N", default=2000, show_default=True, help="How many texts are drawn."
+)
+@click.option(
+    "--tokenizer",
+    "tokenizer_from",
+    metavar="FOLDER|bytes",
+    help="A Hugging Face folder; or, of reformer, bytes. Default: a small one, learnt from Python's own texts.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the texts.")
+@takes(REFERENCE_PYTHON)
+def texts(texts: int, seed: int, **description: Any) -> int:
+    """Search for texts of which the two tokenizers make something else.
+
+    Texts are drawn of letters, control characters, white space, characters of every kind and special pieces. For each
+    thing that differs (ids, decoded text, padding, offsets) the shortest text is shown to which one can be cut down.
+
+    Exit status: 0 the tokenizers agree, 1 they differ.
+    """
+    import tempfile
+
+    from toolkit.parity.options import text_search
+    from toolkit.parity.trials.texts import search
+
+    with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
+        request, tokenizer = text_search(seed=seed, scratch=Path(scratch), **description)
+        return int(bool(search(request, tokenizer, seed, texts, _console())))
+
+
+COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits, texts)
 
 
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:

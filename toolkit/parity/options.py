@@ -18,10 +18,12 @@ from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.parity.job.build import is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
+from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
-from toolkit.parity.trials.mutation import trial_request
+from toolkit.parity.job.tokenizers import tokenizer_in
+from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import RANDOM, varied
 from toolkit.quiet import silence_startup
 
@@ -86,6 +88,7 @@ def make_request(
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
     weights, checkpoint = chosen_weights(model, config, head, seed, weights_from)
+    tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
         head=head,
@@ -95,6 +98,7 @@ def make_request(
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
+        tokenizer=tokenizer,
         checkpoint=None if checkpoint is None else str(checkpoint),
         reference_python=python,
     )
@@ -159,9 +163,42 @@ def sweep_maker(
     )
     if is_streamed(made):
         raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")
-    request = replace(made, device=device)
+    request = replace(made, device=device, tokenizer=None)  # the same of every seed
     fixed = [override.partition("=")[0] for override in overrides]
     return lambda seed: varied(request, seed, fixed)
+
+
+def text_search(
+    *, model: str, tokenizer_from: str | None, seed: int, reference_python: str | None, scratch: Path
+) -> tuple[GateRequest, TokenizerJob]:
+    """Whose tokenizers are compared on drawn texts: a model that is not run, and the tokenizer.
+
+    Args:
+        tokenizer_from: a Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``.
+
+    Raises:
+        UserError: there is no tokenizer of the family.
+    """
+    request = trial_request(model, "random", seed, reference_python=_interpreter(reference_python))
+    if tokenizer_from is None:
+        return request, trial_tokenizer(model, scratch)
+    if (model, tokenizer_from) == ("reformer", "bytes"):
+        return request, TokenizerJob("bytes", [], 0, offsets=True)
+    tokenizer = _tokenizer_in(model, Path(tokenizer_from), 0, "--tokenizer")
+    if tokenizer is None:
+        raise UserError(f"--tokenizer {tokenizer_from}: is no folder that holds a tokenizer of {model}")
+    return request, tokenizer
+
+
+def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
+    """The tokenizer of a checkpoint's folder, if there is one, with the characters of its tokens where it has them."""
+    try:
+        found = tokenizer_in(model, folder, [], max_length, offsets=model == "reformer")
+        if found is not None:
+            part(model, "tokenizer").load_tokenizer(folder)
+    except ValueError as problem:
+        raise UserError(f"{option} {folder}: {problem}") from None
+    return found
 
 
 def dtypes_of(dtype: str) -> tuple[str, ...]:

@@ -21,7 +21,12 @@ from toolkit.parity.job.results import BitwiseResult, CandidateResult, Execution
 
 #: The module that does a task. Each has ``run(job, folder, kernels)``, which gives what the task's file is to hold, and
 #: is imported when Paddle's environment has been set.
-MODULES = {files.RESULT: "measure", "forced_input": "forced_input", "attribution": "attribution"}
+MODULES = {
+    files.RESULT: "measure",
+    "forced_input": "forced_input",
+    "attribution": "attribution",
+    "tokens": "tokens",
+}
 
 
 def main(task: str, folder: Path) -> None:

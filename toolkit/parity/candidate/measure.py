@@ -13,7 +13,7 @@ from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step, make_step
-from toolkit.parity.candidate.tokens import tokens
+from toolkit.parity.candidate.tokens import tokenizer_places, tokens
 from toolkit.parity.candidate.training import train_on
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
@@ -30,7 +30,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
     """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
     tokenized = tokens(job.tokenizer)  # while the reference still computes
     result = _run_streamed(job, folder) if job.streamed else _run_whole(job, folder)
-    result.tokens = tokenized
+    result.tokens, result.tokenizer_places = tokenized, tokenizer_places(job.tokenizer)
     return result
 
 

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.results import Tokens
+from models.ctrl.tokenizer import CTRLTokenizer
+from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
+from models.tokenization import Tokenizer
+from toolkit.parity.job.job import Job, TokenizerJob
+from toolkit.parity.job.results import CandidateResult, Place, Tokens
+
+#: By what is compared, the method that makes it.
+METHODS = {
+    "ids": "encode_batch",
+    "decoded": "decode",
+    "right": "__call__",
+    "left": "__call__",
+    "offsets": "encode_with_offsets",
+}
+#: By the kinds of :class:`toolkit.parity.job.job.TokenizerJob`.
+_CLASSES: dict[str, type[Tokenizer]] = {
+    "bytes": ByteTokenizer,
+    "sentencepiece": ReformerTokenizer,
+    "ctrl": CTRLTokenizer,
+}
+#: Of a text longer than this a report shows only what stands around the difference.
+LONG_TEXT = 60
+
+
+def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
+    """The tokens alone."""
+    return CandidateResult(tokens=tokens(job.tokenizer), tokenizer_places=tokenizer_places(job.tokenizer))
 
 
 def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
@@ -14,30 +42,55 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
     if job is None:
         return None
     tokenizer = _tokenizer(job)
-    return [_tokens_of(tokenizer, text, job.max_length, job.offsets) for text in job.texts]
+    return [
+        _tokens_of(tokenizer, text, job.max_length if padded else 0, job.offsets) for text, padded in job.numbered()
+    ]
 
 
-def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
-    ids = tokenizer.encode(text)
-    right, left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
-    result = Tokens(ids, tokenizer.decode(ids), right, left)
-    if offsets:
-        spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
-        result.offsets = [[index, *span] for index, span in spans]
+def tokenizer_places(job: TokenizerJob | None) -> dict[str, Place]:
+    """For everything that is compared, ``tokenizer:ids`` and so on, the method of the port's tokenizer."""
+    if job is None:
+        return {}
+    kind = _CLASSES[job.kind]
+    found = {}
+    for what, name in METHODS.items():
+        where = f"{_line_of(getattr(kind, name))}, class at {_line_of(kind)}"
+        found[f"tokenizer:{what}"] = Place(f"{kind.__name__}.{name}", where)
+    return found
+
+
+def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
+    """Padded to ``max_length``, if there is one."""
+    try:
+        ids = tokenizer.encode(text)
+        result = Tokens(text, ids, tokenizer.decode(ids))
+        if max_length:
+            result.right, result.left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
+        if offsets:
+            spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
+            result.offsets = [[index, *span] for index, span in spans]
+    except Exception as error:  # a text that the port cannot read is a finding, not the end of the gate
+        return Tokens(text, error=f"{type(error).__name__}: {error}")
+    if len(text) > LONG_TEXT:
+        with contextlib.suppress(Exception):  # it is for the report alone
+            result.starts = [start for start, _ in tokenizer.encode_with_offsets(text)[1]]
     return result
 
 
-def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:
+def _padded(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list[list[int]]:
     padded = tokenizer([text], max_length=max_length, padding="max_length", padding_side=side)
     return [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
 
 
-def _tokenizer(job: TokenizerJob) -> Any:
-    path = Path(job.path or "")
-    if job.kind == "ctrl":
-        from models.ctrl.tokenizer import load_tokenizer
+def _tokenizer(job: TokenizerJob) -> Tokenizer:
+    path = job.path or ""
+    if job.kind == "sentencepiece":
+        return ReformerTokenizer.from_file(path)
+    return _CLASSES[job.kind].from_folder(path)
 
-        return load_tokenizer(path)
-    from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 
-    return ByteTokenizer() if job.kind == "bytes" else ReformerTokenizer(path.read_bytes())
+def _line_of(thing: type | Callable[..., Any]) -> str:
+    """``file:line`` of a class or function, relative to the repository."""
+    file, root = Path(inspect.getfile(thing)), Path(__file__).resolve().parents[3]
+    line = inspect.getsourcelines(thing)[1]
+    return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{line}"

@@ -18,7 +18,7 @@ from toolkit import runtime
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.parity.measure.updates import SHARES, rows_of_update
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
@@ -35,6 +35,8 @@ LONG = 2**14
 LABELS = ("labels", "start_positions", "end_positions")
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
+#: Texts that are drawn by a gate's seed.
+DRAWN_TEXTS = 200
 
 
 def is_streamed(request: GateRequest) -> bool:
@@ -69,7 +71,7 @@ def job_of(request: GateRequest) -> Job:
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
-        tokenizer=_with_adversarial_texts(request.tokenizer),
+        tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
 
 
@@ -135,7 +137,9 @@ def _of_float32(settings: TrainingSettings) -> TrainingSettings:
     return replace(settings, **given)
 
 
-def _with_adversarial_texts(tokenizer: TokenizerJob | None) -> TokenizerJob | None:
+def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> TokenizerJob | None:
+    """Those that are made are not padded: it would show nothing more, and takes a thousand times ``max_length``."""
     if tokenizer is None:
         return None
-    return replace(tokenizer, texts=[*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL])
+    whole = [*tokenizer.texts[:TOKENIZER_TEXTS], *ADVERSARIAL]
+    return replace(tokenizer, texts=[*whole, *placed(), *drawn(seed, DRAWN_TEXTS)], padded=len(whole))

@@ -81,7 +81,7 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
     check_free(folder)
     with _appearing(folder) as partial:
         weights, randomized = randomize_constants(request.weights, request.seed)
-        write_request(request, weights, partial)
+        write_request(replace(request, tokenizer=None), weights, partial)  # its files are not recorded
         run_workers([partial], console, {"reference": workers_of(request)["reference"]})
         (partial / "candidate").rmdir()
         (partial / "reference.log").unlink()

@@ -22,6 +22,7 @@ from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity.job.tokenizers import files_of
 
 Measured = TypeVar("Measured")
 
@@ -63,8 +64,7 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
             digest.update(files.sha256(file).encode())
     if job.tokenizer and job.tokenizer.path:  # a file or folder that lies elsewhere each time
         del request["tokenizer"]["path"]
-        path = Path(job.tokenizer.path)
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        for file in files_of(job.tokenizer):
             digest.update(files.sha256(file).encode())
     environment: dict[str, Any] = {"versions": runtime.versions(), "flags": runtime.environment()}
     if reference_python is not None:

@@ -19,10 +19,12 @@
         forced_input.safetensors  every operation of R64
         forced_input.json     the noise of each
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
+        tokens.json           for ``parity texts`` alone: the tokens of each text
     candidate/
         result.json           :class:`.results.CandidateResult`
         forced_input.json     :class:`.results.ForcedInputResult`
         attribution.json      the errors in float32 with one kind of kernel the reference's at a time
+        tokens.json           as the reference's
 
 Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``parity
 bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A

@@ -28,6 +28,7 @@ class TokenizerJob:
         max_length: tokens that a text is padded or cut to.
         path: of the SentencePiece model, or of the folder with ``vocab.json`` and ``merges.txt``; None of bytes.
         offsets: whether the characters that each token stands for are compared, too.
+        padded: how many of the texts, from the first on, are compared padded and cut, too; None: all of them.
     """
 
     kind: str
@@ -35,6 +36,11 @@ class TokenizerJob:
     max_length: int
     path: str | None = None
     offsets: bool = False
+    padded: int | None = None
+
+    def numbered(self) -> list[tuple[str, bool]]:
+        """Each text, and whether it is compared padded, too."""
+        return [(text, self.padded is None or number < self.padded) for number, text in enumerate(self.texts)]
 
 
 @dataclass(frozen=True)

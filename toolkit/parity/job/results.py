@@ -26,15 +26,25 @@ class Note:
 
 @dataclass
 class Tokens:
-    """What a tokenizer makes of a text: ids, the text decoded again, ids and mask padded on either side, and, where
-    they are compared, the characters of each token (id, first, past the last). Or the ``error`` that it ends with."""
+    """What a tokenizer makes of a text.
 
+    Attributes:
+        text: that it was given.
+        ids: of it; ``decoded``: the text of these again.
+        right, left: ids and mask padded on either side; empty where that is not compared.
+        offsets: the characters of each token (id, first, past the last); None where they are not compared.
+        error: that it ends with, if it does.
+        starts: of a text that is too long to be shown whole, where the port says that its tokens begin. Not compared.
+    """
+
+    text: str = ""
     ids: list[int] = field(default_factory=list)
     decoded: str = ""
     right: list[list[int]] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
     offsets: list[list[int]] | None = None
     error: str | None = None
+    starts: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -143,7 +153,8 @@ class ReferenceResult:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module of the port is made and defined: its class, and the source lines."""
+    """Where a module of the port is made and defined: its class, and the source lines. Likewise a method of its
+    tokenizer."""
 
     kind: str
     where: str
@@ -247,13 +258,14 @@ class MutantResult:
 @dataclass
 class CandidateResult:
     """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
-    otherwise than the reference's, and how."""
+    otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
     loading_problems: dict[str, str] = field(default_factory=dict)
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokens: list[Tokens] | None = None
+    tokenizer_places: dict[str, Place] = field(default_factory=dict)
     execution: Execution = field(default_factory=Execution)
 
 
@@ -292,15 +304,15 @@ class BitwiseResult:
     execution: Execution = field(default_factory=Execution)
 
 
-def read_results(job: Path) -> tuple[ReferenceResult, CandidateResult]:
+def read_results(job: Path, task: str = files.RESULT) -> tuple[ReferenceResult, CandidateResult]:
     """What both workers of a job measured.
 
     Raises:
         ValueError: a file that is none of theirs.
     """
-    return read_reference(job), files.read(files.result_path(job, "candidate"), CandidateResult)
+    return read_reference(job, task), files.read(files.result_path(job, "candidate", task), CandidateResult)
 
 
-def read_reference(job: Path) -> ReferenceResult:
+def read_reference(job: Path, task: str = files.RESULT) -> ReferenceResult:
     """What the reference's worker measured."""
-    return files.read(files.result_path(job, "reference"), ReferenceResult)
+    return files.read(files.result_path(job, "reference", task), ReferenceResult)

@@ -1,8 +1,17 @@
-"""Texts on which tokenizers differ when they differ at all."""
+"""Texts on which tokenizers differ when they differ at all: written by hand, made of every kind of character, drawn.
+
+What real ports get wrong is mostly one character in one place: white space that a word does not end at, a control
+character that is dropped, a special piece that is not recognised beside either. So every character that is read by a
+rule of its own stands in every place that has one: alone, twice, first and last in a text, between letters, between
+blanks, before and after a special piece.
+"""
 
 from __future__ import annotations
 
-#: Beside the run's own texts, both tokenizers must agree on these.
+import random
+import re
+
+#: Written by hand.
 ADVERSARIAL = (
     "",
     " ",
@@ -26,3 +35,81 @@ ADVERSARIAL = (
     "\U00010348 \U000e0041 \U0010ffff rare planes",
     "a\ud800b lone surrogate",
 )
+#: Pieces that tokenizers give a meaning of their own.
+SPECIAL = ("</s>", "<unk>", "<pad>", "<s>", "</w>", "@@", "\u2581")
+CONTROLS = tuple(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+#: All that Unicode calls white space, beside controls.
+WHITE = tuple(
+    " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+#: Of each general category but controls, white space and surrogates, two or three: one that normalisation or a change
+#: of case makes another of, where there is one, and one beyond the basic plane.
+OF_CATEGORIES = (
+    *("A", "\u00c5", "\u0130", "\u212b", "\U00010400"),  # Lu
+    *("z", "\u00df", "\u0131", "\u03c2", "\ufb01", "\U00010428"),  # Ll
+    *("\u01c5", "\u1f88"),  # Lt
+    *("\u02b0", "\u3005"),  # Lm
+    *("\u00aa", "\u05d0", "\u4e00", "\uf900", "\uff76", "\U00020000"),  # Lo
+    *("\u0301", "\u0323", "\ufe0f", "\u3099", "\U000e0100"),  # Mn
+    *("\u0903", "\u093e"),  # Mc
+    *("\u0488", "\u20dd"),  # Me
+    *("7", "\u0663", "\uff11", "\U0001d7d8"),  # Nd
+    *("\u2167", "\u3007"),  # Nl
+    *("\u00bd", "\u2460"),  # No
+    *("_", "\u203f"),  # Pc
+    *("-", "\u2011", "\u2014"),  # Pd
+    *("(", "\uff08"),  # Ps
+    *(")", "\uff09"),  # Pe
+    *("\u00ab", "\u201c"),  # Pi
+    *("\u00bb", "\u2019"),  # Pf
+    *("'", "\u2026", "\u3002"),  # Po
+    *("<", "\u2212"),  # Sm
+    *("$", "\u20ac"),  # Sc
+    *("`", "\u00a8", "\U0001f3fd"),  # Sk
+    *("\u2122", "\ufffd", "\U0001f600"),  # So
+    *("\u00ad", "\u200b", "\u200d", "\u200e", "\u2060", "\ufeff", "\U000e0041"),  # Cf
+    *("\ue000", "\U0010fffd"),  # Co
+    *("\u0378", "\ufffe", "\U0010ffff"),  # Cn
+)
+#: Several characters that are read as one: line breaks, letters with their marks, syllables, emoji.
+SEQUENCES = (
+    "\r\n",
+    "e\u0301",
+    "a\u0302\u0323",
+    "\u1100\u1161\u11a8",
+    "\U0001f469\u200d\U0001f467",
+    "\U0001f1eb\U0001f1ee",
+)
+#: Where a character can stand: several places share a text, of which all tokens are compared.
+PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}{0}<pad>{0}a{0}</s> {0} <unk>")
+#: Units of which a drawn text is made, at most: so few that all that can be left of it can be tried at once.
+MOST_UNITS = 10
+
+
+def placed() -> list[str]:
+    """Every character of the lists above in all places."""
+    found = [*CONTROLS, *WHITE, *OF_CATEGORIES, *SEQUENCES, *SPECIAL]
+    return list(dict.fromkeys(place.format(character) for character in found for place in PLACES))
+
+
+def drawn(seed: int, count: int) -> list[str]:
+    """So many short texts of letters, characters of the lists above and special pieces, joined at random; a seed's
+    first texts are the same however many are asked for."""
+    draw = random.Random(seed)
+    kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
+    joined = (
+        "".join(draw.choice(draw.choice(kinds)) for _ in range(draw.randint(1, MOST_UNITS))) for _ in range(count)
+    )
+    return ["".join(_units(text)[:MOST_UNITS]) for text in joined]
+
+
+def parts_of(text: str) -> list[str]:
+    """All that is left of a drawn text when some of its units are left away, itself included."""
+    units = _units(text)
+    masks = range(1, 1 << len(units))
+    return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))
+
+
+def _units(text: str) -> list[str]:
+    """Special pieces, and the characters between them."""
+    return re.findall("|".join([*map(re.escape, SPECIAL), "."]), text, re.DOTALL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.parity.job.results import (
@@ -20,7 +20,7 @@ from toolkit.parity.job.results import (
     ReferenceResult,
     Tokens,
 )
-from toolkit.parity.judge import diagnosis, rng_tests
+from toolkit.parity.judge import diagnosis, rng_tests, tokens
 from toolkit.parity.judge.bounds import (
     UNINFORMATIVE,
     UNIT,
@@ -312,29 +312,7 @@ def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
 def _judge_tokens(theirs: list[Tokens] | None, ours: list[Tokens] | None, verdict: Verdict) -> None:
     """Verdict 5: ids, padding on either side, attention mask, decoded text and, where the task uses them, offsets are
     equal, text for text."""
-    refused = 0
-    for index, (reference, port) in enumerate(zip(theirs or [], ours or [], strict=True)):
-        if reference.error is not None:
-            refused += 1
-            continue
-        found = asdict(port)
-        for key, wanted in asdict(reference).items():
-            if wanted != found[key]:
-                place, got, wanted = _first_difference(found[key], wanted)
-                message = f"{key} differ{place}: {_shorten(got)}, the reference gives {_shorten(wanted)}"
-                verdict.find("tokenizer", f"tokenizer:{key}", f"text {index}: {message}")
-    if refused:
+    for name, message in tokens.faults(theirs or [], ours or []):
+        verdict.find("tokenizer", name, message)
+    if refused := sum(one.error is not None for one in theirs or []):
         verdict.note("tokenizer-refused", count=refused)
-
-
-def _first_difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:
-    """Of two equally long lists of lists, such as offsets, where they first differ, and the two entries there."""
-    if isinstance(ours, list) and ours and isinstance(ours[0], list) and len(ours) == len(theirs):
-        place = next(index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
-        return f" at {place}", ours[place], theirs[place]
-    return "", ours, theirs
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from functools import partial
 from types import SimpleNamespace
 
@@ -67,6 +69,22 @@ def _cached_across_texts(port):
 
 _fault = partial(Mutant, port=_port, tokenizer=True)
 
+
+def _misread(kind: str, name: str, fault: str, change) -> Mutant:
+    """A fault that changes every text before it is encoded."""
+    return _fault(name, fault, "tokenizer:ids", lambda port: _reading(getattr(port, kind), change))
+
+
+def _special_not_before_blanks(kind: str, name: str) -> Mutant:
+    """White space in front of a special piece is read as part of it, which then is none."""
+    return _misread(
+        kind,
+        name,
+        "special pieces not recognised before white space",
+        lambda text: re.sub(r"<(unk|/s)>(?=\s)", r"<\1 >", text),
+    )
+
+
 #: Of SentencePiece.
 REFORMER_TOKENIZER: tuple[Mutant, ...] = (
     _fault("lower-case", "texts in lower case", "tokenizer:ids", lambda p: _reading(p.reformer, str.lower)),
@@ -89,7 +107,7 @@ REFORMER_TOKENIZER: tuple[Mutant, ...] = (
     _fault(
         "special-tokens-unknown",
         "special tokens taken for words",
-        "tokenizer:decoded",
+        "tokenizer:ids",
         lambda p: around(p.reformer, "__init__", _without_special),
     ),
     _fault(
@@ -133,6 +151,47 @@ REFORMER_TOKENIZER: tuple[Mutant, ...] = (
         "tokenizer:offsets",
         lambda p: result(p.reformer, "_blank", lambda blank: False),
     ),
+    _fault(
+        "offsets-with-controls",
+        "a control character in front of a word belongs to it",
+        "tokenizer:offsets",
+        lambda p: around(
+            p.reformer,
+            "_blank",
+            lambda plain, self, one: one.isspace() if one.isascii() else plain(self, one),
+        ),
+    ),
+    _fault(
+        "trailing-line-break-lost",
+        "a line break at the end of a text stripped",
+        "",
+        lambda p: _reading(p.reformer, lambda text: text.removesuffix("\n")),
+        harmless="SentencePiece's normalisation strips blanks at the end itself, and makes one of a line break",
+    ),
+    _misread("reformer", "vertical-tab-as-blank", "vertical tab taken for a space", lambda t: t.replace("\v", " ")),
+    _special_not_before_blanks("reformer", "special-before-blank-lost"),
+    _misread(
+        "reformer",
+        "separators-as-blanks",
+        "words parted at U+001C to U+001F",
+        lambda text: re.sub("[\x1c-\x1f]", " ", text),
+    ),
+    _misread("reformer", "next-line-kept", "U+0085 taken for a letter", lambda text: text.replace("\x85", "x")),
+    _misread("reformer", "control-dropped", "a control character dropped", lambda text: text.replace("\x80", "")),
+    _misread(
+        "reformer",
+        "special-doubled-merged",
+        "of two equal special pieces in a row one is lost",
+        lambda text: re.sub(r"(<unk>|</s>)\1", r"\1", text),
+    ),
+    _misread("reformer", "soft-hyphen-as-hyphen", "soft hyphen read as a hyphen", lambda t: t.replace("\xad", "-")),
+    _misread(
+        "reformer",
+        "case-beyond-ascii",
+        "letters beyond ASCII in lower case",
+        lambda text: re.sub(r"[^\x00-\x7f]+", lambda found: found[0].lower(), text),
+    ),
+    _misread("reformer", "full-width-lost", "full-width forms dropped", lambda t: re.sub("[\uff01-\uff5e]", "", t)),
 )
 
 #: Of byte-pair pieces.
@@ -178,6 +237,32 @@ CTRL_TOKENIZER: tuple[Mutant, ...] = (
         "tokenizer:decoded",
         lambda p: [(p.ctrl, "decode", lambda self, ids: " ".join(self._pieces.get(i, "<unk>") for i in ids))],
     ),
+    _misread(
+        "ctrl",
+        "ctrl-trailing-line-break-lost",
+        "a line break at the end of a text stripped",
+        lambda text: text.removesuffix("\n"),
+    ),
+    _misread("ctrl", "ctrl-vertical-tab-kept", "vertical tab taken for a letter", lambda t: t.replace("\v", "x")),
+    _special_not_before_blanks("ctrl", "ctrl-special-before-blank-lost"),
+    _misread(
+        "ctrl",
+        "ctrl-separators-part-words",
+        "words parted at U+001C to U+001F",
+        lambda text: re.sub("[\x1c-\x1f]", " ", text),
+    ),
+    _misread("ctrl", "ctrl-composed", "texts composed (NFC)", partial(unicodedata.normalize, "NFC")),
+    _misread("ctrl", "ctrl-control-dropped", "a control character dropped", lambda text: text.replace("\x80", "")),
+    _misread("ctrl", "ctrl-crlf", "CR LF read as LF", lambda text: text.replace("\r\n", "\n")),
+    _misread("ctrl", "ctrl-no-break-space-kept", "no-break space taken for a letter", lambda t: t.replace("\xa0", "x")),
+    _misread(
+        "ctrl",
+        "ctrl-special-doubled-merged",
+        "of two equal special pieces in a row one is lost",
+        lambda text: text.replace("<unk><unk>", "<unk>"),
+    ),
+    _misread("ctrl", "ctrl-soft-hyphen-lost", "soft hyphens left away", lambda text: text.replace("\xad", "")),
+    _misread("ctrl", "ctrl-byte-order-mark-lost", "a byte-order mark stripped", lambda t: t.removeprefix("\ufeff")),
 )
 
 

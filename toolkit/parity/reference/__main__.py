@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, remeasure
+from toolkit.parity.reference import bitwise, forced_input, measure, remeasure, tokens
 from toolkit.parity.reference.environment import flags, set_up, versions
 
 
@@ -24,7 +24,12 @@ class Task(Protocol):
     def run(self, job: Job, folder: Path) -> Any: ...
 
 
-TASKS: dict[str, Task] = {files.RESULT: measure, "forced_input": forced_input, "remeasure": remeasure}
+TASKS: dict[str, Task] = {
+    files.RESULT: measure,
+    "forced_input": forced_input,
+    "remeasure": remeasure,
+    "tokens": tokens,
+}
 
 
 def main(task: str, folder: Path) -> None:

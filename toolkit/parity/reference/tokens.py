@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 import itertools
+from pathlib import Path
 from typing import Any
 
 import transformers
 
-from toolkit.parity.job.job import TokenizerJob
-from toolkit.parity.job.results import Tokens
+from toolkit.parity.job.job import Job, TokenizerJob
+from toolkit.parity.job.results import ReferenceResult, Tokens
+
+
+def run(job: Job, folder: Path) -> ReferenceResult:
+    """The tokens alone."""
+    return ReferenceResult(tokens=tokens(job.tokenizer))
 
 
 def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
@@ -20,7 +26,9 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
     if job is None:
         return None
     tokenizer = _TOKENIZERS[job.kind](job.path or "")
-    return [_tokens_of(tokenizer, text, job.max_length, job.offsets) for text in job.texts]
+    return [
+        _tokens_of(tokenizer, text, job.max_length if padded else 0, job.offsets) for text, padded in job.numbered()
+    ]
 
 
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
@@ -50,16 +58,18 @@ def _sentencepiece(file: str) -> Any:
 
 
 def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
+    """Padded to ``max_length``, if there is one."""
     try:
         ids = list(tokenizer([text])["input_ids"][0])
-        right, left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
-        result = Tokens(ids, tokenizer.decode(ids), right, left)
+        result = Tokens(text, ids, tokenizer.decode(ids))
+        if max_length:
+            result.right, result.left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
         result.offsets = _offsets(tokenizer, text) if offsets else None
         return result
     except (UnicodeError, TypeError, RuntimeError) as error:  # pybind's refusal of a lone surrogate is a RuntimeError
         if not any("\ud800" <= character <= "\udfff" for character in text):
             raise
-        return Tokens(error=f"{type(error).__name__}: {error}")
+        return Tokens(text, error=f"{type(error).__name__}: {error}")
 
 
 def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[int]]:

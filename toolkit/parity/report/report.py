@@ -55,8 +55,8 @@ class Report:
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """For each module of the port, its class and source line."""
-        return next(iter(self.candidate.dtypes.values())).places
+        """For each module of the port, and each method of its tokenizer, its class and source line."""
+        return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places}
 
     def culprit_place(self) -> str:
         """The module at fault with its class and source line, as far as one can be named."""
@@ -78,8 +78,8 @@ class Report:
 
 def place_of(name: str, places: Mapping[str, Place]) -> str:
     """The module of a tensor with its class and source line, or the next one around it that has a place; the tensor's
-    name where there is none."""
-    module = TensorName.parse(name).module
+    name where there is none. Likewise what of a tokenizer is compared, whose place is its own."""
+    module = name if name in places else TensorName.parse(name).module
     while module and module not in places:
         module = module.rpartition(".")[0]
     return f"{module} ({places[module].kind}, {places[module].where})" if module else name

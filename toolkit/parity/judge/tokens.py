@@ -1,0 +1,91 @@
+"""Verdict 5: what both tokenizers make of the same texts, and which of them shows a difference best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit.parity.job.results import Tokens
+
+#: What is compared, in this order, and how a message calls it.
+COMPARED = {
+    "ids": "ids",
+    "decoded": "decoded texts",
+    "right": "ids or mask, padded on the right,",
+    "left": "ids or mask, padded on the left,",
+    "offsets": "offsets",
+}
+#: Of what is longer than this, so many characters or tokens before and after the place of a difference are shown.
+SHOWN, BEFORE, AFTER = 60, 10, 30
+
+
+def differing(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> dict[str, list[int]]:
+    """By what differs, the places of the texts of which it does, the shortest text first. Texts that the reference
+    cannot encode are not compared; of one that the port alone cannot encode, it is the ids that differ."""
+    found = {}
+    for key in COMPARED:
+        places = [
+            place
+            for place, (reference, port) in enumerate(zip(theirs, ours, strict=True))
+            if reference.error is None and _differs(key, reference, port)
+        ]
+        if places:
+            found[key] = sorted(places, key=lambda place: len(theirs[place].text))
+    return found
+
+
+def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
+    if port.error is not None:
+        return key == "ids"
+    return bool(getattr(reference, key) != getattr(port, key))
+
+
+def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
+    """Name and message of a finding for everything that differs, with the shortest text of which it does."""
+    return [
+        (f"tokenizer:{key}", message(key, theirs[places[0]], ours[places[0]]) + _others(len(places) - 1, len(theirs)))
+        for key, places in differing(theirs, ours).items()
+    ]
+
+
+def message(key: str, reference: Tokens, port: Tokens) -> str:
+    """How two answers to one text differ, in a sentence."""
+    what, wanted, got = COMPARED[key], getattr(reference, key), getattr(port, key)
+    if port.error is not None:
+        return f"{what} of {_around(reference.text, 0)}: the port ends with {port.error}"
+    if got is None:
+        return f"{what} of {_around(reference.text, 0)}: the port gives none"
+    if key in ("right", "left"):  # ids and mask
+        wanted, got = next(pair for pair in zip(wanted, got, strict=True) if pair[0] != pair[1])
+    place = _first_difference(wanted, got)
+    in_text = place if key == "decoded" else _start(port.starts, place) if key in ("ids", "offsets") else 0
+    where = "" if _is_short(wanted) and _is_short(got) else f" from {place} on"
+    shown = f"{_around(got, place)}, the reference gives {_around(wanted, place)}"
+    return f"{what} of {_around(reference.text, in_text)} differ{where}: {shown}"
+
+
+def _first_difference(wanted: Sequence, got: Sequence) -> int:
+    """The first place where two sequences differ."""
+    pairs = enumerate(zip(wanted, got, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(wanted), len(got)))
+
+
+def _start(starts: Sequence[int], token: int) -> int:
+    """Where in its text a token begins; 0 where that is not known, as of a text that is shown whole."""
+    return starts[min(token, len(starts) - 1)] if starts else 0
+
+
+def _is_short(value: Any) -> bool:
+    return len(repr(value)) <= SHOWN
+
+
+def _around(value: Sequence, place: int) -> str:
+    """A text or a list as Python writes it: whole, or what stands around a place."""
+    if _is_short(value):
+        return repr(value)
+    first, past = max(0, place - BEFORE), place + (AFTER if isinstance(value, str) else BEFORE)
+    return "..." * (first > 0) + repr(value[first:past]) + "..." * (past < len(value))
+
+
+def _others(count: int, texts: int) -> str:
+    return f"; those of {count} more of {texts} texts, too" if count else ""

@@ -1,0 +1,75 @@
+"""A search for texts of which the port's tokenizer makes something else than the reference's.
+
+Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.drawn`), so short that all that can be left of one
+can be tried at once: what is reported is the shortest of these that still shows the difference.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from toolkit.parity.job import files
+from toolkit.parity.job.build import job_of, make_sides, workers_of
+from toolkit.parity.job.job import TokenizerJob
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
+from toolkit.parity.job.tokenizer_texts import drawn, parts_of
+from toolkit.parity.judge.tokens import differing, message
+from toolkit.parity.report.report import place_of
+
+#: The task of both workers that makes tokens and nothing else.
+TASK = "tokens"
+#: Tokens to which each text is padded or cut.
+MAX_LENGTH = 8
+
+
+def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int, console: Console) -> list[str]:
+    """Compare both tokenizers on ``count`` texts of a seed, and print the shortest text for each thing that differs.
+
+    Args:
+        request: of any model of the family; it is not run.
+        tokenizer: whose texts are left aside.
+
+    Returns:
+        The texts on which they differ, as drawn.
+    """
+    texts = drawn(seed, count)
+    reference, port = _answers(request, tokenizer, texts, console)
+    found = differing(reference.tokens or [], port.tokens or [])
+    if found:
+        shortest = dict.fromkeys(texts[places[0]] for places in found.values())
+        _print_shortest(
+            *_answers(request, tokenizer, [part for text in shortest for part in parts_of(text)], console), console
+        )
+    different = [texts[place] for place in sorted({place for places in found.values() for place in places})]
+    console.print(f"seed {seed}: the tokenizers differ on {len(different)} of {count} texts", highlight=False)
+    return different
+
+
+def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: Console) -> None:
+    """A line for each thing that differs, with the shortest text of which it does."""
+    theirs, ours = reference.tokens or [], port.tokens or []
+    for key, places in differing(theirs, ours).items():
+        name = place_of(f"tokenizer:{key}", port.tokenizer_places)
+        text = f"{name}: {message(key, theirs[places[0]], ours[places[0]])}"
+        console.print(f"[red]DIFFERENT[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def _answers(
+    request: GateRequest, tokenizer: TokenizerJob, texts: Sequence[str], console: Console
+) -> tuple[ReferenceResult, CandidateResult]:
+    """What both sides make of texts, each in a process of its own."""
+    asked = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
+    with tempfile.TemporaryDirectory(prefix="texts-") as scratch:
+        job = Path(scratch)
+        make_sides(job)
+        files.write_json(job / "job.json", replace(job_of(request), tokenizer=asked))
+        run_workers([job], console, workers_of(request), task=TASK)
+        return read_results(job, TASK)
