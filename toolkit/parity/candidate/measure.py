@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,7 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
 def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
     """What comes out with a fault in force, in float64. A port that stops by itself gives what it raised."""
     mutant = by_name(name)
+    job = replace(job, port={**job.port, **mutant.settings})
     with mutant.in_force():
         try:
             if mutant.tokenizer:

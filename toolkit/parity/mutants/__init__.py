@@ -14,6 +14,7 @@ from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATI
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
 from toolkit.parity.mutants.reformer import REFORMER
+from toolkit.parity.mutants.settings import REFORMER_SETTINGS
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
@@ -25,6 +26,7 @@ CATALOGUES = {
     "reformer": (
         *REFORMER,
         *REFORMER_EVALUATION,
+        *REFORMER_SETTINGS,
         *REFORMER_DRAWS,
         *TRAINING,
         *TRAINER,

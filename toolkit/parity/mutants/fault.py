@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ class Mutant:
         apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
         port: makes that namespace.
         tokenizer, loader: whether the tokenizer is at fault, or what reads a checkpoint, and not the model.
+        settings: of the port (:attr:`toolkit.parity.job.job.Job.port`), in which alone the fault shows.
         harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
     """
 
@@ -34,6 +35,7 @@ class Mutant:
     operation: str = ""
     tokenizer: bool = False
     loader: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:

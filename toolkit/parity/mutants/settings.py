@@ -1,0 +1,58 @@
+"""Faults that a port has under settings of its own alone: how it adds to its streams, how it makes its gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+from toolkit.parity.mutants.fault import Mutant, around
+
+
+def _port() -> SimpleNamespace:
+    import paddle
+
+    from models.reformer import modeling, reversible
+
+    return SimpleNamespace(paddle=paddle, modeling=modeling, reversible=reversible, stream=reversible.PlainStream)
+
+
+def _way_back(port, change):
+    """A plain stream's way back becomes ``change(stream, update)``."""
+    return around(port.stream, "minus", lambda plain, self, update: change(self, update))
+
+
+def _half_of_a_stream(port):
+    """Under plain autograd one stream sends back half of its gradient."""
+
+    def run(layers, x, attention_mask, residual):
+        attention, hidden = plain(layers, x, attention_mask, residual)
+        return attention, hidden if not port.paddle.is_grad_enabled() else 0.5 * (hidden + hidden.detach())
+
+    plain = port.reversible.run_traced
+    return [(port.modeling, "run_traced", run)]
+
+
+_plain = partial(Mutant, port=_port, settings={"residual": "plain", "backward": "reversible"})
+
+REFORMER_SETTINGS: tuple[Mutant, ...] = (
+    _plain(
+        "plain-stream-sign",
+        "residual: plain has the wrong sign on the way back",
+        "gradient:",
+        lambda p: _way_back(p, lambda stream, update: stream.plus(update)),
+    ),
+    _plain(
+        "plain-stream-stays",
+        "residual: plain does not go back",
+        "gradient:",
+        lambda p: _way_back(p, lambda stream, update: stream),
+    ),
+    Mutant(
+        "autograd-half-a-stream",
+        "backward: autograd gives one stream half of its gradient",
+        "gradient:",
+        _half_of_a_stream,
+        _port,
+        settings={"backward": "autograd"},
+    ),
+)
