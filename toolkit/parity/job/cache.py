@@ -27,11 +27,13 @@ from toolkit.parity.job.tokenizers import files_of
 Measured = TypeVar("Measured")
 
 ROOT = Path(__file__).resolve().parents[3]
+#: Modules of the toolkit that run in the port's process.
+TRAINING = ("batches", "optimizer", "recipe", "runtime", "sampler", "schedule", "trainer")
 
 
 def key_of(folder: Path, reference_python: str | None = None) -> str:
     """The key of a job folder that :func:`.build.write_job` has filled."""
-    contents = [files.sha256(folder / name) for name in ("weights.safetensors", "batch.safetensors")]
+    contents = [files.sha256(folder / f"{name}.safetensors") for name in ("weights", "batch", "labels")]
     return _key(files.read_job(folder), contents, reference_python)
 
 
@@ -75,8 +77,8 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
         [
             *ROOT.glob("models/**/*.py"),
             *ROOT.glob("toolkit/parity/**/*.py"),
-            ROOT / "toolkit/optimizer.py",
-            ROOT / "toolkit/runtime.py",
+            *(ROOT / "toolkit").glob("tasks/**/*.py"),
+            *(ROOT / "toolkit" / f"{name}.py" for name in TRAINING),
         ]
     ):
         digest.update(f"{source.relative_to(ROOT)}:{files.sha256(source)}".encode())
