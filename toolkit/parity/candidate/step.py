@@ -58,9 +58,10 @@ class Step:
         self.recorded = [folder / "reference" / f"draws-{number}.safetensors" for number in range(1, 2 + job.updates)]
         self.draws_by_name = files.read_tensors(self.recorded[0])
         self.rates = files.read_json(folder / "reference" / "rates.json")
-        self.batch = {
-            name: paddle.to_tensor(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()
-        }
+        given = files.read_tensors(folder / "batch.safetensors")
+        # Labels that are numbers are cast up exactly, as the weights are.
+        given = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in given.items()}
+        self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = files.read_tensors(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         if dtype == "float64":
