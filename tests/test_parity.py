@@ -188,6 +188,7 @@ SOME_FAULTS = {
         "line-breaks-as-blanks": "",
         "offsets-by-one": "tokenizer",
         "reformer-loads-query-as-key": "structure",
+        "reformer-new-twice-as-wide": "initialisation",
     },
     "ctrl": {
         "ctrl-norms-swapped": "semantics",
@@ -197,6 +198,7 @@ SOME_FAULTS = {
         "beta2-off": "semantics",
         "ctrl-pad-side": "tokenizer",
         "ctrl-loads-in-float16": "structure",
+        "ctrl-new-uniform": "initialisation",
     },
 }
 #: What finds one of these beside the verdict that names it.

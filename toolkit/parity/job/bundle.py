@@ -53,6 +53,7 @@ NEEDED = (
     "reference/float64.safetensors",
     "reference/draws-1.safetensors",
     "reference/constants.safetensors",
+    "reference/initial.safetensors",
     "reference/rates.json",
     "reference/order.json",
     "reference/result.json",

@@ -1,5 +1,5 @@
-"""The faults that real ports, tokenizers, loaders and training loops have, each as a change to the running port: the
-gate is judged by what it does to them.
+"""The faults that real ports, tokenizers, loaders, new weights and training loops have, each as a change to the running
+port: the gate is judged by what it does to them.
 
 A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
 the fault lies: a part of the name of the finding nearest to the cause.
@@ -11,6 +11,7 @@ from toolkit.parity.mutants import change
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION, REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
@@ -20,8 +21,15 @@ __all__ = ["CATALOGUES", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
-    "reformer": (*REFORMER, *REFORMER_DRAWS, *TRAINING, *REFORMER_TOKENIZER, *REFORMER_LOADING),
-    "ctrl": (*CTRL, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER, *CTRL_LOADING),
+    "reformer": (
+        *REFORMER,
+        *REFORMER_DRAWS,
+        *TRAINING,
+        *REFORMER_TOKENIZER,
+        *REFORMER_LOADING,
+        *REFORMER_INITIALISATION,
+    ),
+    "ctrl": (*CTRL, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER, *CTRL_LOADING, *CTRL_INITIALISATION),
 }
 
 
