@@ -29,9 +29,10 @@ from toolkit.parity.measure.initial_values import NewValues, SampleStats
 
 
 def faults(new: NewWeights) -> Iterator[tuple[str, str]]:
-    """Everything that is wrong with a port's new weights: the parameter's name, and what is wrong with it."""
+    """Every parameter that a port makes anew otherwise than the reference, and what is wrong with it: of several
+    statistics, the first."""
     for name, values in new.parameters.items():
-        for problem in _problems(name, values):
+        if problem := next(_problems(name, values), None):
             yield name, f"as {new.place} makes it anew: {problem}"
 
 
@@ -61,7 +62,7 @@ def deviations(name: str, values: NewValues) -> Iterator[Deviation]:
     text = f"the mean of {ours.count} values is {ours.mean:.3g}, the reference's {theirs.mean:.3g}"
     yield Deviation(name, mean(ours, theirs), text)
     for magnitude, (hits, of_both) in values.beyond.items():
-        text = f"{hits} values lie {magnitude} standard deviations out, {of_both - hits} of the reference's"
+        text = f"{hits} values lie beyond {magnitude} standard deviations, {of_both - hits} of the reference's"
         yield Deviation(name, binomial(hits, of_both, ours.count / (ours.count + theirs.count)), text)
     text = f"the distribution of {ours.count} values is another, by {values.apart:.2g} of them"
     yield Deviation(name, 2.0 * values.apart * math.sqrt(_harmonic(ours, theirs)), text)
