@@ -46,7 +46,8 @@ def classification(config: Any, logits: paddle.Tensor, labels: paddle.Tensor) ->
     Args:
         config: with ``problem_type`` and ``num_labels``.
         logits: (B, labels).
-        labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number.
+        labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number, or
+            (B, labels) for several.
     """
     if config.problem_type is None:
         whole = labels.dtype in (paddle.int64, paddle.int32)

@@ -24,14 +24,14 @@ from gates import (
 )
 from rich.console import Console
 
-from models.families import part
+from models.families import FAMILIES, part
 from models.reformer import ReformerConfig, ReformerForSequenceClassification, schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
 from toolkit.parity.job import build
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.job.synthetic import random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.mutants import CATALOGUES
@@ -48,6 +48,8 @@ RIGHT_REFORMERS = [
     ("question_answering", "random", {"num_labels": 2}),
 ]
 RIGHT_CTRLS = [("causal_lm", "heavy-tailed"), ("sequence_classification", "large-gains")]
+#: Kinds of labels beside classes, and how many outputs there are: a number, several numbers, several labels.
+OTHER_LABELS = [("regression", 1), ("regression", 3), ("multi_label_classification", 5)]
 
 
 def right_reformer(head: str, kind: str, changes: dict) -> GateRequest:
@@ -56,6 +58,12 @@ def right_reformer(head: str, kind: str, changes: dict) -> GateRequest:
 
 def right_ctrl(head: str, kind: str) -> GateRequest:
     return request_for("ctrl", head, CTRL_TRIAL, 24, kind)
+
+
+def of_labels(model: str, problem: str, outputs: int) -> GateRequest:
+    config = {"reformer": {**TINY_REFORMER, "attn_layers": ["local"]}, "ctrl": {**CTRL_TRIAL, "n_layer": 1}}[model]
+    config = {**config, "problem_type": problem, "num_labels": outputs}
+    return request_for(model, "sequence_classification", config, {"reformer": 128, "ctrl": 24}[model])
 
 
 def in_float64() -> GateRequest:
@@ -85,6 +93,7 @@ def prepared(tmp_path_factory, tokenized) -> PreparedGates:
     requests = [
         *(right_reformer(*one) for one in RIGHT_REFORMERS),
         *(right_ctrl(*one) for one in RIGHT_CTRLS),
+        *(of_labels(model, *one) for model in FAMILIES for one in OTHER_LABELS),
         *(tokenized(kind) for kind in ("bytes", "sentencepiece")),
         in_float64(),
     ]
@@ -130,6 +139,36 @@ def test_a_right_ctrl_passes_in_both_dtypes(prepared, tmp_path, head, kind):
     assert ("reference computes in float32 at loss_utils.py" in text) == (head == "causal_lm")
 
 
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize(("problem", "outputs"), OTHER_LABELS)
+def test_numbers_and_several_labels_a_text_are_gated_and_float64_stays_float64(
+    prepared, tmp_path, model, problem, outputs
+):
+    """The reference's loss of several labels has the labels' dtype: float32 labels would cost R64 its digits."""
+    report, text = prepared.run(of_labels(model, problem, outputs), tmp_path)
+    assert report.passed and text.startswith("PARITY"), report.summary()
+    assert report.verdict.reference_faults == [] and report.reference.own_loss.given > 0
+    assert {c.dtype for c in report.verdict.comparisons if c.name == "loss"} == {"float64", "float32"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "outputs", "dtype", "shape"),
+    [
+        (None, 4, np.int64, (3,)),
+        (None, 1, np.float32, (3,)),
+        ("regression", 1, np.float32, (3,)),
+        ("regression", 4, np.float32, (3, 4)),
+        ("multi_label_classification", 1, np.float32, (3, 1)),
+        ("multi_label_classification", 4, np.float32, (3, 4)),
+        ("single_label_classification", 1, np.int64, (3,)),
+    ],
+)
+def test_a_batch_has_labels_of_the_kind_that_the_configuration_says(problem, outputs, dtype, shape):
+    config = {**CTRL_TRIAL, "problem_type": problem, "num_labels": outputs}
+    labels = random_batch(config, "sequence_classification", 3, 24, 0, "ctrl")["labels"]
+    assert (labels.dtype, labels.shape) == (dtype, shape)
+
+
 def test_the_catalogues_have_as_many_faults_as_the_readme_says():
     stated = {int(count) for _, count in re.findall(r"\b(all|\d+ of) (\d+)\b", (ROOT / "README.md").read_text())}
     distinct = {mutant for mutants in CATALOGUES.values() for mutant in mutants}
@@ -150,6 +189,7 @@ SOME_FAULTS = {
         "line-breaks-as-blanks": "",
         "offsets-by-one": "tokenizer",
         "reformer-loads-query-as-key": "structure",
+        "reformer-new-twice-as-wide": "initialisation",
     },
     "ctrl": {
         "ctrl-norms-swapped": "semantics",
@@ -159,6 +199,7 @@ SOME_FAULTS = {
         "beta2-off": "semantics",
         "ctrl-pad-side": "tokenizer",
         "ctrl-loads-in-float16": "structure",
+        "ctrl-new-uniform": "initialisation",
     },
 }
 #: What finds one of these beside the verdict that names it.

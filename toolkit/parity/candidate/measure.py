@@ -12,6 +12,7 @@ import numpy as np
 from toolkit import runtime
 from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.checkpoint import loading_problems
+from toolkit.parity.candidate.initialisation import new_weights
 from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import Step, make_step
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
@@ -43,6 +44,7 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
         dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
         generators=generators.measure(job, folder),
         loading_problems=loading_problems(job, folder),
+        new_weights=new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
     )
 
@@ -105,6 +107,8 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
                 return MutantResult(tokens=tokens(job.tokenizer))
             if mutant.loader:
                 return MutantResult(loading_problems=loading_problems(job, folder))
+            if mutant.initialisation:
+                return MutantResult(new_weights=new_weights(job, folder))
             measured = measure_dtype(job, folder, truth, "float64")
             return MutantResult(dtypes={"float64": measured}, generators=generators.measure(job, folder))
         except Exception as error:

@@ -60,9 +60,10 @@ class Step:
         self.port = job.port
         self.recorded = {run: files.read_tensors(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
-        self.batch = {
-            name: paddle.to_tensor(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()
-        }
+        given = files.read_tensors(folder / "batch.safetensors")
+        # Labels that are numbers are cast up exactly, as the weights are.
+        given = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in given.items()}
+        self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = files.read_tensors(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         if dtype == "float64":

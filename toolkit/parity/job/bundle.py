@@ -55,6 +55,7 @@ NEEDED = (
     "labels.safetensors",
     *(f"reference/draws-{run}.safetensors" for run in RUNS),
     "reference/constants.safetensors",
+    "reference/initial.safetensors",
     "reference/rates.json",
     "reference/order.json",
     "reference/result.json",

@@ -12,6 +12,7 @@
                               choices, margins
         rates.json            of the dropout masks
         checkpoint.safetensors what the reference reads from the checkpoint that the weights are of
+        initial.safetensors   some values of each parameter of a few models that the reference makes anew
         constants.safetensors what the reference computes once and holds beside its parameters
         order.json            names of the tensors in the order of execution; when it is there, the port starts
         result.json           what was measured (:class:`.results.ReferenceResult`)

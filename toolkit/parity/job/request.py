@@ -20,8 +20,9 @@ class GateRequest:
         head: one of ``HEADS`` in the family's ``weights``.
         config: Hugging Face's configuration keys.
         weights: float32, under Hugging Face's names; anything that ``np.asarray`` takes.
-        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` or, for question
-            answering, ``start_positions`` and ``end_positions`` (B,).
+        batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` (those of texts as
+            :func:`models.losses.classification`) or, for question answering, ``start_positions`` and
+            ``end_positions`` (B,).
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
         device: ``cpu`` or ``gpu``, for both sides.
         tokenizer: with texts of the run's data; None where there is none to compare.

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.parity.job import files
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.ulp import BitDifference
 
 #: A row of attention is saturated where all positions but one share less than this: float32 has 4 bits left for them.
@@ -244,13 +245,22 @@ class GeneratorStats:
 
 
 @dataclass
+class NewWeights:
+    """Parameters as both sides make them anew, by name; ``place`` is the file that makes the port's."""
+
+    place: str = ""
+    parameters: dict[str, NewValues] = field(default_factory=dict)
+
+
+@dataclass
 class MutantResult:
-    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens`` or of
-    ``loading_problems`` alone; or the error that was ``raised``."""
+    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens``, of
+    ``loading_problems`` or of ``new_weights`` alone; or the error that was ``raised``."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
     loading_problems: dict[str, str] = field(default_factory=dict)
+    new_weights: NewWeights = field(default_factory=NewWeights)
     tokens: list[Tokens] | None = None
     raised: str | None = None
 
@@ -263,6 +273,7 @@ class CandidateResult:
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
     loading_problems: dict[str, str] = field(default_factory=dict)
+    new_weights: NewWeights = field(default_factory=NewWeights)
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokens: list[Tokens] | None = None
     tokenizer_places: dict[str, Place] = field(default_factory=dict)

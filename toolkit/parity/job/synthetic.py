@@ -95,10 +95,26 @@ def random_batch(
         mask[1:2] = mask[1:2, ::-1]
     batch = {"input_ids": tokens, "attention_mask": mask}
     if head == "sequence_classification":
-        return {**batch, "labels": draw.integers(0, resolved["num_labels"], batch_size)}
+        return {**batch, "labels": _text_labels(resolved, batch_size, draw)}
     if head == "question_answering":
         spans = np.sort(draw.integers(0, ends[:, None], (batch_size, 2)))
         spans[-1, -1] += length * (batch_size > 1)  # beyond the text: to be ignored
         return {**batch, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
     hidden = (draw.random(tokens.shape) < 0.1) | (mask == 0)
     return {**batch, "labels": np.where(hidden, -100, tokens)}
+
+
+def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generator) -> np.ndarray:
+    """Labels of ``count`` texts, of the kind that the configuration's ``problem_type`` says; where that is open it is
+    classes, or numbers where there is one output.
+
+    Returns:
+        int64 (count,) classes; float32 (count, labels) of 0 and 1; float32 numbers, (count,) or (count, labels).
+    """
+    outputs = config["num_labels"]
+    kind = config["problem_type"] or ("regression" if outputs == 1 else "single_label_classification")
+    if kind == "regression":
+        return draw.standard_normal(count if outputs == 1 else (count, outputs), np.float32)
+    if kind == "multi_label_classification":
+        return draw.integers(0, 2, (count, outputs)).astype(np.float32)
+    return draw.integers(0, outputs, count)

@@ -14,7 +14,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
     that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the rest. Where nothing says anything of the port, what is wrong with the reference is named.
+    the tokenizer, and new weights, of which the step knows nothing. Where nothing says anything of the port, what is
+    wrong with the reference is named.
 
     Args:
         order: the reference's tensors in execution order.
@@ -51,7 +52,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
             return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
         if finding.verdict in ("semantics", "rounding", "structure"):
             return (1, late, place.get(finding.name, last))
-        return (5, late, 0)
+        return (5, late, 1 + _first_use(name.module, order) if name.kind == "new" else 0)
 
     return min(verdict.findings, key=rank, default=None)
 

@@ -49,7 +49,7 @@ TEXTS: Mapping[str, str] = {
     "not-run": "the run does otherwise than this gate: {what}",
     "streamed": (
         "stage by stage; the optimizer's step, what watching changes, computing layers again, the port's own "
-        "generator, and what the reference's own loader reads are not compared: whole models show them"
+        "generator, what the reference's own loader reads, and new weights are not compared: whole models show them"
     ),
     "remeasured": (
         "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "

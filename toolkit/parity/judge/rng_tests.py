@@ -80,8 +80,12 @@ def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> flo
         return 0.0
     seen = hits / trials
     nearest = min(max(seen, rate - slack, 0.0), rate + slack, 1.0)
-    divergence = _times_log(seen, nearest) + _times_log(1.0 - seen, 1.0 - nearest)
-    return math.copysign(math.sqrt(2.0 * trials * max(divergence, 0.0)), seen - nearest)
+    return math.copysign(math.sqrt(2.0 * trials * max(divergence(seen, nearest), 0.0)), seen - nearest)
+
+
+def divergence(share: float, expected: float) -> float:
+    """How far (Kullback, Leibler) a probability is from another; infinite where the other leaves no chance."""
+    return _times_log(share, expected) + _times_log(1.0 - share, 1.0 - expected)
 
 
 def variance(squares: float, count: int) -> float:

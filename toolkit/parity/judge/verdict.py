@@ -16,11 +16,12 @@ from toolkit.parity.job.results import (
     CandidateResult,
     Flips,
     GeneratorStats,
+    NewWeights,
     Note,
     ReferenceResult,
     Tokens,
 )
-from toolkit.parity.judge import diagnosis, rng_tests, tokens
+from toolkit.parity.judge import diagnosis, initialisation_tests, rng_tests, tokens
 from toolkit.parity.judge.bounds import (
     UNINFORMATIVE,
     UNIT,
@@ -49,8 +50,9 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness or tokenizer;
-            ``reference`` where the reference itself is at fault, or has nothing to be compared with.
+        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness,
+            initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has nothing to be
+            compared with.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -118,6 +120,7 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
     verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, silent)
     _judge_generators(candidate.generators, verdict)
+    _judge_new_weights(candidate.new_weights, verdict)
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
     verdict.reference_faults = reference_faults(reference)
     _note_reference(reference, "float32" in candidate.dtypes, verdict)
@@ -307,6 +310,13 @@ def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
     not measured."""
     for name, message in rng_tests.faults(generators):
         verdict.find("randomness", name, message)
+
+
+def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
+    """Verdict 8: parameters that the port makes anew are such as the reference would make. A streamed port is not
+    measured."""
+    for name, message in initialisation_tests.faults(new):
+        verdict.find("initialisation", f"new:{name}", message)
 
 
 def _judge_tokens(theirs: list[Tokens] | None, ours: list[Tokens] | None, verdict: Verdict) -> None:

@@ -1,5 +1,5 @@
-"""The faults that real ports, tokenizers, loaders and training loops have, each as a change to the running port: the
-gate is judged by what it does to them.
+"""The faults that real ports, tokenizers, loaders, new weights and training loops have, each as a change to the running
+port: the gate is judged by what it does to them.
 
 A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
 the fault lies: a part of the name of the finding nearest to the cause.
@@ -12,6 +12,7 @@ from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATION
 from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION, REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
@@ -32,8 +33,18 @@ CATALOGUES = {
         *TRAINER,
         *REFORMER_TOKENIZER,
         *REFORMER_LOADING,
+        *REFORMER_INITIALISATION,
     ),
-    "ctrl": (*CTRL, *CTRL_EVALUATION, *CTRL_DRAWS, *TRAINING, *TRAINER, *CTRL_TOKENIZER, *CTRL_LOADING),
+    "ctrl": (
+        *CTRL,
+        *CTRL_EVALUATION,
+        *CTRL_DRAWS,
+        *TRAINING,
+        *TRAINER,
+        *CTRL_TOKENIZER,
+        *CTRL_LOADING,
+        *CTRL_INITIALISATION,
+    ),
 }
 
 

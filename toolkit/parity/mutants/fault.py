@@ -21,7 +21,8 @@ class Mutant:
             in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
         apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
         port: makes that namespace.
-        tokenizer, loader: whether the tokenizer is at fault, or what reads a checkpoint, and not the model.
+        tokenizer, loader, initialisation: whether the tokenizer is at fault, what reads a checkpoint, or what makes new
+            weights, and not the model.
         settings: of the port (:attr:`toolkit.parity.job.job.Job.port`), in which alone the fault shows.
         harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
     """
@@ -35,7 +36,13 @@ class Mutant:
     operation: str = ""
     tokenizer: bool = False
     loader: bool = False
+    initialisation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_of_the_step(self) -> bool:
+        """Whether the model's step, or its draws, may show it."""
+        return not (self.tokenizer or self.loader or self.initialisation)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:

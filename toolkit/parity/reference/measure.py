@@ -14,6 +14,7 @@ from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.reference import own_loss, streamed
 from toolkit.parity.reference.checkpoint import write_loaded
+from toolkit.parity.reference.initialisation import write_initial
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
 from toolkit.parity.reference.step import make_step
 from toolkit.parity.reference.tokens import tokens
@@ -47,6 +48,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     step.write_draws(place)
     files.write_tensors(place / "constants.safetensors", step.constants())
     write_loaded(step, job, place / "checkpoint.safetensors")
+    write_initial(step, job, place / "initial.safetensors")
     files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     measure_noise(step, truth, records, runs_of(job))
     return ReferenceResult(

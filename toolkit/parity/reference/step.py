@@ -252,7 +252,9 @@ class Step:
         return contextlib.nullcontext()
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        return {name: value.to(self.device) for name, value in self.batch.items()}
+        """The batch; labels that are numbers have the model's dtype, in which the reference computes their loss."""
+        dtypes = {name: self.model.dtype if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
+        return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:

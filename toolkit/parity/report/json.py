@@ -54,6 +54,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "recomputed": {dtype: ours.recomputed for dtype, ours in candidate.dtypes.items()},
         "reference_own_backward": reference.own_backward,
         "generators": as_json(candidate.generators),
+        "new_weights": as_json(candidate.new_weights),
         "not_compared": reference.buffers,
         "texts_tokenized": len(reference.tokens or []),
         "versions": {side: execution.versions for side, execution in sides.items()},

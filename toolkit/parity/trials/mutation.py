@@ -178,7 +178,13 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
     if measured.raised is not None:
         return None
     tokens = measured.tokens if mutant.tokenizer else candidate.tokens  # what is right is not judged again
-    found = CandidateResult(measured.dtypes, measured.generators, measured.loading_problems, tokens=tokens)
+    found = CandidateResult(
+        dtypes=measured.dtypes,
+        generators=measured.generators,
+        loading_problems=measured.loading_problems,
+        new_weights=measured.new_weights,
+        tokens=tokens,
+    )
     return judge(reference, found)
 
 

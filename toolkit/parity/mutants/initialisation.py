@@ -1,0 +1,135 @@
+"""Faults of new weights. The step never meets them: both sides are given the same weights, wherever they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from toolkit.parity.mutants.fault import Mutant
+
+#: From a configuration and the width of each role to other widths.
+Widths = Callable[[Mapping[str, Any], dict[str, float]], dict[str, float]]
+#: From the values of a parameter to others.
+Values = Callable[[np.ndarray], np.ndarray]
+Changes = list[tuple[Any, str, Any]]
+
+
+def _widths(change: Widths) -> Callable[[SimpleNamespace], Changes]:
+    """Roles are drawn as wide as ``change`` says."""
+
+    def apply(port: SimpleNamespace) -> Changes:
+        deviations = port.weights.deviations
+        return [(port.weights, "deviations", lambda config: change(config, deviations(config)))]
+
+    return apply
+
+
+def _values(role: str, change: Values) -> Callable[[SimpleNamespace], Changes]:
+    """New parameters of a role are what ``change`` makes of them."""
+
+    def apply(port: SimpleNamespace) -> Changes:
+        initial_weights, parameters = port.weights.initial_weights, port.weights.parameters
+
+        def changed(config: Mapping[str, Any], head: str, seed: int) -> dict[str, np.ndarray]:
+            table = parameters(config, head)
+            made = initial_weights(config, head, seed)
+            return {name: change(value) if table[name].role == role else value for name, value in made.items()}
+
+        return [(port.weights, "initial_weights", changed)]
+
+    return apply
+
+
+def _draw(value: np.ndarray) -> np.random.Generator:
+    """Another for every parameter and seed."""
+    return np.random.default_rng(value.view(np.uint32).flat[0])
+
+
+def _uniform(value: np.ndarray) -> np.ndarray:
+    return (_draw(value).uniform(-1, 1, value.shape) * 3**0.5 * value.std()).astype(np.float32)
+
+
+def _truncated(value: np.ndarray) -> np.ndarray:
+    """What lies more than two standard deviations out is drawn again."""
+    draw, width, value = _draw(value), value.std(), value.copy()
+    while (far := np.abs(value) > 2 * width).any():
+        value[far] = width * draw.standard_normal(far.sum(), np.float32)
+    return value
+
+
+def _shifted(value: np.ndarray) -> np.ndarray:
+    return value + np.float32(0.25) * value.std()
+
+
+def _faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
+    """Of a family.
+
+    Args:
+        embedding, linear, bias, norm: the first parameter of each role, or its module.
+    """
+
+    def fault(name: str, what: str, expected: str, apply: Callable[[SimpleNamespace], Changes]) -> Mutant:
+        return Mutant(f"{family}-new-{name}", what, expected, apply, lambda: _port(family), initialisation=True)
+
+    own: dict[str, tuple[Mutant, ...]] = {
+        "reformer": (
+            fault(
+                "positions-as-matrices",
+                "axial positions as wide as matrices",
+                "position_embeddings.weights.0",
+                _widths(lambda config, widths: {**widths, "axial": widths["linear"]}),
+            ),
+        ),
+        "ctrl": (
+            fault(
+                "width-fixed",
+                "0.02 wide whatever initializer_range says",
+                embedding,
+                _widths(lambda config, widths: dict.fromkeys(widths, 0.02)),
+            ),
+        ),
+    }
+    return (
+        fault(
+            "twice-as-wide",
+            "linear maps twice as wide",
+            linear,
+            _widths(lambda config, widths: {**widths, "linear": 2 * widths["linear"]}),
+        ),
+        fault(
+            "embedding-unit-width",
+            "the frameworks' own width for embeddings",
+            embedding,
+            _widths(lambda config, widths: {**widths, "embedding": 1.0}),
+        ),
+        fault(
+            "biases-drawn",
+            "biases drawn as matrices are",
+            bias,
+            _widths(lambda config, widths: {**widths, "bias": widths["linear"]}),
+        ),
+        fault("gains-zero", "norm gains of 0", norm, _values("norm_gain", np.zeros_like)),
+        fault("uniform", "embeddings uniform, of the same spread", embedding, _values("embedding", _uniform)),
+        fault("truncated", "embeddings truncated at two deviations", embedding, _values("embedding", _truncated)),
+        fault("mean-shifted", "linear maps with a mean of a quarter deviation", linear, _values("linear", _shifted)),
+        *own[family],
+    )
+
+
+def _port(family: str) -> SimpleNamespace:
+    from models.families import part
+
+    return SimpleNamespace(weights=part(family, "weights"))
+
+
+REFORMER_INITIALISATION = _faults(
+    "reformer",
+    "word_embeddings",
+    "layers.0.attention.self_attention.query",
+    "layers.0.feed_forward.dense.dense.bias",
+    "layers.0.attention.layer_norm",
+)
+CTRL_INITIALISATION = _faults("ctrl", "transformer.w", "h.0.multi_head_attention.Wq", "Wq.bias", "h.0.layernorm1")
