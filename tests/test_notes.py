@@ -162,6 +162,12 @@ def test_what_the_gate_notes_is_said_in_words(kind):
     assert notes.as_content(note) == {"kind": kind, "data": note.data, "text": notes.text(note)}
 
 
+def test_what_the_run_does_otherwise_is_said_in_words():
+    verdict = Verdict()
+    verdict.note("not-run", what="it computes in bfloat16")
+    assert notes.text(verdict.notes[0]) == "the run does otherwise than this gate: it computes in bfloat16"
+
+
 def test_how_often_the_rounding_was_measured_is_said_in_words(tmp_path, monkeypatch):
     (note,) = remeasured(tmp_path, monkeypatch)
     assert note.kind == "remeasured" and notes.text(note) == (
@@ -180,4 +186,4 @@ def test_what_was_mended_in_the_reference_is_said_in_words():
 
 
 def test_no_sentence_is_left_without_a_test():
-    assert {*SAID, "remeasured", "reference-mask", "reference-bias"} == set(notes.TEXTS)
+    assert {*SAID, "remeasured", "reference-mask", "reference-bias", "not-run"} == set(notes.TEXTS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.parity.job.job import Job, OptimizerSettings, TokenizerJob
+from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.records import as_json, from_json
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -71,7 +71,8 @@ def through_a_file(record: Any) -> Any:
             noise_runs={"float64": 2},
             updates=2,
             spare_memory=False,
-            optimizer=OptimizerSettings(max_grad_norm=None),
+            port={"recompute": True},
+            training=TrainingSettings(max_grad_norm=None),
             threads=2,
             reference_python="/usr/bin/python",
             tokenizer=TokenizerJob("ctrl", ["a"], 8, "folder"),

@@ -7,13 +7,15 @@ import sys
 
 CHECK = """
 import torch
-from toolkit.parity.job.job import OptimizerSettings
+from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.reference.optimizer import Optimizer, scale_error
 
 assert scale_error(0.9, 0.999, 1) == 0
 assert abs(scale_error(0.9, 0.999, 2) / -3.4e-6 - 1) < 0.01
 assert abs(scale_error(0.875, 0.96875, 2)) < 1e-15  # exact in float32
-settings = OptimizerSettings(1e-3, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8, max_grad_norm=None)
+settings = TrainingSettings(
+    max_steps=9, learning_rate=1e-3, lr_scheduler="constant", warmup_ratio=0.0, weight_decay=0.0, max_grad_norm=None
+)
 moved = []
 for rounded in (False, True):
     model = torch.nn.Linear(2, 1, bias=False).double()

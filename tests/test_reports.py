@@ -424,10 +424,11 @@ def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):
     assert content["passed"] and read_junit(content).get("failures") == "0"
     text = page(content)
     assert {(row[0], row[2]) for row in Parsed(text).rows[1:]} == {(t["name"], t["dtype"]) for t in content["tensors"]}
-    of_training = {t["name"] for t in content["tensors"] if t["kind"] in ("updated", "updated loss")}
+    of_training = {t["name"] for t in content["tensors"] if t["kind"] in ("updated", "updated loss", "learning_rate")}
     of_backward = {t["name"] for t in content["tensors"] if t["kind"] == "gradient"}
-    of_forward = {t["name"] for t in content["tensors"]} - of_training - of_backward
-    for picture, names in zip(charts(text), (of_forward, of_backward, of_training), strict=True):
+    of_evaluation = {t["name"] for t in content["tensors"] if "/" in t["name"]}
+    of_forward = {t["name"] for t in content["tensors"]} - of_training - of_backward - of_evaluation
+    for picture, names in zip(charts(text), (of_forward, of_backward, of_evaluation, of_training), strict=True):
         assert len(picture.of_class("hover", "rect")) == len(names) > 10
         assert points_of(picture, "p64") == points_of(picture, "r32") == len(names)
     assert re.search("https?:", text) is None

@@ -29,7 +29,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
 
     def rank(finding: Finding) -> tuple:
         name = TensorName.parse(finding.name)
-        if name.evaluation:  # after the step: what is wrong there is not right in evaluation
+        if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation
             own = replace(finding, name=str(name.in_its_run))
             return (3, place_of_run.index(name.evaluation), rank_in_run(own, orders[name.evaluation]))
         return rank_in_run(finding, orders[""])

@@ -28,7 +28,7 @@ SERIES = {
 #: Kinds of tensors that a forward computes, in execution order.
 FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
 #: What the short training after the step gives.
-TRAINING = ("updated", "updated loss")
+TRAINING = ("updated", "updated loss", "learning_rate")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
@@ -72,8 +72,13 @@ def gradient_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
     return _points([tensor for tensor in tensors if tensor["kind"] == "gradient"])[::-1]
 
 
+def evaluation_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """The outputs in evaluation mode, one run after another."""
+    return _points([tensor for tensor in tensors if "/" in tensor["kind"]])
+
+
 def training_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """What the optimizer left of each parameter, and the losses after it, in the order of the steps."""
+    """What each update left of each parameter, the rates, and the loss thereafter, in the order of the updates."""
     return _points([tensor for tensor in tensors if tensor["kind"] in TRAINING])
 
 

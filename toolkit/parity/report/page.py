@@ -14,8 +14,9 @@ from xml.etree.ElementTree import Element
 
 from toolkit.parity.followup.trace import describe
 from toolkit.parity.job import files
+from toolkit.parity.report import curves
 from toolkit.parity.report.assets import SCRIPT, STYLE
-from toolkit.parity.report.curves import SERIES, Point, chart, forward_points, gradient_points, training_points
+from toolkit.parity.report.curves import SERIES, Point, chart
 from toolkit.parity.report.markup import element, html_text
 
 #: Findings on the page; after a drift early in the model nearly every tensor is one.
@@ -102,17 +103,21 @@ def _header(content: Mapping[str, Any]) -> Element:
 
 
 def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
-    forward, backward, training = forward_points(tensors), gradient_points(tensors), training_points(tensors)
+    forward, backward = curves.forward_points(tensors), curves.gradient_points(tensors)
+    evaluation, training = curves.evaluation_points(tensors), curves.training_points(tensors)
     if forward:
         yield element("h2", "Forward: every module's output in execution order")
         yield _figure(forward, "Errors of the outputs over the layers", ("embedding", "head"))
     if backward:
         yield element("h2", "Backward: every gradient from the last layer to the first")
         yield _figure(backward, "Errors of the gradients over the layers", ("head", "embedding"))
+    if evaluation:
+        yield element("h2", "Evaluation mode: every module's output on the batch, on shorter texts, and with a cache")
+        yield _figure(evaluation, "Errors of the outputs in evaluation mode", ("embedding", "head"))
     if training:
-        yield element("h2", "Training: every parameter after an optimizer step, and the losses that follow")
-        yield _figure(training, "Errors of the parameters after an optimizer step", ("embedding", "head"))
-    if forward or backward or training:
+        yield element("h2", "Training: every parameter after each update, learning rates, and the loss that follows")
+        yield _figure(training, "Errors of the parameters after the updates", ("embedding", "head"))
+    if forward or backward or evaluation or training:
         yield element("p", CAPTION, class_="soft")
 
 

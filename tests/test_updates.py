@@ -1,0 +1,61 @@
+"""What the updates of the gate are given: gradients that tell a wrong weight of a micro-batch from a right one."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from toolkit.parity.measure.updates import (
+    SHARES,
+    given_gradient,
+    loss_terms,
+    rows_of_update,
+    sampled,
+    weights_of,
+)
+
+GRADIENT = np.random.default_rng(0).standard_normal((7, 5))
+
+
+@pytest.mark.parametrize("update", range(1, len(SHARES) + 1))
+def test_the_gradient_of_a_mean_is_the_mean_of_the_gradients(update):
+    terms = np.array([3, 1, 0, 4])
+    alone = [given_gradient(GRADIENT, update, row) for row in np.eye(4)]
+    mean = sum(count * one for count, one in zip(terms, alone, strict=True)) / terms.sum()
+    np.testing.assert_allclose(given_gradient(GRADIENT, update, weights_of(terms)), mean, rtol=1e-14)
+
+
+@pytest.mark.parametrize("update", range(1, len(SHARES) + 1))
+def test_wrong_weights_change_the_direction_and_not_the_size_alone(update):
+    right = given_gradient(GRADIENT, update, weights_of(np.array([2, 2, 1]))).ravel()
+    wrong = given_gradient(GRADIENT, update, [0.25, 0.25, 0.5]).ravel()
+    cosine = right @ wrong / np.linalg.norm(right) / np.linalg.norm(wrong)
+    assert cosine < 0.9995
+
+
+def test_no_two_updates_are_alike_in_every_element():
+    """Else the decay rates of Adam's moments would cancel out."""
+    sizes = [np.abs(given_gradient(GRADIENT, update, [1.0])).ravel() for update in range(1, len(SHARES) + 1)]
+    for first, second in itertools.pairwise(sizes):
+        assert len(np.unique((first / second).round(9))) > 1
+
+
+def test_terms_are_those_of_the_loss():
+    labels = np.array([[5, 6, -100], [-100, -100, 1]])
+    assert loss_terms("language_modeling", {"labels": labels}).tolist() == [1, 1]
+    assert loss_terms("classification", {"labels": np.array([0, -100, 2])}).tolist() == [1, 0, 1]
+    assert loss_terms("question_answering", {"start_positions": np.zeros(3)}).tolist() == [1, 1, 1]
+    assert weights_of(np.array([0, 0])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("batch", "steps", "rows"), [(4, 1, 4), (4, 2, 7), (4, 64, 11), (1, 2, 2), (1, 1, 1)])
+def test_the_last_of_several_micro_batches_is_short(batch, steps, rows):
+    assert rows_of_update(batch, steps) == rows
+
+
+def test_the_rates_of_a_short_run_are_all_compared_and_of_a_long_one_the_first_and_the_last():
+    assert sampled(3) == [1, 2, 3]
+    long = sampled(10**6)
+    assert len(long) == 1000 and (long[0], long[-1]) == (1, 10**6)
