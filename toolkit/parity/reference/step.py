@@ -236,9 +236,11 @@ class Step:
                 self.rounded_otherwise(recorder, nudge),
             ):
                 output = self.model(**{name: value.contiguous() for name, value in batch.items()})
-                for name in (*LOGITS, "loss"):
+                for name in LOGITS:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
+                if not output.loss.isnan():  # of shorter texts that have no label left there is none
+                    measure("loss", to_numpy(output.loss))
         with torch.no_grad(), no_downcast():
             self.decode(keep)
 
