@@ -15,7 +15,7 @@ import paddle
 from models import randomness
 from toolkit import runtime
 from toolkit.parity.candidate.rng_stats import DrawCounter, note_problem
-from toolkit.parity.candidate.step import make_step, watch
+from toolkit.parity.candidate.step import PLAIN, make_step, watch
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import GeneratorStats
 from toolkit.parity.measure.naming import ModuleStack
@@ -81,7 +81,7 @@ def measure(job: Job, folder: Path) -> GeneratorStats:
     """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
     can."""
     step = make_step(job, folder, "float32")
-    again = next(backward for backward in step.backwards if backward != "autograd")
+    again = next(backward for backward in step.backwards if backward != PLAIN)
     if again != step.backwards[0]:
         step = make_step(job, folder, "float32", again)
     return watched_steps(step.model, step.batch, job.seed)

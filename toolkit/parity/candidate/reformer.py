@@ -10,11 +10,13 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from models.reformer import reversible
 from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
-from toolkit.parity.candidate.step import Step
-from toolkit.parity.job.results import CandidateFacts, Flips
+from toolkit.parity.candidate.places import place_of_code
+from toolkit.parity.candidate.step import PLAIN, Step
+from toolkit.parity.job.results import CandidateFacts, Flips, Place
 
 
 class ReformerStep(Step):
@@ -24,7 +26,7 @@ class ReformerStep(Step):
         flips: module -> how its buckets differ from R64's in the last run.
     """
 
-    backwards = ("reversible", "autograd")
+    backwards = ("reversible", PLAIN)
     embedded = "reformer.embeddings"
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
@@ -35,6 +37,13 @@ class ReformerStep(Step):
         if not isinstance(layer, ReformerLayer):
             return None
         return {f"stream:{name}#attention": output[0].value, f"stream:{name}#hidden": output[1].value}
+
+    def places(self) -> dict[str, Place]:
+        return {
+            **super().places(),
+            "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
+            "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
+        }
 
     def facts(self) -> CandidateFacts:
         num_buckets = self.model.config.num_buckets

@@ -16,10 +16,11 @@ from paddle import nn
 from models import randomness, weights
 from models.families import part
 from toolkit import optimizer
+from toolkit.parity.candidate.places import LOGITS, head_places, place_of_code, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateFacts
+from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.naming import ModuleStack, numbered
 from toolkit.parity.measure.updates import given_gradient
 
@@ -28,8 +29,10 @@ Measure = Callable[[str, np.ndarray], None]
 #: Called after a module with its path, the name of its output, itself and the output. What it gives, if anything, goes
 #: on in place of the output.
 Left = Callable[[str, str, nn.Layer, Any], Any]
-#: What heads give, besides the loss.
-LOGITS = ("logits", "start_logits", "end_logits")
+#: Called before a module with its first argument; gives what goes in in its place.
+Entered = Callable[[Any], Any]
+#: Of :attr:`Step.backwards`, the one that computes nothing again.
+PLAIN = "autograd"
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -47,8 +50,8 @@ class Step:
         backward: one of :attr:`backwards`; by default the first.
     """
 
-    #: The ways in which the port can make its gradients: that of training first, ``autograd`` among them.
-    backwards: tuple[str, ...] = ("autograd",)
+    #: The ways in which the port can make its gradients: that of training first, :data:`PLAIN` among them.
+    backwards: tuple[str, ...] = (PLAIN,)
     #: The module whose output is the embedded input.
     embedded = ""
 
@@ -84,14 +87,14 @@ class Step:
         return {}
 
     @contextlib.contextmanager
-    def given(self, left: Left) -> Iterator[RecordedDraws]:
+    def given(self, left: Left, entered: Entered | None = None) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did, and is watched (:func:`watch`)."""
         draws = RecordedDraws(self.draws_by_name, self.rates, ModuleStack())
         with (
             randomness.use(draws),
             given_signs(self.model, draws),
             self.given_choices(),
-            watch(self.model, draws.stack, left),
+            watch(self.model, draws.stack, left, entered=entered),
         ):
             yield draws
 
@@ -103,6 +106,14 @@ class Step:
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         """What to compare of a module whose output is no tensor or tuple of tensors; None for any other."""
         return None
+
+    def places(self) -> dict[str, Place]:
+        """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        return {
+            **places(self.model),
+            **head_places(type(self.model)),
+            "updated": place_of_code("adamw", optimizer.adamw),
+        }
 
     def facts(self) -> CandidateFacts:
         """What else of the port the verdict needs to know."""
@@ -208,18 +219,29 @@ def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watch(model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "") -> Iterator[None]:
+def watch(
+    model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "", entered: Entered | None = None
+) -> Iterator[None]:
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
         model: a port, or a part of it.
         left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
+        entered: called before each module, and asked what goes in.
     """
+
+    def on_entering(name: str) -> Callable[[nn.Layer, tuple], tuple | None]:
+        def hook(layer: nn.Layer, args: tuple) -> tuple | None:
+            stack.enter(name)
+            return (entered(args[0]), *args[1:]) if entered is not None and args else None
+
+        return hook
+
     hooks = []
     for name, layer in model.named_sublayers(include_self=True):
         name = ".".join(filter(None, [prefix, name]))
-        hooks.append(layer.register_forward_pre_hook(lambda layer, args, name=name: stack.enter(name)))
+        hooks.append(layer.register_forward_pre_hook(on_entering(name)))
         hooks.append(
             layer.register_forward_post_hook(
                 lambda layer, args, output, name=name: left(name, stack.leave(), layer, output)

@@ -16,7 +16,7 @@ class Optimizer:
         self.model = model
         self.settings = settings
         self.max_grad_norm = settings.max_grad_norm
-        decayed = {name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name}
+        decayed = decayed_parameters(model)
         parameters = dict(model.named_parameters())
         groups = [
             {"params": [parameters[name] for name in parameters if name in decayed]},
@@ -45,6 +45,11 @@ class Optimizer:
             group["lr"] = settings.learning_rate * scale
         self.adamw.step()
         self.adamw.zero_grad()
+
+
+def decayed_parameters(model: torch.nn.Module) -> list[str]:
+    """Names of the parameters that weight decay applies to."""
+    return [name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name]
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:
