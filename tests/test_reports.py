@@ -84,7 +84,7 @@ def made_up(names=FORWARD + GRADIENTS, dtypes=("float64", "float32"), wrong: str
         sides[dtype] = CandidateDtype(
             tensors=seen,
             facts=CandidateFacts(),
-            recomputed={name: 1e-16 for name in names if is_gradient(name)},
+            recomputed={name: TensorStats([4], rms=1e-16, max=3e-16) for name in names if is_gradient(name)},
             places={"transformer.h.0.norm": Place("LayerNorm", "models/ctrl/modeling.py:7")},
         )
     candidate = CandidateResult(

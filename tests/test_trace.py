@@ -7,18 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from gates import ROOT, PreparedGates, copied_source, quiet, toolkit_in
 
 from toolkit.parity.followup import trace
-from toolkit.parity.followup.trace import FaultyOp
+from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job import files
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.records import as_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ForcedInputDtype
 from toolkit.parity.judge.verdict import Finding, Verdict
-from toolkit.parity.measure.error_stats import TensorRecord, TensorStats, as_compared
-from toolkit.parity.reference.points import moved
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.masked_scores import compared
+from toolkit.parity.reference.points import Points, moved
 from toolkit.parity.trials.mutation import trial_request
 
 #: Every operation inside an attention, by family.
@@ -156,11 +158,51 @@ def test_what_the_reference_is_given_is_moved_by_one_unit_and_no_further(dtype):
     assert (moved(value, 0) == value).all() and moved(value, 0) is not value
 
 
-def test_a_mask_of_the_future_is_seen_beside_the_lowest_number():
-    """RMS and maximum of the whole would be those of -1.8e308, next to which -1e4 is nothing."""
-    scores = np.array([3.0, -1e4, np.finfo("float64").min])
-    np.testing.assert_array_equal(as_compared("masked_scores:a", scores), [3.0, -1e4, -1e9])
-    assert as_compared("scores:a", scores) is scores
+def masked_scores() -> dict[str, np.ndarray]:
+    """Scores of R64 before and after a mask: one is left, one ahead, one padding."""
+    lowest = np.finfo("float64").min
+    return {"scaled_scores:a": np.array([3.0, 2.0, 1.0]), "masked_scores:a": np.array([3.0, 2.0 - 1e4, lowest])}
+
+
+def test_a_mask_of_the_future_is_seen_beside_the_lowest_number_and_a_score_beside_both():
+    """RMS and maximum of the whole would be those of -1.8e308, next to which -1e4 is nothing, nor a score to that."""
+    truth = masked_scores()
+    everything, left = compared("masked_scores:a", truth["masked_scores:a"] + 1e-6, truth)
+    assert everything[0] == "masked_scores:a" and left[0] == "unmasked_scores:a"
+    np.testing.assert_array_equal(everything[2], [3.0, 2.0 - 1e4, -1e9])
+    np.testing.assert_array_equal(left[1:], [[3.0 + 1e-6], [3.0]])
+    truth["masked_scores:a"][0] = -1e9  # a row of padding
+    assert [name for name, *_ in compared("masked_scores:a", truth["masked_scores:a"], truth)] == ["masked_scores:a"]
+    assert next(compared("scaled_scores:a", np.zeros(3), truth))[2] is truth["scaled_scores:a"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_a_mask_has_put_is_given_to_the_reference_as_it_is(dtype):
+    """One unit of -1e9 in float32 is 64: a row that is masked everywhere would be anything, and so would its bound."""
+    truth = {"scores:a": np.full(100, 0.3), "masked_scores:a@1": np.full(100, -1e9)}
+    truth["masked_scores:a@1"][::2] = 0.3
+    points = Points(lambda *_: None, truth, nudge=1)
+    given = points.replaced("masked_scores:a@1", torch.zeros(100, dtype=getattr(torch, dtype))).numpy()
+    assert (given[1::2] == -1e9).all() and (given[::2] != np.array(0.3, dtype)).all()
+
+
+def test_the_first_wrong_operation_in_the_dtype_of_a_finding_is_what_that_hangs_on():
+    faulty = [FaultyOp("scores:a", "f:1", dtype, "") for dtype in ("float64", "float32")]
+    found = OperationTrace(2, faulty=[*faulty, FaultyOp("gradient:input:b", "f:2", "float64", "")])
+    for name, verdict, dtype, first in (
+        ("output:c", "semantics", "float64", faulty[0]),
+        ("gradient:c.weight", "rounding", "float32", faulty[1]),
+        ("output:c", "structure", "float64", faulty[0]),
+        # What is wrong with these is the cause of what it spoils, and in no operation.
+        ("buckets:c", "buckets", "float64", None),
+        ("parameter:c.weight", "structure", "float64", None),
+        ("dropout:c", "structure", "float64", None),
+        ("updated:c.weight", "semantics", "float64", None),
+        ("loss#2", "semantics", "float64", None),
+        ("gradient:c.weight", "recomputed", "float64", None),
+    ):
+        assert trace.first_of(found, Finding(verdict, name, "", dtype)) is first
+    assert trace.first_of(None, Finding("semantics", "loss", "", "float64")) is None
 
 
 def test_only_tensors_of_the_step_are_followed():

@@ -19,11 +19,12 @@ from toolkit.parity.job.results import (
     Flips,
     ReferenceFacts,
     ReferenceResult,
+    Replayed,
     Tokens,
 )
 from toolkit.parity.judge import notes
 from toolkit.parity.judge.bounds import compare
-from toolkit.parity.judge.culprit import first_at_fault
+from toolkit.parity.judge.culprit import first_at_fault, recomputing_at_fault
 from toolkit.parity.judge.tokens import faults
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.measure import error_stats
@@ -84,8 +85,8 @@ def candidate() -> CandidateResult:
             parameter_errors={"a.weight": 0.0, "b.weight": 0.0},
             facts=CandidateFacts(num_buckets=4, bucket_flips={"a": Flips(count=0, of=8, largest_margin=0.0)}),
             constant_errors={"table": 0.0},
-            recomputed={"gradient:a.weight": 0.0},
-            replay={"gradient:a.weight": 0.0},
+            recomputed={"gradient:a.weight": measured(0.0)},
+            replay={"gradient:a.weight": Replayed(measured(0.0), measured(1.0))},
         )
 
     return CandidateResult(
@@ -244,10 +245,61 @@ def test_an_input_of_relu_may_change_its_sign_within_rounding_of_zero_and_nowher
 
 
 @pytest.mark.parametrize("kind", ["recomputed", "replay"])
-@pytest.mark.parametrize("error", [2e-5, float("nan")])
+@pytest.mark.parametrize("error", [measured(1e-5), overflown(), TensorStats([], missing=True)])
 def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradients(reference, candidate, kind, error):
-    getattr(candidate.dtypes["float32"], kind)["gradient:a.weight"] = error
+    found = {"recomputed": error, "replay": Replayed(error, measured(1.0))}[kind]
+    getattr(candidate.dtypes["float32"], kind)["gradient:a.weight"] = found
     assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
+
+
+def test_two_backwards_may_lie_as_far_apart_as_each_from_the_truth_and_no_further(reference, candidate):
+    """In float64 that is 1e-15, not a share of the gradient that float32 could have, too."""
+    ours = candidate.dtypes["float64"]
+    ours.recomputed["gradient:a.weight"] = measured(2e-15)
+    assert judge(reference, candidate).passed
+    ours.recomputed["gradient:a.weight"] = measured(3e-14)
+    assert [f.verdict for f in judge(reference, candidate).findings] == ["recomputed"]
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e20])
+def test_with_draws_of_its_own_a_gradient_has_noise_in_proportion_to_its_size(reference, candidate, size):
+    for error, verdicts in ((2e-7, []), (1e-5, ["replay"])):
+        replayed = Replayed(measured(error * size), measured(size))
+        candidate.dtypes["float32"].replay["gradient:a.weight"] = replayed
+        assert [f.verdict for f in judge(reference, candidate).findings] == verdicts
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_plain_autograd_tells_whether_the_backward_that_computes_layers_again_is_at_fault(reference, candidate, drawn):
+    """The step's own gradients are spoilt alike; of the draws it may ask for some again."""
+    ours = candidate.dtypes["float64"]
+    ours.plain = {name: measured(0.0) for name in NAMES if name.startswith("gradient")}
+    ours.tensors["gradient:b.weight"] = measured(1e-6)
+    ours.recomputed["gradient:a.weight"] = ours.tensors["gradient:a.weight"] = measured(1e-6)
+    if drawn:
+        ours.draw_problems["dropout:a#1"] = "the reference does not draw here"
+    finding = first_at_fault(verdict := judge(reference, candidate), list(NAMES))
+    assert (finding.verdict, finding.name) == ("recomputed", "gradient:a.weight")
+    assert recomputing_at_fault(verdict) == {"float64"}
+    ours.plain["gradient:b.weight"] = measured(1e-6)  # wrong by plain autograd, too
+    finding = first_at_fault(verdict := judge(reference, candidate), list(NAMES))
+    assert finding.name == ("dropout:a#1" if drawn else "gradient:b.weight") and not recomputing_at_fault(verdict)
+    ours.plain["gradient:b.weight"] = measured(0.0)
+    ours.tensors["output:a"] = measured(1e-6)
+    verdict = judge(reference, candidate)
+    assert first_at_fault(verdict, list(NAMES)).name == ("dropout:a#1" if drawn else "output:a")
+    assert not recomputing_at_fault(verdict)
+
+
+def test_gradients_of_a_step_that_differ_while_plain_autograds_are_right_are_of_the_other_backward(
+    reference, candidate
+):
+    """The two backwards may each be within the bounds, and the step's not."""
+    ours = candidate.dtypes["float64"]
+    ours.tensors["gradient:a.weight"] = measured(1e-14)
+    assert recomputing_at_fault(judge(reference, candidate)) == set()  # the step's own is plain autograd
+    ours.plain = {"gradient:a.weight": measured(2e-15)}
+    assert recomputing_at_fault(judge(reference, candidate)) == {"float64"}
 
 
 def test_tokens_must_be_equal_text_for_text(reference, candidate):

@@ -27,7 +27,8 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.measure.ulp import BitDifference
-from toolkit.parity.report.report import BITWISE, place_of, remove_report, short_name
+from toolkit.parity.report.headline import place_of
+from toolkit.parity.report.report import BITWISE, remove_report, short_name
 from toolkit.parity.report.terminal import say
 
 #: Of ``bitwise.json``.

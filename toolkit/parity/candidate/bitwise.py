@@ -10,7 +10,6 @@ import numpy as np
 
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import reference_kernels
-from toolkit.parity.candidate.places import places
 from toolkit.parity.candidate.step import make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
@@ -35,7 +34,7 @@ def run(job: Job, folder: Path, kernels: KernelClient) -> BitwiseResult:
         tensors={name: _compare(name, ours, theirs[name]) for name in order},
         extra=sorted(ours.keys() - theirs.keys()),
         calls=dict(kernels.calls),
-        places=places(step.model),
+        places=step.places(),
     )
 
 

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 from paddle import nn
 
+from models.ctrl import modeling
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel
+from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.candidate.step import Measure, Step
+from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
 from toolkit.parity.measure.naming import numbered
 
@@ -32,6 +35,14 @@ class CTRLStep(Step):
         model.transformer.enable_recompute = backward == "recompute"
         return model
 
+    def places(self) -> dict[str, Place]:
+        called = line_of(modeling.CTRLModel.forward, r"\brecompute\(") or ""
+        return {
+            **super().places(),
+            "recomputed": Place("layers that are computed again", called),
+            TABLE: table_place(),
+        }
+
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, float]:
         own = self.model.transformer.pos_encoding
         self.model.hold_constants(constants)
@@ -45,6 +56,11 @@ class CTRLStep(Step):
             output = self.model(**inputs, past_key_values=past, use_cache=True)
             past = output.past_key_values
             measure(numbered(named(DECODING, "logits"), number), output.logits.numpy())
+
+
+def table_place() -> Place:
+    """Where the port computes its position table."""
+    return place_of_code("position_table", modeling.position_table)
 
 
 def table_error(own: np.ndarray, theirs: np.ndarray) -> float:

@@ -6,6 +6,7 @@ of one operation and of nothing before it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +20,15 @@ from paddle.autograd import PyLayer
 
 from models import weights
 from models.trace import observed
-from toolkit.parity.candidate.places import places
-from toolkit.parity.candidate.step import LOGITS, Step, first_tensor, make_step
+from toolkit.parity.candidate.places import LOGITS
+from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,11 +48,11 @@ def run(job: Job, folder: Path, kernels: object = None) -> ForcedInputResult:
 
 def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> ForcedInputDtype:
     """One step in ``dtype``."""
-    step = make_step(job, folder, dtype, "autograd")
+    step = make_step(job, folder, dtype, PLAIN)
     points = Points(truth)
     _run(step, points)
     points.add_missing()
-    return ForcedInputDtype(points.errors, points.lines, places(step.model))
+    return ForcedInputDtype(points.errors, points.lines, step.places())
 
 
 def _measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict[str, ForcedInputDtype]:
@@ -80,9 +82,12 @@ class Points:
     def measure(self, name: str, value: np.ndarray) -> None:
         """The two sides may lay a tensor out in other axes, as long as its elements are in the same order."""
         if name in self.truth:
-            truth = self.truth[name]
-            value = value.reshape(truth.shape) if value.size == truth.size else value
-            self.errors[name] = error_stats.difference(*(error_stats.as_compared(name, one) for one in (value, truth)))
+            shape = self.truth[name].shape
+            value = value.reshape(shape) if value.size == math.prod(shape) else value
+            for part, own, true in compared(name, value, self.truth):
+                self.errors[part] = error_stats.difference(own, true)
+                if name in self.lines:
+                    self.lines[part] = self.lines[name]
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
@@ -135,8 +140,15 @@ def _run(step: Step, points: Points) -> None:
         tensor = first_tensor(output) if type(output) is tuple else None
         return None if tensor is None else (points.pass_through(called, tensor), *output[1:])
 
+    def entered(x: Any) -> Any:
+        """What a module's own backward gives, before it is added to what other readers of its input give: the reference
+        has the gradient of it alone."""
+        if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
+            return x
+        return points.pass_through(draws.stack.draw("input"), x)
+
     step.model.clear_gradients()
-    with step.given(left) as draws, observed(at):
+    with step.given(left, entered=entered) as draws, observed(at):
         output = step.model(**step.batch)
         for name in LOGITS:
             if getattr(output, name, None) is not None:

@@ -13,13 +13,12 @@ from toolkit import runtime
 from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.initialisation import new_weights
-from toolkit.parity.candidate.places import places
-from toolkit.parity.candidate.step import Step, make_step
+from toolkit.parity.candidate.step import PLAIN, Step, make_step
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
-from toolkit.parity.candidate.training import train_on
+from toolkit.parity.candidate.training import train_on, training_places
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateDtype, CandidateResult, MutantResult
+from toolkit.parity.job.results import CandidateDtype, CandidateResult, MutantResult, Replayed
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
@@ -91,9 +90,13 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
     result.hooks_change_nothing = all(
         name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()
     )
-    result.recomputed = other_backward(step, job, folder, dtype, values)
-    result.replay = replay_differences(step, job, folder, dtype)
-    result.places = places(step.model)
+    plain, again = both_backwards(step, job, folder, dtype, values)
+    result.recomputed = {name: apart(again, name, value) for name, value in plain.items() if is_gradient(name)}
+    if step.backwards[0] != PLAIN:
+        gradients = filter(is_gradient, plain)
+        result.plain = {name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth}
+    result.replay = replayed(step, job, folder, dtype)
+    result.places = {**step.places(), **training_places()}
     return result
 
 
@@ -115,18 +118,23 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 
 
-def other_backward(
-    step: Step, job: Job, folder: Path, dtype: str, values: Mapping[str, np.ndarray]
-) -> dict[str, float]:
-    """The gradients of a step whose layers are computed again in the backward, against plain autograd's."""
+def both_backwards(
+    step: Step, job: Job, folder: Path, dtype: str, values: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The gradients of plain autograd, and of a backward that computes layers again.
+
+    Args:
+        values: those of ``step``, whose backward is one of the two.
+    """
     first, second = step.backwards
     other: dict[str, np.ndarray] = {}
     make_step(job, folder, dtype, second).run(other.__setitem__, watched=False)
-    return gradient_differences(other, values) if first == "autograd" else gradient_differences(values, other)
+    return (values, other) if first == PLAIN else (other, values)
 
 
-def replay_differences(step: Step, job: Job, folder: Path, dtype: str) -> dict[str, float]:
-    """As :func:`other_backward`, with the port's own generator in place of the recorded draws.
+def replayed(step: Step, job: Job, folder: Path, dtype: str) -> dict[str, Replayed]:
+    """The gradients of the two backwards of :func:`both_backwards`, with the port's own generator in place of the
+    recorded draws.
 
     Recorded draws repeat by name whatever the port does; here only a port that replays its generator comes out equal.
     """
@@ -135,16 +143,11 @@ def replay_differences(step: Step, job: Job, folder: Path, dtype: str) -> dict[s
         own = make_step(job, folder, dtype, backward)
         runtime.seed_everything(job.seed)
         gradients[backward] = own.own_gradients()
-    plain = gradients.pop("autograd")
-    return gradient_differences(gradients.popitem()[1], plain)
+    plain = gradients.pop(PLAIN)
+    again = gradients.popitem()[1]
+    return {name: Replayed(apart(again, name, value), error_stats.describe(value)) for name, value in plain.items()}
 
 
-def gradient_differences(values: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """For every gradient of ``plain``, how far that of ``values`` is off, relative to its norm."""
-    return {name: relative_norm(values[name], plain[name]) for name in plain if is_gradient(name)}
-
-
-def relative_norm(value: np.ndarray, truth: np.ndarray) -> float:
-    """|value - truth| / |truth| in Frobenius norms; 0 where both are 0."""
-    error = float(np.linalg.norm(value.astype("float64") - truth.astype("float64")))
-    return error / max(float(np.linalg.norm(truth.astype("float64"))), 1e-300) if error else 0.0
+def apart(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
+    """How far a gradient that was made by computing layers again lies from plain autograd's."""
+    return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)

@@ -1,14 +1,20 @@
-"""Where in the port's source a module is made and defined."""
+"""Where in the port's source a module is made and defined, and where what belongs to no module is computed."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from paddle import nn
 
+from models import losses
 from toolkit.parity.job.results import Place
+
+#: What heads give, besides the loss.
+LOGITS = ("logits", "start_logits", "end_logits")
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
@@ -22,18 +28,37 @@ def places(model: nn.Layer) -> dict[str, Place]:
     return found
 
 
+def head_places(model: type[nn.Layer]) -> dict[str, Place]:
+    """What a model's own forward computes after its last module, by the tensor: its scores and its loss."""
+    found = {}
+    for name in LOGITS:
+        if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
+            found[name] = Place(f"{model.__name__}.forward", line)
+    called = re.search(r"\blosses\.(\w+)\(", _source(model.forward))
+    if called:
+        line = line_of(model.forward, rf"\blosses\.{called[1]}\(")
+        defined = place_of_code(f"losses.{called[1]}", getattr(losses, called[1]))
+        found["loss"] = Place(defined.kind, ", ".join(filter(None, [defined.where, line and f"called at {line}"])))
+    return found
+
+
+def place_of_code(kind: str, code: Callable[..., Any]) -> Place:
+    """Where a function or class is defined."""
+    return Place(kind, line_of(code, "") or "")
+
+
 def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
     """``file:line`` where the parent makes the layer and, if its class is the port's own, where that is defined."""
-    made = _line_of(parent, rf"self\.{attribute}\s*=")
-    defined = _line_of(layer, r"class ") if type(layer).__module__.startswith("models.") else None
+    made = line_of(type(parent), rf"self\.{attribute}\s*=")
+    defined = line_of(type(layer), r"class ") if type(layer).__module__.startswith("models.") else None
     return ", ".join(filter(None, [made, defined and f"class at {defined}"]))
 
 
-def _line_of(owner: nn.Layer, pattern: str) -> str | None:
-    """``file:line`` of the first line of ``owner``'s class that matches, relative to the repository."""
+def line_of(code: Callable[..., Any], pattern: str) -> str | None:
+    """``file:line`` of the first line of a class or function that matches, relative to the repository."""
     try:
-        lines, first = inspect.getsourcelines(type(owner))
-        file = Path(inspect.getfile(type(owner)))
+        lines, first = inspect.getsourcelines(code)
+        file = Path(inspect.getfile(code))
     except (OSError, TypeError):
         return None
     offset = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
@@ -41,3 +66,10 @@ def _line_of(owner: nn.Layer, pattern: str) -> str | None:
         return None
     root = Path(__file__).resolve().parents[3]
     return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{first + offset}"
+
+
+def _source(code: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return ""

@@ -10,12 +10,14 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from models.reformer import reversible
 from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
+from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import Step
-from toolkit.parity.job.results import CandidateFacts, Flips
+from toolkit.parity.job.results import CandidateFacts, Flips, Place
 
 
 class ReformerStep(Step):
@@ -34,6 +36,13 @@ class ReformerStep(Step):
         if not isinstance(layer, ReformerLayer):
             return None
         return {f"stream:{name}#attention": output[0].value, f"stream:{name}#hidden": output[1].value}
+
+    def places(self) -> dict[str, Place]:
+        return {
+            **super().places(),
+            "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
+            "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
+        }
 
     def facts(self) -> CandidateFacts:
         return replace(super().facts(), num_buckets=self.model.config.num_buckets)

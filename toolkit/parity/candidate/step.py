@@ -14,10 +14,11 @@ from paddle import nn
 
 from models import randomness, weights
 from models.families import part
+from toolkit.parity.candidate.places import LOGITS, head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateFacts
+from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, batches, named
 from toolkit.parity.measure.naming import ModuleStack
 
@@ -26,8 +27,10 @@ Measure = Callable[[str, np.ndarray], None]
 #: Called after a module with its path, the name of its output, itself and the output. What it gives, if anything, goes
 #: on in place of the output.
 Left = Callable[[str, str, nn.Layer, Any], Any]
-#: What heads give, besides the loss.
-LOGITS = ("logits", "start_logits", "end_logits")
+#: Called before a module with its first argument; gives what goes in in its place.
+Entered = Callable[[Any], Any]
+#: Of :attr:`Step.backwards`, the one that computes nothing again.
+PLAIN = "autograd"
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
@@ -45,18 +48,17 @@ class Step:
         backward: one of :attr:`backwards`; by default the first.
 
     Attributes:
-        backwards: the ways in which the port can make its gradients: that of training first, ``autograd`` among them.
+        backwards: the ways in which the port can make its gradients: that of training first, :data:`PLAIN` among them.
     """
 
-    #: Besides ``autograd``, the way in which the port can make its gradients by computing layers again.
+    #: Besides :data:`PLAIN`, the way in which the port can make its gradients by computing layers again.
     again = ""
     #: The module whose output is the embedded input.
     embedded = ""
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
-        trained, other = ("autograd", self.again) if self.trains_by_autograd(job.port) else (self.again, "autograd")
-        self.backwards = (trained, other)
+        self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.port = job.port
         self.recorded = {run: files.read_tensors(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
@@ -91,7 +93,7 @@ class Step:
         return {}
 
     @contextlib.contextmanager
-    def given(self, left: Left, run: str = TRAINING) -> Iterator[RecordedDraws]:
+    def given(self, left: Left, run: str = TRAINING, entered: Entered | None = None) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
         (:func:`watch`)."""
         draws = RecordedDraws(self.recorded[run], self.rates, ModuleStack())
@@ -99,7 +101,7 @@ class Step:
             randomness.use(draws),
             given_signs(self.model, draws),
             self.given_choices(draws),
-            watch(self.model, draws.stack, left),
+            watch(self.model, draws.stack, left, entered=entered),
         ):
             yield draws
 
@@ -111,6 +113,13 @@ class Step:
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         """What to compare of a module whose output is no tensor or tuple of tensors; None for any other."""
         return None
+
+    def places(self) -> dict[str, Place]:
+        """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        return {
+            **places(self.model),
+            **head_places(type(self.model)),
+        }
 
     def facts(self) -> CandidateFacts:
         """What else of the port the verdict needs to know."""
@@ -219,18 +228,29 @@ def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watch(model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "") -> Iterator[None]:
+def watch(
+    model: nn.Layer, stack: ModuleStack, left: Left, prefix: str = "", entered: Entered | None = None
+) -> Iterator[None]:
     """Inside the ``with`` block ``stack`` knows which module is running.
 
     Args:
         model: a port, or a part of it.
         left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
+        entered: called before each module, and asked what goes in.
     """
+
+    def on_entering(name: str) -> Callable[[nn.Layer, tuple], tuple | None]:
+        def hook(layer: nn.Layer, args: tuple) -> tuple | None:
+            stack.enter(name)
+            return (entered(args[0]), *args[1:]) if entered is not None and args else None
+
+        return hook
+
     hooks = []
     for name, layer in model.named_sublayers(include_self=True):
         name = ".".join(filter(None, [prefix, name]))
-        hooks.append(layer.register_forward_pre_hook(lambda layer, args, name=name: stack.enter(name)))
+        hooks.append(layer.register_forward_pre_hook(on_entering(name)))
         hooks.append(
             layer.register_forward_post_hook(
                 lambda layer, args, output, name=name: left(name, stack.leave(), layer, output)

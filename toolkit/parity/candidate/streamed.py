@@ -19,14 +19,14 @@ from safetensors import safe_open
 
 from models import losses
 from models.ctrl.config import CTRLConfig
-from models.ctrl.modeling import CTRLModel, LMHead, attention_bias, position_table
+from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_bias, position_table
 from models.ctrl.weights import parameters
 from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
 from toolkit.parity.candidate.ctrl import TABLE as POSITIONS
-from toolkit.parity.candidate.ctrl import table_error
-from toolkit.parity.candidate.places import places
+from toolkit.parity.candidate.ctrl import table_error, table_place
+from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
 from toolkit.parity.job import files, stages
@@ -302,6 +302,7 @@ def run(job: Job, folder: Path) -> CandidateResult:
     table = position_table(model.config.n_positions, model.config.n_embd)
     measured = [model.side.measured(stage, MeasuredStage) for stage in todo]
     places = {name: place for one in measured for name, place in one.places.items()}
+    places |= {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)}
     return CandidateResult(
         {
             dtype: _joined([one.dtypes[dtype] for one in measured], places, table_error(table, theirs))

@@ -21,10 +21,12 @@ from paddle import nn
 from rich.console import Console
 
 from models import weights
-from toolkit import recipe, tasks, trainer
+from toolkit import optimizer, recipe, tasks, trainer
+from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import UPDATED
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, sampled, weights_of
@@ -48,6 +50,14 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     step.model.train()
     with paddle.no_grad(), step.given(ignore, UPDATED):
         measure(numbered("loss", 2), step.model(**step.batch).loss.numpy())
+
+
+def training_places() -> dict[str, Place]:
+    """Where the updates are made, and where the schedule of the rate is, by the kinds of their tensors."""
+    loop = place_of_code("", trainer.Finetuner.training_step).where
+    made = place_of_code("adamw", optimizer.adamw)
+    schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
+    return {"updated": Place("adamw", f"{made.where}; the loop around it: {loop}"), "learning_rate": schedule}
 
 
 def make_finetuner(model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path) -> trainer.Finetuner:

@@ -18,7 +18,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
 from toolkit.parity.judge.bounds import Comparison, compare, is_measured
-from toolkit.parity.judge.verdict import OF_TENSORS, Verdict
+from toolkit.parity.judge.verdict import OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
@@ -32,8 +32,8 @@ class FaultyOp:
     """An operation that is wrong by itself.
 
     Attributes:
-        name: of its tensor: ``scores:MODULE``, ``output:MODULE``, ``gradient:`` before either for the backward,
-            ``gradient:PARAMETER``, or ``loss``.
+        name: of its tensor: ``scores:MODULE``, ``output:MODULE``, ``gradient:`` before either for the backward into it,
+            ``gradient:input:MODULE`` for that of a module, ``gradient:PARAMETER``, or ``loss``.
         where: the line of the port.
         message: by how much it is wrong.
     """
@@ -71,6 +71,8 @@ class OperationTrace:
 def describe(name: str) -> str:
     """An operation in words: ``scores of MODULE``, ``the backward into the scores of MODULE``."""
     parsed = TensorName.parse(name)
+    if parsed.into == "input":
+        return f"the backward of {parsed.module}{parsed.call}"
     if parsed.into:
         return f"the backward into {describe(name.removeprefix('gradient:'))}"
     module = parsed.module + parsed.call
@@ -109,8 +111,19 @@ def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTr
 def is_wanted(verdict: Verdict) -> bool:
     """Whether a tensor of the step itself differs: a parameter, a draw or a text says by itself what is wrong. A wrong
     reference can measure nothing."""
-    of_step = (f for f in verdict.findings if not TensorName.parse(f.name).is_of_training)
+    names = ((f, TensorName.parse(f.name)) for f in verdict.findings)
+    of_step = (f for f, name in names if not (name.is_of_training or name.evaluation))
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
+
+
+def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
+    """The first operation that is wrong by itself in the dtype of a finding on a tensor of the step, which hangs on it.
+    None of any other finding: what is wrong with a parameter, a draw or a choice is the cause of what it spoils."""
+    name = TensorName.parse(culprit.name)
+    of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss")
+    if found is None or culprit.verdict not in (*OF_TENSORS, "structure") or not of_step or name.is_of_training:
+        return None
+    return next((operation for operation in found.faulty if operation.dtype == culprit.dtype), None)
 
 
 def measure(
@@ -222,11 +235,13 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def _where(name: str, ours: ForcedInputDtype) -> str:
-    """The line of an operation; of a module, where it is made and defined."""
+    """The line of an operation; of a module, where it is made and defined; of scores and losses, where they are
+    computed."""
     point = name.removeprefix("gradient:")
     if point in ours.lines:
         return ours.lines[point]
-    module = TensorName.parse(name).module
+    parsed = TensorName.parse(name)
+    module = parsed.module or parsed.kind
     while module and module not in ours.modules:
         module = module.rpartition(".")[0]
     return ours.modules[module].where if module else ""

@@ -89,12 +89,14 @@ class ReferenceFacts(Facts):
     """Of the reference.
 
     Attributes:
+        decayed: parameters that weight decay applies to.
         saturation: by attention module, the share of R64's rows whose other positions together get less than
             :data:`SATURATED_BELOW`.
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
         relu_moved: by ReLU, by how much float32 moves an input at most.
     """
 
+    decayed: list[str] = field(default_factory=list)
     saturation: dict[str, float] = field(default_factory=dict)
     bucket_slack: dict[str, float] = field(default_factory=dict)
     relu_moved: dict[str, float] = field(default_factory=dict)
@@ -154,11 +156,20 @@ class ReferenceResult:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module of the port is made and defined: its class, and the source lines. Likewise a method of its
-    tokenizer."""
+    """Where a module of the port is made and defined: its class, and the source lines. Of other code, such as a method
+    of its tokenizer: what it is, and where."""
 
     kind: str
     where: str
+
+
+@dataclass
+class Replayed:
+    """A gradient of the backward that computes layers again, with the port's own draws: its difference from plain
+    autograd's, and how large that is."""
+
+    error: TensorStats
+    size: TensorStats
 
 
 @dataclass
@@ -174,7 +185,8 @@ class CandidateDtype:
         hooks_change_nothing: whether a run that is watched is the same bit for bit.
         recomputed, replay: gradient -> how far a backward that computes layers again lies from plain autograd, with the
             recorded draws and with the port's own generator.
-        places: of its modules.
+        plain: gradient -> how far plain autograd's lies from R64; empty where ``tensors`` has these already.
+        places: of its modules; of what belongs to none, by the name or kind of its tensors, or by the verdict.
         apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
     """
 
@@ -185,8 +197,9 @@ class CandidateDtype:
     unused_draws: list[str] = field(default_factory=list)
     facts: CandidateFacts = field(default_factory=CandidateFacts)
     hooks_change_nothing: bool = True
-    recomputed: dict[str, float] = field(default_factory=dict)
-    replay: dict[str, float] = field(default_factory=dict)
+    recomputed: dict[str, TensorStats] = field(default_factory=dict)
+    replay: dict[str, Replayed] = field(default_factory=dict)
+    plain: dict[str, TensorStats] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)
 
@@ -283,7 +296,7 @@ class CandidateResult:
 @dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no module
-    of its own, and the places of the modules."""
+    of its own, and the places of the rest (:attr:`CandidateDtype.places`)."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]

@@ -7,7 +7,9 @@ network, with these weights and inputs, amplifies rounding. No tolerance is abso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
@@ -95,6 +97,20 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
 def is_measured(theirs: TensorRecord, dtype: str) -> bool:
     """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
     return theirs.rms is not None and None not in theirs.noise[dtype]
+
+
+def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
+    """A record of R64's as that of a tensor of another size would be, with the same share of it noise. What has no size
+    in R64 has no noise that could be carried over."""
+    grown = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
+    scale = grown if math.isfinite(grown) else 0.0
+
+    def scaled(runs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+        return {dtype: [one if one is None else scale * one for one in noise] for dtype, noise in runs.items()}
+
+    return replace(
+        theirs, rms=size.rms or 0.0, max=size.max or 0.0, noise=scaled(theirs.noise), noise_max=scaled(theirs.noise_max)
+    )
 
 
 def largest_noise(theirs: TensorRecord, dtype: str) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
+
+#: Tensors and draws that a wrong backward which computes layers again spoils, where the forward is right.
+SPOILT = ("gradient", "dropout", "normal")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
@@ -14,8 +18,9 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
     that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the tokenizer, and new weights, of which the step knows nothing. Where nothing says anything of the port, what is
-    wrong with the reference is named.
+    the tokenizer, and new weights, of which the step knows nothing. A backward that computes layers again and is wrong
+    by itself comes before all that it spoils. Where nothing says anything of the port, what is wrong with the reference
+    is named.
 
     Args:
         order: the reference's tensors in execution order.
@@ -26,6 +31,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     for name in map(TensorName.parse, order):
         orders.setdefault(name.evaluation, []).append(str(name.in_its_run))
     place_of_run = list(orders)
+    recomputing = recomputing_at_fault(verdict)
 
     def rank(finding: Finding) -> tuple:
         name = TensorName.parse(finding.name)
@@ -40,6 +46,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         name = TensorName.parse(finding.name)
         place = {name: index for index, name in enumerate(order)}
         last = len(order)
+        if is_of_recomputing(finding, recomputing):
+            return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
         if name.kind in ("parameter", "dropout", "normal", "num_buckets"):
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
@@ -49,12 +57,42 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         if name.is_of_training:
             return (4, late, place.get(finding.name, last))
         if name.kind == "gradient":
-            return (2, finding.verdict in ("recomputed", "replay"), late, -place.get(finding.name, -1))
+            return (2, 1, finding.verdict in OF_RECOMPUTING, late, -place.get(finding.name, -1))
         if finding.verdict in ("semantics", "rounding", "structure"):
             return (1, late, place.get(finding.name, last))
         return (5, late, 1 + _first_use(name.module, order) if name.kind == "new" else 0)
 
     return min(verdict.findings, key=rank, default=None)
+
+
+def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
+    """Whether a finding is the fault of the backward that computes layers again.
+
+    Args:
+        dtypes: in which that is at fault (:func:`recomputing_at_fault`).
+    """
+    return finding.dtype in dtypes and TensorName.parse(finding.name).kind in SPOILT
+
+
+def recomputing_at_fault(verdict: Verdict) -> set[str]:
+    """The dtypes in which the backward that computes layers again is wrong by itself: the forward is right, and so are
+    plain autograd's gradients of the same port."""
+    return {dtype for dtype in {found.dtype for found in verdict.findings} if _is_at_fault(verdict, dtype)}
+
+
+def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
+    findings = [found for found in verdict.findings if found.dtype == dtype]
+    names = [TensorName.parse(found.name) for found in findings if found.verdict not in OF_RECOMPUTING]
+    if any(name.kind not in SPOILT and not name.is_of_training for name in names):
+        return False  # of the forward
+    plain = [one for one in verdict.plain if one.dtype == dtype]
+    if plain:  # the step's own gradients are of the other backward
+        return all(one.passed for one in plain) and (len(names) < len(findings) or _has_gradient(names))
+    return len(names) < len(findings) and not _has_gradient(names)
+
+
+def _has_gradient(names: Iterable[TensorName]) -> bool:
+    return any(name.kind == "gradient" for name in names)
 
 
 def _first_use(module: str, order: list[str]) -> int:

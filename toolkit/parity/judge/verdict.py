@@ -23,21 +23,21 @@ from toolkit.parity.job.results import (
 )
 from toolkit.parity.judge import diagnosis, initialisation_tests, rng_tests, tokens
 from toolkit.parity.judge.bounds import (
-    UNINFORMATIVE,
     UNIT,
     Comparison,
     compare,
     is_measured,
-    largest_noise,
+    of_size,
     relative_noise,
 )
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.evaluation import chosen
 from toolkit.parity.measure.naming import TensorName
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
 OF_TENSORS = ("semantics", "rounding")
-#: A backward that computes layers again, against plain autograd of the same port and dtype, relative to the gradient.
-RECOMPUTED_LIMIT = 1e-5
+#: Verdicts on the backward that computes layers again.
+OF_RECOMPUTING = ("recomputed", "replay")
 #: An input of ReLU may change its sign where R64 has it within so many times what R32 moves any of them by.
 SIGN_FACTOR = 8.0
 #: How far a constant may be off, in units of rounding of what it is computed from: a power, a division, a product and
@@ -69,11 +69,17 @@ class Verdict:
     """Everything that was compared, and everything that was found wrong.
 
     Attributes:
+        recomputed, replay: of the backward that computes layers again, against plain autograd of the same port: what
+            the two make of each gradient may differ by as much as that may from R64.
+        plain: of plain autograd itself against R64, where the step's own gradients are not made by it.
         reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
             be wrong; one that agrees all the same is right.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
+    recomputed: list[Comparison] = field(default_factory=list)
+    replay: list[Comparison] = field(default_factory=list)
+    plain: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     reference_faults: list[Finding] = field(default_factory=list)
@@ -290,19 +296,32 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
 def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
     """The port's backward that computes layers again (reversible, recompute), by itself: against plain autograd of the
     same port in the same dtype, with the recorded draws and with the port's own."""
-    for kind, errors, what in (
-        ("recomputed", ours.recomputed, "recorded draws"),
-        ("replay", ours.replay, "the port's own generator"),
-    ):
-        for name, error in errors.items():
-            theirs = reference.tensors.get(name)
-            if theirs is None or not is_measured(theirs, dtype):
-                continue
-            # All noise: there is no scale to be relative to.
-            lost = largest_noise(theirs, dtype) > UNINFORMATIVE * (theirs.rms or 0.0)
-            if not error <= RECOMPUTED_LIMIT and not lost:
-                message = f"with {what}, computed again, it is off by {error:.1e} of plain autograd's gradient"
-                verdict.find(kind, name, message, dtype)
+    tensors = reference.tensors
+    measured = {name for name in tensors if is_measured(tensors[name], dtype)}
+    for name in measured & ours.plain.keys():
+        if ours.plain[name].rms is not None:
+            verdict.plain.append(compare(name, tensors[name], ours.plain[name], dtype))
+    for name, error in ours.recomputed.items():
+        if name in measured:
+            _judge_again("recomputed", "recorded draws", name, tensors[name], error, dtype, verdict)
+    for name, replayed in ours.replay.items():
+        if name in measured:
+            theirs = of_size(tensors[name], replayed.size)
+            _judge_again("replay", "the port's own generator", name, theirs, replayed.error, dtype, verdict)
+
+
+def _judge_again(
+    kind: str, draws: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
+) -> None:
+    """One gradient of two backwards of the port, with given draws."""
+    if error.rms is None:
+        verdict.find(kind, name, f"with {draws}, computed again, it is missing, or holds NaN or Inf", dtype)
+        return
+    comparison = compare(name, theirs, error, dtype)
+    getattr(verdict, kind).append(comparison)
+    if not comparison.passed:
+        off = f"it is off by {comparison.relative:.1e} of plain autograd's gradient, {comparison.margin:.3g} times"
+        verdict.find(kind, name, f"with {draws}, computed again, {off} the bound", dtype)
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:

@@ -9,12 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.parity.measure.naming import TensorName
-
 #: Elements looked at at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
-#: What a masked score is, for all purposes: the lowest that Reformer uses.
-LOWEST = -1e9
 #: Rows of a matrix that are read from disk at a time.
 ROWS = 4096
 
@@ -156,9 +152,3 @@ def difference(value: np.ndarray, truth: np.ndarray) -> TensorStats:
     if value.shape != truth.shape:
         return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
     return RunningStats.of(value, truth).stats(value.shape)
-
-
-def as_compared(name: str, value: np.ndarray) -> np.ndarray:
-    """A tensor as it is measured: of attention scores that a mask has changed, none below :data:`LOWEST`. Beside
-    CTRL's -1.8e308 for padding, its -1e4 for the future would be nothing."""
-    return np.maximum(value, LOWEST) if TensorName.parse(name).kind == "masked_scores" else value

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from toolkit.parity.mutants import kernels
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 
 
@@ -177,6 +178,17 @@ def _recompute_without_state(port):
     return [(port.modeling, "recompute", partial(recompute, preserve_rng_state=False))]
 
 
+def _recomputed(port, change):
+    """A layer that is computed again becomes ``change(layer, x)``."""
+    original = port.modeling.recompute
+    return [(port.modeling, "recompute", lambda layer, x: original(lambda y: change(layer, y), x))]
+
+
+def _slightly_steeper(layer, x):
+    output = layer(x)
+    return output + 3e-6 * (output - output.detach())
+
+
 def _norms(*names: str, factor: float):
     def change(layer) -> None:
         for name in names:
@@ -242,6 +254,20 @@ CTRL: tuple[Mutant, ...] = (
         lambda p: built(p.layer, lambda layer: settings(layer.ffn[1], forward=p.paddle.nn.functional.gelu)),
         operation="ffn.1",
     ),
+    _fault(
+        "ctrl-norm-backward",
+        "the backward of LayerNorm without the gradient's mean",
+        "gradient:",
+        kernels.norm_backward_without_mean,
+        operation="gradient:input:transformer.layernorm ",
+    ),
+    _fault(
+        "ctrl-bias-rows",
+        "the gradient of a bias leaves out rows beyond the last block of 100",
+        "lm_head.bias",
+        kernels.bias_gradient_of_whole_blocks,
+        operation="gradient:lm_head.bias",
+    ),
     # -- attention
     _fault(
         "ctrl-scale-of-width",
@@ -278,7 +304,14 @@ CTRL: tuple[Mutant, ...] = (
         "no gradient through the key",
         "layernorm1",
         _key_detached,
-        operation="gradient:output:transformer.h.2.layernorm1",
+        operation="gradient:input:transformer.h.2.multi_head_attention.Wk",
+    ),
+    _fault(
+        "ctrl-softmax-float32",
+        "softmax in float32 under float64",
+        "multi_head_attention",
+        kernels.softmax_in_float32,
+        operation="probabilities:transformer.h.0.multi_head_attention ",
     ),
     # -- masks
     _fault(
@@ -371,7 +404,7 @@ CTRL: tuple[Mutant, ...] = (
         "a thousandth of the identity's gradient lost",
         "gradient:",
         _scaled_gradient,
-        operation="gradient:output:transformer.h.1 ",
+        operation="gradient:input:transformer.h.2 ",
     ),
     _fault(
         "ctrl-dropout-inside",
@@ -388,6 +421,18 @@ CTRL: tuple[Mutant, ...] = (
         operation="dropout1",
     ),
     _fault("ctrl-recompute-fresh-mask", "layers computed again draw new masks", "replay", _recompute_without_state),
+    _fault(
+        "ctrl-recompute-identity",
+        "a layer that is computed again loses the gradient of its identity path",
+        "recomputed:gradient:",
+        lambda p: _recomputed(p, lambda layer, x: layer(x) - (x - x.detach())),
+    ),
+    _fault(
+        "ctrl-recompute-slightly",
+        "the gradient of a layer that is computed again 3e-6 too large",
+        "recomputed:gradient:",
+        lambda p: _recomputed(p, _slightly_steeper),
+    ),
     # -- head and loss
     _fault(
         "ctrl-head-untied",

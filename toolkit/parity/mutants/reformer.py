@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
+from toolkit.parity.mutants import kernels
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 
 
@@ -194,9 +195,18 @@ def _swapped_query_and_key(port):
     return around(port.local, "forward", forward)
 
 
-def _scaled_block_gradient(port):
+def _scaled_block_gradient(port, factor: float):
     def again(original, self, replay, block, x, grad):
-        return original(self, replay, block, x, 1.05 * grad)
+        return original(self, replay, block, x, factor * grad)
+
+    return around(port.reversible._Run, "_again", again)
+
+
+def _rounded_on_the_way_back(port):
+    """A block's input comes back in float32."""
+
+    def again(original, self, replay, block, x, grad):
+        return original(self, replay, block, x.astype("float32").astype(x.dtype), grad)
 
     return around(port.reversible._Run, "_again", again)
 
@@ -243,6 +253,13 @@ REFORMER: tuple[Mutant, ...] = (
     ),
     _fault(
         "relu-for-gelu", "ReLU for GELU", "act_fn", lambda p: _activation(p, p.paddle.nn.ReLU()), operation="act_fn"
+    ),
+    _fault(
+        "norm-backward",
+        "the backward of LayerNorm without the gradient's mean",
+        "gradient:",
+        kernels.norm_backward_without_mean,
+        operation="gradient:input:reformer.encoder.layer_norm ",
     ),
     _fault(
         "bias-dropped",
@@ -354,6 +371,13 @@ REFORMER: tuple[Mutant, ...] = (
         lambda p: _mask_by(p, lambda kept: None if kept is None else p.paddle.roll(kept, 1, -1)),
         operation="masked_scores:",
     ),
+    _fault(
+        "softmax-float32",
+        "softmax in float32 under float64",
+        "self_attention",
+        kernels.softmax_in_float32,
+        operation="probabilities:reformer.encoder.layers.0.attention.self_attention ",
+    ),
     # -- chunks
     _fault(
         "local-looks-ahead",
@@ -464,10 +488,32 @@ REFORMER: tuple[Mutant, ...] = (
         operation="feed_forward.layer_norm",
     ),
     _fault(
-        "residual-gradient", "a thousandth of the identity path's gradient lost", "gradient:", _lost_residual_gradient
+        "residual-gradient",
+        "a thousandth of the identity path's gradient lost",
+        "recomputed:gradient:",
+        _lost_residual_gradient,
     ),
-    _fault("gradient-accumulated", "the backward of each block runs twice", "#1", _accumulated_gradient),
-    _fault("block-gradient", "a block's gradient 5% too large", "gradient:", _scaled_block_gradient),
+    _fault(
+        "gradient-accumulated", "the backward of each block runs twice", "recomputed:gradient:", _accumulated_gradient
+    ),
+    _fault(
+        "block-gradient",
+        "a block's gradient 5% too large",
+        "recomputed:gradient:",
+        lambda p: _scaled_block_gradient(p, 1.05),
+    ),
+    _fault(
+        "block-gradient-slightly",
+        "a block's gradient 3e-6 too large",
+        "recomputed:gradient:",
+        lambda p: _scaled_block_gradient(p, 1 + 3e-6),
+    ),
+    _fault(
+        "streams-back-in-float32",
+        "the way back through the layers in float32",
+        "recomputed:gradient:",
+        _rounded_on_the_way_back,
+    ),
     _fault(
         "gather-backward",
         "the gradient of sorting taken in the forward order",

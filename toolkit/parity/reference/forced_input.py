@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Keep, Points
 from toolkit.parity.reference.step import make_step
@@ -24,15 +23,14 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     reference's errors there."""
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
-    records: dict[str, TensorRecord] = {}
     with TensorWriter(path) as writer:
-
-        def keep(name: str, value: np.ndarray) -> None:
-            writer.add(name, value)
-            records[name] = TensorRecord.of(error_stats.describe(error_stats.as_compared(name, value)))
-
-        step.trace("float64", Points(keep))
+        step.trace("float64", Points(writer.add))
     truth = TensorFile(path)
+    records = {
+        part: TensorRecord.of(error_stats.describe(true))
+        for name, value in truth.items()
+        for part, _, true in compared(name, value, truth)
+    }
 
     def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, number):

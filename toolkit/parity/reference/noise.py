@@ -10,6 +10,7 @@ import numpy as np
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.points import Keep
 from toolkit.parity.reference.reordered import SumsReordered
@@ -55,8 +56,8 @@ def in_runs(
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            error = error_stats.difference(*(error_stats.as_compared(name, one) for one in (value, truth[name])))
-            records[name].add_noise(dtype, error)
+            for part, own, true in compared(name, value, truth):
+                records[part].add_noise(dtype, error_stats.difference(own, true))
 
         for run in numbers:
             once(dtype, run, run + (dtype == "float64"), measure)

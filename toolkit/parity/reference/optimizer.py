@@ -19,7 +19,7 @@ class Optimizer:
     def __init__(self, model: torch.nn.Module, settings: TrainingSettings) -> None:
         self.model = model
         self.settings = settings
-        decayed = {name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name}
+        decayed = decayed_parameters(model)
         parameters = dict(model.named_parameters())
         groups = [
             {"params": [parameters[name] for name in parameters if name in decayed]},
@@ -63,6 +63,11 @@ class Optimizer:
             group["lr"] = self.rate(number) * scale
         self.adamw.step()
         self.adamw.zero_grad()
+
+
+def decayed_parameters(model: torch.nn.Module) -> list[str]:
+    """Names of the parameters that weight decay applies to."""
+    return [name for name in get_parameter_names(model, [torch.nn.LayerNorm]) if "bias" not in name]
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from toolkit.parity.measure.masked_scores import left_as_they_are
+
 #: Called with the name and value of everything that is recorded, in execution order.
 Keep = Callable[[str, np.ndarray], None]
 
@@ -55,14 +57,21 @@ class Points:
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
         return _Point.apply(x, self, name)
 
+    def pass_back(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`pass_through`, of the gradient alone."""
+        return _BackwardPoint.apply(x, self, name)
+
     def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Hand a tensor on, and give what goes on in its place: always another tensor."""
         value = to_numpy(x)
         self.keep(name, value)
         if name not in self.truth:
             return x.clone()
-        given = moved(self.truth[name].astype(value.dtype), self.nudge).reshape(value.shape)
-        return torch.from_numpy(given).to(x.device)
+        truth = self.truth[name].astype(value.dtype)
+        given, unmasked = moved(truth, self.nudge), left_as_they_are(name, self.truth)
+        if unmasked is not None:  # a mask's own number is no result: one unit of -1e9 in float32 is 64
+            given = np.where(unmasked, given, truth)
+        return torch.from_numpy(given.reshape(value.shape)).to(x.device)
 
 
 def moved(value: np.ndarray, nudge: int) -> np.ndarray:
@@ -81,6 +90,17 @@ class _Point(torch.autograd.Function):
     def forward(ctx, x, points, name):
         ctx.points, ctx.name = points, name
         return points.replaced(name, x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.points.replaced(f"gradient:{ctx.name}", grad), None, None
+
+
+class _BackwardPoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, points, name):
+        ctx.points, ctx.name = points, name
+        return x.clone()
 
     @staticmethod
     def backward(ctx, grad):

@@ -105,7 +105,7 @@ class Recorder:
         """Hooks and injected draws are in force inside the ``with`` block."""
         undo = []
         for name, module in self.model.named_modules(prefix=self.prefix):
-            undo.append(module.register_forward_pre_hook(self._entered(name)).remove)
+            undo.append(module.register_forward_pre_hook(self._entered(name), with_kwargs=True).remove)
             undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
             if isinstance(module, torch.nn.ReLU):
                 undo.append(set_attribute(module, "forward", self._relu))
@@ -128,9 +128,13 @@ class Recorder:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             self.keep(f"gradient:{self.embedded}", to_numpy(self.embedded_output.grad))
 
-    def _entered(self, name: str) -> Callable[[torch.nn.Module, Any], None]:
-        def hook(module: torch.nn.Module, args: Any) -> None:
+    def _entered(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+        def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
             self.stack.enter(name)
+            points = self.points
+            if points is None:
+                return None
+            return with_input(args, kwargs, lambda x: points.pass_back(self.stack.draw("input"), x))
 
         return hook
 
@@ -180,6 +184,19 @@ def first_tensor(output: Any) -> torch.Tensor | None:
         return output
     values = output.to_tuple() if hasattr(output, "to_tuple") else output
     return next((value for value in values if isinstance(value, torch.Tensor)), None)
+
+
+def with_input(
+    args: tuple, kwargs: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[tuple, dict[str, Any]]:
+    """A module's arguments with the first changed wherever it is given, if that is a tensor with a gradient: an
+    attention may be given its input as query, key and value."""
+    first = next(iter((*args, *kwargs.values())), None)
+    if not isinstance(first, torch.Tensor) or not first.requires_grad:
+        return args, kwargs
+    changed = change(first)
+    given = tuple(changed if one is first else one for one in args)
+    return given, {key: changed if one is first else one for key, one in kwargs.items()}
 
 
 def with_tensor(output: Any, tensor: torch.Tensor) -> Any:

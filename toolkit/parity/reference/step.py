@@ -19,7 +19,7 @@ from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, 
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
-from toolkit.parity.reference.optimizer import Optimizer
+from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder
 
@@ -96,6 +96,7 @@ class Step:
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
         return ReferenceFacts(
             epsilons={name: norm.eps for name, norm in norms.items()},
+            decayed=decayed_parameters(self.model),
             saturation=self.saturation,
             relu_moved={named(run, n): by for run, draws in self.draws.items() for n, by in draws.moved.items()},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.parity.job.records import as_json
@@ -28,6 +29,9 @@ def as_content(report: Report) -> dict[str, Any]:
     - ``rms``: RMS of R64;
     - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null where one
       of them is not finite.
+
+    ``culprit`` is the finding nearest to the cause, with the ``place`` that the report names and what it says of that,
+    the ``headline``: of an operation that is wrong by itself, where the trace has found one.
     """
     verdict, reference, candidate = report.verdict, report.reference, report.candidate
     sides = {"reference": reference.execution, "candidate": candidate.execution}
@@ -36,7 +40,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "passed": report.passed,
         "exit_status": report.exit_status,
         "summary": report.summary(),
-        "culprit": None if report.culprit is None else {**vars(report.culprit), "place": report.culprit_place()},
+        "culprit": None if report.culprit is None else {**vars(report.culprit), **_headline(report)},
         "model": report.request.model,
         "head": report.request.head,
         "config": dict(report.request.config),
@@ -51,7 +55,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "trace": as_json(report.trace),
         "depth": depth_rows(reference, candidate),
         "tensors": [_tensor(comparison, reference) for comparison in verdict.comparisons],
-        "recomputed": {dtype: ours.recomputed for dtype, ours in candidate.dtypes.items()},
+        "recomputed": {dtype: _relative(verdict.recomputed, dtype) for dtype in candidate.dtypes},
         "reference_own_backward": reference.own_backward,
         "generators": as_json(candidate.generators),
         "new_weights": as_json(candidate.new_weights),
@@ -64,6 +68,16 @@ def as_content(report: Report) -> dict[str, Any]:
         "hashes": dict(report.hashes),
         "cached": report.cached,
     }
+
+
+def _headline(report: Report) -> dict[str, str]:
+    place, message = report.headline()
+    return {"place": place, "headline": message}
+
+
+def _relative(comparisons: Sequence[Comparison], dtype: str) -> dict[str, float]:
+    """By name, the error over the size of the tensor."""
+    return {one.name: one.relative for one in comparisons if one.dtype == dtype}
 
 
 def _tensor(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _header(content: Mapping[str, Any]) -> Element:
     what = None
     if culprit is not None:
         what = element(
-            "p", element("strong", f"{culprit['verdict']} {culprit['dtype']}".strip()), f": {culprit['message']}"
+            "p", element("strong", f"{culprit['verdict']} {culprit['dtype']}".strip()), f": {culprit['headline']}"
         )
     facts = [content["model"], content["head"], content["device"], ", ".join(content["dtypes"])]
     facts += [f"seed {content['seed']}", f"{content['seconds']['gate']:.1f} s"]
@@ -154,10 +154,13 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
     if not content["findings"]:
         return
     compared = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
-    culprit = {key: value for key, value in (content["culprit"] or {}).items() if key != "place"}
+    culprit = content["culprit"]
 
     def late(finding: Mapping[str, Any]) -> tuple[bool, bool]:
-        return finding != culprit, (finding["name"], finding["dtype"]) in compared
+        return culprit is None or any(culprit[key] != value for key, value in finding.items()), (
+            finding["name"],
+            finding["dtype"],
+        ) in compared
 
     found = sorted(content["findings"], key=late)
     rows = [(_name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]

@@ -12,7 +12,7 @@ from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult
 from toolkit.parity.judge.verdict import Finding, Verdict
-from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.report.headline import Headline, headline
 
 #: The report for programs, for a CI system, for a person, and of a gate bit for bit.
 JSON, JUNIT, PAGE, BITWISE = "parity.json", "junit.xml", "parity.html", "bitwise.json"
@@ -55,16 +55,15 @@ class Report:
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """For each module of the port, and each method of its tokenizer, its class and source line."""
+        """For each module of the port, its class and source line; likewise of its other code."""
         return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places}
 
-    def culprit_place(self) -> str:
-        """The module at fault with its class and source line, as far as one can be named."""
+    def headline(self) -> Headline:
+        """The place at fault, and what is wrong there; empty where nothing is."""
         if self.culprit is None:
-            return ""
-        if self.culprit.verdict == "reference":
-            return self.culprit.name
-        return place_of(self.culprit.name, self.places)
+            return Headline("", "")
+        decayed = self.reference.facts.decayed
+        return headline(self.culprit, self.verdict, self.trace, self.places, decayed)
 
     def summary(self) -> str:
         """One line: the verdict, and where it fails."""
@@ -73,16 +72,8 @@ class Report:
             return f"parity: {counted} tensors of the port agree with the reference ({', '.join(self.request.dtypes)})"
         if self.verdict.inconclusive:
             return f"inconclusive: {self.culprit.message}: {self.culprit.name}"
-        return f"drift: {self.culprit.verdict}: {self.culprit_place()}: {self.culprit.message}"
-
-
-def place_of(name: str, places: Mapping[str, Place]) -> str:
-    """The module of a tensor with its class and source line, or the next one around it that has a place; the tensor's
-    name where there is none. Likewise what of a tokenizer is compared, whose place is its own."""
-    module = name if name in places else TensorName.parse(name).module
-    while module and module not in places:
-        module = module.rpartition(".")[0]
-    return f"{module} ({places[module].kind}, {places[module].where})" if module else name
+        place, message = self.headline()
+        return f"drift: {self.culprit.verdict}: {place}: {message}"
 
 
 def short_name(name: str) -> str:

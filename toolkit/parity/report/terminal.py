@@ -31,9 +31,10 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     elif verdict.inconclusive:
         _print_reference_faults(report, console)
     else:
-        console.print(f"[bold red]DRIFT[/] {escape(report.culprit_place())}", highlight=False, soft_wrap=True)
+        place, message = report.headline()
+        console.print(f"[bold red]DRIFT[/] {escape(place)}", highlight=False, soft_wrap=True)
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
-        say(console, f"{verdict_in}: {report.culprit.message}")
+        say(console, f"{verdict_in}: {message}")
     for line in trace.lines(report.trace):
         say(console, line)
     if not (report.passed or verdict.inconclusive):
@@ -102,10 +103,11 @@ def _recomputed_lines(report: Report) -> list[str]:
     asked."""
     lines = []
     theirs = report.reference.own_backward
-    for dtype, ours in report.candidate.dtypes.items():
-        if not ours.recomputed:
+    for dtype in report.candidate.dtypes:
+        errors = [one.relative for one in report.verdict.recomputed if one.dtype == dtype]
+        if not errors:
             continue
-        worst = max(ours.recomputed.values())
+        worst = max(errors)
         text = f"{RECOMPUTED[report.request.model]}, {dtype}: the port's gradients within {worst:.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"

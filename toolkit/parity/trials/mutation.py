@@ -24,7 +24,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ReferenceResult, read_results
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report.report import short_name
@@ -117,7 +117,8 @@ class Trial:
 
     Attributes:
         caught: whether anything was found.
-        culprit: what it named, empty where nothing was found.
+        culprit: what it named, empty where nothing was found; of a gradient of the backward that computes layers
+            again with the verdict before it.
         verdict: by which verdict.
         margin: the culprit's error in units of its bound; None where it is no matter of size.
         operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
@@ -198,8 +199,9 @@ def _trial(
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
-    margins = {comparison.name: comparison.margin for comparison in verdict.comparisons}
-    label = f"replay:{culprit.name}" if culprit.verdict == "replay" else culprit.name
+    compared = getattr(verdict, culprit.verdict) if culprit.verdict in OF_RECOMPUTING else verdict.comparisons
+    margins = {comparison.name: comparison.margin for comparison in compared}
+    label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
     if trace.is_wanted(verdict):
         faulty = trace.summary(records, traced).faulty

@@ -22,7 +22,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.tokenizer_texts import drawn, parts_of
 from toolkit.parity.judge.tokens import differing, message
-from toolkit.parity.report.report import place_of
+from toolkit.parity.report.headline import place_of
 
 #: The task of both workers that makes tokens and nothing else.
 TASK = "tokens"

@@ -1,0 +1,116 @@
+"""What a report's first lines name: a module, an operation, the head, the loss, an update, the recomputing backward."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gates import ROOT
+
+from models.families import FAMILIES, part
+from toolkit.parity.candidate.places import head_places
+from toolkit.parity.followup.trace import FaultyOp, OperationTrace
+from toolkit.parity.job.results import Place
+from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.report.headline import headline
+
+PLACES = {
+    "a": Place("LayerNorm", "m.py:1"),
+    "loss": Place("losses.of_all", "losses.py:2"),
+    "logits": Place("Model.forward", "m.py:3"),
+    "updated": Place("adamw", "optimizer.py:4"),
+    "recomputed": Place("layers that are computed again", "m.py:5"),
+    "plain": Place("the layers under plain autograd", "m.py:7"),
+    "a.table": Place("position_table", "m.py:6"),
+}
+
+
+def compared(name: str, passed: bool) -> Comparison:
+    return Comparison(name, "float64", 0.0 if passed else 2.0, 1.0, 0.0, 1.0, 0.0, True)
+
+
+def headline_of(finding: Finding, verdict: Verdict | None = None, trace: OperationTrace | None = None):
+    return headline(finding, verdict or Verdict(findings=[finding]), trace, PLACES, ["a.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("output:a", "a (LayerNorm, m.py:1)"),
+        ("gradient:a.weight", "a (LayerNorm, m.py:1)"),
+        ("loss", "loss (losses.of_all, losses.py:2)"),
+        ("loss#2", "loss#2 (losses.of_all, losses.py:2)"),
+        ("logits", "logits (Model.forward, m.py:3)"),
+        ("parameter:a.table", "a.table (position_table, m.py:6)"),
+        ("output:b", "output:b"),
+    ],
+)
+def test_a_tensor_has_the_place_of_what_computes_it(name, place):
+    assert headline_of(Finding("semantics", name, "off", "float64")) == (place, "off")
+
+
+def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first():
+    finding = Finding("semantics", "gradient:b.weight", "off by much", "float64")
+    for operation, where in (
+        ("gradient:input:a", "the backward of a (m.py:1)"),
+        ("scores:a", "scores of a (m.py:1)"),
+        ("output:a", "a (LayerNorm, m.py:1)"),
+        ("loss", "loss (losses.of_all, losses.py:2)"),
+    ):
+        trace = OperationTrace(1, faulty=[FaultyOp(operation, "m.py:1", "float64", "off by 1")])
+        place, message = headline_of(finding, trace=trace)
+        assert place == where
+        assert message == "off by 1, by itself; in the free run it first shows in gradient:b.weight: off by much"
+
+
+def test_the_backward_that_computes_layers_again_is_named_with_its_code():
+    finding = Finding("recomputed", "gradient:a.weight", "off", "float64")
+    place, message = headline_of(finding, Verdict(findings=[finding], plain=[compared("gradient:a.weight", True)]))
+    assert place == "layers that are computed again (m.py:5)" and message == "gradient:a.weight: off"
+    place, _ = headline_of(finding, Verdict(findings=[finding], plain=[compared("gradient:a.weight", False)]))
+    assert place == "the layers under plain autograd (m.py:7)"
+
+
+PARAMETERS = ("a.weight", "a.bias", "b.bias")
+
+
+@pytest.mark.parametrize(
+    ("number", "wrong", "said"),
+    [
+        (1, PARAMETERS, "all 3 of 3 parameters are wrong; "),
+        (1, PARAMETERS[:1], "1 of 3 parameters are wrong, those that weight decay applies to; "),
+        (1, PARAMETERS[1:], "2 of 3 parameters are wrong, those it spares; "),
+        (1, PARAMETERS[:2], "2 of 3 parameters are wrong; "),
+        (2, PARAMETERS, "all 3 of 3 parameters are wrong, none after the update before; "),
+    ],
+)
+def test_an_update_is_named_with_its_number_and_the_parameters_that_it_leaves_wrong(number, wrong, said):
+    suffix = "" if number == 1 else f"#{number}"
+    findings = [Finding("semantics", f"updated:{name}{suffix}", "off", "float64") for name in wrong]
+    comparisons = [
+        compared(f"updated:{name}{end}", name not in wrong or end != suffix)
+        for end in ("", "#2", "#3")
+        for name in PARAMETERS
+    ]
+    place, message = headline_of(findings[0], Verdict(comparisons, findings=findings))
+    assert place == f"update {number} of the parameters: adamw (optimizer.py:4)"
+    assert message == f"{said}{findings[0].name}: off"
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_scores_and_loss_of_every_head_have_a_line_that_makes_them(model):
+    for kind in part(model, "modeling").CLASSES.values():
+        found = head_places(kind)
+        scores = found.keys() - {"loss"}
+        assert scores in ({"logits"}, {"start_logits", "end_logits"})
+        for name in scores:
+            assert re.search(rf"\b{name}\b.* = ", line_of(found[name].where))
+        defined, called = found["loss"].where.split(", called at ")
+        function = found["loss"].kind.removeprefix("losses.")
+        assert line_of(defined).startswith(f"def {function}(") and f"losses.{function}(" in line_of(called)
+
+
+def line_of(where: str) -> str:
+    file, _, number = where.partition(":")
+    return (ROOT / file).read_text().splitlines()[int(number) - 1]

@@ -1,0 +1,35 @@
+"""What an optimizer's update leaves wrong, in a line: which update it is, and which of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from toolkit.parity.judge.verdict import Finding, Verdict
+from toolkit.parity.measure.naming import TensorName
+
+
+def number_of(name: TensorName) -> int:
+    """Of a parameter after an update, or of a loss that follows one: of which update, from 1."""
+    repeated = int(name.call.removeprefix("#") or 1)
+    return repeated if name.kind == "updated" else repeated - 1
+
+
+def wrong_parameters(finding: Finding, verdict: Verdict, decayed: Collection[str]) -> str:
+    """How many parameters the update of a finding leaves wrong, and whether they are those of one kind.
+
+    Args:
+        finding: on a parameter after the first update that leaves one wrong.
+        decayed: the parameters that weight decay applies to.
+    """
+    number = number_of(TensorName.parse(finding.name))
+
+    def after_it(name: str, dtype: str) -> bool:
+        parsed = TensorName.parse(name)
+        return dtype == finding.dtype and parsed.kind == "updated" and number_of(parsed) == number
+
+    wrong = {TensorName.parse(f.name).module for f in verdict.findings if after_it(f.name, f.dtype)}
+    compared = {TensorName.parse(c.name).module for c in verdict.comparisons if after_it(c.name, c.dtype)} | wrong
+    text = f"{'all ' if wrong == compared else ''}{len(wrong)} of {len(compared)} parameters are wrong"
+    kinds = {"those that weight decay applies to": compared & set(decayed), "those it spares": compared - set(decayed)}
+    kind = next((said for said, names in kinds.items() if wrong == names != compared), None)
+    return ", ".join(filter(None, [text, kind, "none after the update before" if number > 1 else None]))

@@ -1,0 +1,46 @@
+"""Attention scores that a mask has changed: what is measured of them, and which are the mask's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from toolkit.parity.measure.naming import TensorName
+
+#: What a masked score is, for all purposes: the lowest that Reformer uses.
+LOWEST = -1e9
+#: The scores that masks come after: the first of these that an attention has.
+BEFORE = ("scaled_scores", "scores")
+#: The kind of name of those that the masks leave as they are.
+UNMASKED = "unmasked_scores"
+
+
+def compared(
+    name: str, value: np.ndarray, truth: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """What is measured of a tensor: names, its values and R64's.
+
+    Masked scores are measured twice. All of them, none below :data:`LOWEST`: beside CTRL's -1.8e308 for padding, its
+    -1e4 for the future would be nothing. And those alone that the masks leave as they are: beside -1e9, what is wrong
+    with these would be nothing.
+    """
+    true = truth[name]
+    if TensorName.parse(name).kind != "masked_scores":
+        yield name, value, true
+        return
+    yield name, np.maximum(value, LOWEST), np.maximum(true, LOWEST)
+    unmasked = left_as_they_are(name, truth)
+    if unmasked is not None and unmasked.any() and value.shape == true.shape:
+        yield str(TensorName.parse(name)._replace(kind=UNMASKED)), value[unmasked], true[unmasked]
+
+
+def left_as_they_are(name: str, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Which elements of R64's masked scores are the scores themselves; None of any other tensor."""
+    parsed = TensorName.parse(name)
+    if parsed.kind != "masked_scores":
+        return None
+    call = parsed.call.partition("@")[0]
+    names = (str(parsed._replace(kind=kind, call=call)) for kind in BEFORE)
+    before = next((one for one in names if one in truth), None)
+    return None if before is None else truth[name] == truth[before]

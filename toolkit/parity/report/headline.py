@@ -1,0 +1,88 @@
+"""The first lines of a report: the place that is at fault, and what is wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from toolkit.parity.followup.trace import FaultyOp, OperationTrace, describe, first_of
+from toolkit.parity.job.results import Place
+from toolkit.parity.judge.culprit import is_of_recomputing, recomputing_at_fault
+from toolkit.parity.judge.updates import number_of, wrong_parameters
+from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
+from toolkit.parity.measure.naming import TensorName
+
+
+class Headline(NamedTuple):
+    """What a person reads first.
+
+    Attributes:
+        place: the module or code at fault with its source line, as far as one can be named.
+        message: what is wrong there.
+    """
+
+    place: str
+    message: str
+
+
+def headline(
+    culprit: Finding,
+    verdict: Verdict,
+    trace: OperationTrace | None,
+    places: Mapping[str, Place],
+    decayed: list[str],
+) -> Headline:
+    """Of the finding nearest to the cause, and of the operation that is wrong by itself, where one was found.
+
+    Args:
+        places: of the port's modules and other code.
+        decayed: the parameters that weight decay applies to.
+    """
+    name = TensorName.parse(culprit.name)
+    if culprit.verdict == "reference":
+        return Headline(culprit.name, culprit.message)
+    at_fault = is_of_recomputing(culprit, recomputing_at_fault(verdict))
+    if at_fault or culprit.verdict in OF_RECOMPUTING:
+        # Of two backwards that differ, while nothing is wrong with the step's own gradients, plain autograd's is wrong.
+        place = _code("recomputed" if at_fault else "plain", places)
+        return Headline(place, f"{culprit.name}: {culprit.message}")
+    if operation := first_of(trace, culprit):
+        shown = f"in the free run it first shows in {culprit.name}: {culprit.message}"
+        return Headline(place_of_operation(operation, places), f"{operation.message}, by itself; {shown}")
+    if name.kind == "updated":
+        code = _code("updated", places)
+        message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
+        return Headline(f"update {number_of(name)} of the parameters: {code}", message)
+    if name.evaluation:
+        return Headline(
+            place_of(str(name.in_its_run), places), f"in evaluation mode ({culprit.name}): {culprit.message}"
+        )
+    return Headline(place_of(culprit.name, places), culprit.message)
+
+
+def place_of(name: str, places: Mapping[str, Place]) -> str:
+    """The module of a tensor with its class and source line, or the next one around it that has a place; of scores and
+    losses, and of what is compared of a tokenizer, where they are computed; the tensor's name where there is none."""
+    parsed = TensorName.parse(name)
+    module = name if name in places else parsed.module
+    while module and module not in places:
+        module = module.rpartition(".")[0]
+    if module:
+        return f"{module} ({places[module].kind}, {places[module].where})"
+    if not parsed.module and parsed.kind in places:
+        return f"{name} ({places[parsed.kind].kind}, {places[parsed.kind].where})"
+    return name
+
+
+def place_of_operation(operation: FaultyOp, places: Mapping[str, Place]) -> str:
+    """An operation with its line; a module by itself, as :func:`place_of` names it."""
+    parsed = TensorName.parse(operation.name)
+    if parsed.kind == "output" or not parsed.module:
+        return place_of(operation.name, places)
+    what = describe(operation.name)
+    return f"{what} ({operation.where})" if operation.where else what
+
+
+def _code(key: str, places: Mapping[str, Place]) -> str:
+    """Code that is of no module, with its line."""
+    return f"{places[key].kind} ({places[key].where})" if key in places else key
