@@ -54,9 +54,8 @@ def headline(
         message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
         return Headline(f"update {number_of(name)} of the parameters: {code}", message)
     if name.evaluation:
-        return Headline(
-            place_of(str(name.in_its_run), places), f"in evaluation mode ({culprit.name}): {culprit.message}"
-        )
+        place = place_of(str(name.in_its_run), places)
+        return Headline(place, f"in evaluation mode ({culprit.name}): {culprit.message}")
     return Headline(place_of(culprit.name, places), culprit.message)
 
 
