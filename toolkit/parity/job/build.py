@@ -17,6 +17,8 @@ from toolkit import runtime
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job, OptimizerSettings, TokenizerJob
 from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import random_batch
+from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL
 from toolkit.parity.measure.updates import SHARES
 
@@ -30,6 +32,8 @@ STREAMED_ABOVE = 10**8
 #: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
 #: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
+#: Made-up examples beside a run's own, or one more.
+ADDED = 3
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 
@@ -59,7 +63,7 @@ def job_of(request: GateRequest) -> Job:
         seed=request.seed,
         noise_runs=NOISE_RUNS,
         updates=len(SHARES),
-        spare_memory=np.size(request.batch.get("input_ids", ())) >= LONG,
+        spare_memory=np.size(batch_of(request).get("input_ids", ())) >= LONG,
         optimizer=_of_float32(request.optimizer),
         threads=runtime.physical_cores(),
         reference_python=workers_of(request)["reference"],
@@ -74,6 +78,39 @@ def streamed_job_of(request: GateRequest) -> Job:
     return replace(job_of(request), noise_runs=STREAMED_NOISE_RUNS, updates=0, streamed=True)
 
 
+def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
+    """What is compared on: the request's batch, followed by :func:`added_examples` made-up ones of the same length and
+    keys."""
+    given = {name: np.asarray(value) for name, value in request.batch.items()}
+    count = added_examples(request)
+    if not count:
+        return given
+    length = given["input_ids"].shape[1]
+    layouts = [MOSTLY_PADDED] if count == 1 else list(layouts_of(count))
+    if "attention_mask" not in given:
+        layouts = [FULL] * count
+    added = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
+    return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
+
+
+def added_examples(request: GateRequest) -> int:
+    """How many made-up examples are added: :data:`ADDED`, or one more, so that the number of all is odd.
+
+    Fewer where more would make a :data:`LONG` batch. One at most where the model goes stage by stage or the batch is
+    long already, and none there beside a single example, which would double the memory. None where the reference takes
+    one example alone.
+    """
+    pad_token_id = part(request.model, "schema").resolve(request.config)["pad_token_id"]
+    if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
+        return 0
+    examples, length = request.batch["input_ids"].shape
+    wanted = ADDED + (examples + ADDED + 1) % 2
+    if examples * length >= LONG:
+        return min(1, examples - 1)
+    room = (LONG - 1) // length - examples
+    return min(wanted, room, 1 if is_streamed(request) else wanted)
+
+
 def write_job(job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], folder: Path) -> None:
     """Fill the job folder with what both workers need."""
     make_sides(folder)
@@ -86,7 +123,7 @@ def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
     """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
-    write_job(replace(job_of(request), mutants=list(mutants)), weights, request.batch, folder)
+    write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), folder)
 
 
 @contextlib.contextmanager

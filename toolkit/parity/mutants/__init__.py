@@ -8,6 +8,7 @@ the fault lies: a part of the name of the finding nearest to the cause.
 from __future__ import annotations
 
 from toolkit.parity.mutants import change
+from toolkit.parity.mutants.batch import CTRL_BATCH, REFORMER_BATCH
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.fault import Mutant
@@ -20,8 +21,8 @@ __all__ = ["CATALOGUES", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
-    "reformer": (*REFORMER, *REFORMER_DRAWS, *TRAINING, *REFORMER_TOKENIZER, *REFORMER_LOADING),
-    "ctrl": (*CTRL, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER, *CTRL_LOADING),
+    "reformer": (*REFORMER, *REFORMER_BATCH, *REFORMER_DRAWS, *TRAINING, *REFORMER_TOKENIZER, *REFORMER_LOADING),
+    "ctrl": (*CTRL, *CTRL_BATCH, *CTRL_DRAWS, *TRAINING, *CTRL_TOKENIZER, *CTRL_LOADING),
 }
 
 

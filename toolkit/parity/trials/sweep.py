@@ -43,7 +43,7 @@ VARIED = {
     },
     "ctrl": {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)},
 }
-BATCH_SIZES = (1, 2, 4)
+BATCH_SIZES = (1, 2, 5)
 
 
 def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console) -> list[int]:
