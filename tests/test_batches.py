@@ -27,8 +27,8 @@ def config_of(model: str, head: str) -> dict:
     return {**config, "is_decoder": head == "causal_lm"} if model == "reformer" else config
 
 
-def default_batch(model: str) -> dict[str, np.ndarray]:
-    options = {"attention": None, "length": None, "batch_size": None, "overrides": [], "reference_python": None}
+def default_batch(model: str, length: int | None = None) -> dict[str, np.ndarray]:
+    options = {"attention": None, "length": length, "batch_size": None, "overrides": [], "reference_python": None}
     given = make_request(model=model, head=None, layers=2, weights_from="random", seed=0, **options)
     return dict(given.batch)
 
@@ -53,6 +53,12 @@ def test_the_default_batch_reaches_what_can_go_wrong(model, made):
     else:
         chunk = 64 if made is default_batch else 16
         assert {size % chunk for size in mask.sum(1)} >= {0, 1, chunk - 1}
+
+
+@pytest.mark.parametrize(("length", "count"), [(2048, 5), (4096, 3), (2**14, 2)])
+def test_of_long_texts_there_are_fewer_but_one_is_padded(length, count):
+    mask = default_batch("reformer", length)["attention_mask"]
+    assert len(mask) == count and mask.mean(1).min() < 0.3 and mask[-1].all()
 
 
 def test_without_padding_on_the_left_a_text_begins_its_row():

@@ -16,7 +16,7 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.parity.job.build import is_streamed
+from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.request import GateRequest
@@ -96,13 +96,18 @@ def make_request(
         head=head,
         config=config,
         weights=weights,
-        batch=random_batch(config, head, batch_size or DEFAULTS[model].batch_size, length, seed, model),
+        batch=random_batch(config, head, batch_size or _default_batch_size(model, length), length, seed, model),
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
         checkpoint=None if checkpoint is None else str(checkpoint),
         reference_python=python,
     )
+
+
+def _default_batch_size(model: str, length: int) -> int:
+    """That of :data:`DEFAULTS`; fewer texts, but two, where they would be :data:`.build.LONG` together."""
+    return min(DEFAULTS[model].batch_size, max(2, (LONG - 1) // length))
 
 
 def kernel_kinds(names: str | None) -> list[str]:
