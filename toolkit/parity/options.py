@@ -106,8 +106,8 @@ def make_request(
 
 
 def _default_batch_size(model: str, length: int) -> int:
-    """That of :data:`DEFAULTS`; fewer texts, but two, where they would be :data:`.build.LONG` together."""
-    return min(DEFAULTS[model].batch_size, max(2, (LONG - 1) // length))
+    """That of :data:`DEFAULTS`; fewer texts, but two, where they would be more than half of a :data:`.build.LONG` batch."""
+    return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
 
 
 def kernel_kinds(names: str | None) -> list[str]:

@@ -96,19 +96,16 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
 def added_examples(request: GateRequest) -> int:
     """How many made-up examples are added: :data:`ADDED`, or one more, so that the number of all is odd.
 
-    Fewer where more would make a :data:`LONG` batch. One at most where the model goes stage by stage or the batch is
-    long already, and none there beside a single example, which would double the memory. None where the reference takes
-    one example alone.
+    No more than make half of a :data:`LONG` batch together, which both workers hold at once; but one is always added
+    to several. One at most where the model goes stage by stage. None where the reference takes one example alone.
     """
     pad_token_id = part(request.model, "schema").resolve(request.config)["pad_token_id"]
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
         return 0
     examples, length = request.batch["input_ids"].shape
     wanted = ADDED + (examples + ADDED + 1) % 2
-    if examples * length >= LONG:
-        return min(1, examples - 1)
-    room = (LONG - 1) // length - examples
-    return min(wanted, room, 1 if is_streamed(request) else wanted)
+    room = LONG // 2 // length - examples
+    return min(1 if is_streamed(request) else wanted, max(room, int(examples > 1), 0))
 
 
 def write_job(job: Job, weights: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], folder: Path) -> None:
