@@ -106,7 +106,7 @@ def make_request(
 
 
 def _default_batch_size(model: str, length: int) -> int:
-    """That of :data:`DEFAULTS`; fewer texts, but two, where they would be more than half of a :data:`.build.LONG` batch."""
+    """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
     return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
 
 
