@@ -51,11 +51,11 @@ def test_the_default_batch_reaches_what_can_go_wrong(model, made):
         assert {(bool(row[0]), bool(row[-1])) for row in mask} == {(True, True), (True, False), (False, True)}
         assert (batch["labels"] == -100).all(1).any() and (batch["labels"][mask] == -100).any()
     else:
-        chunk = 64 if made is default_batch else 16
-        assert {size % chunk for size in mask.sum(1)} >= {0, 1, chunk - 1}
+        chunk, ends = (64, {0, 1}) if made is default_batch else (16, {0, 1, 15})
+        assert {size % chunk for size in mask.sum(1)} == ends
 
 
-@pytest.mark.parametrize(("length", "count"), [(1024, 5), (2048, 4), (2**14, 2)])
+@pytest.mark.parametrize(("length", "count"), [(1024, 3), (4096, 2), (2**14, 2)])
 def test_of_long_texts_there_are_fewer_but_one_is_padded(length, count):
     mask = default_batch("reformer", length)["attention_mask"]
     assert len(mask) == count and mask.mean(1).min() < 0.3 and mask[-1].all()
@@ -160,5 +160,5 @@ def test_a_head_that_reads_the_last_column_is_stopped_by_the_default_batch(tmp_p
 
 
 def test_every_layout_is_in_every_trial():
-    assert {defaults.batch_size for defaults in DEFAULTS.values()} == {len(LAYOUTS)}
+    assert DEFAULTS["ctrl"].batch_size == len(LAYOUTS)
     assert {len(trial_request(model, "random", 0).batch["input_ids"]) for model in TRIALS} == {len(LAYOUTS)}

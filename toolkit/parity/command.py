@@ -45,7 +45,9 @@ DESCRIPTION = (
     click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl."),
     click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
     LENGTH,
-    click.option("--batch-size", type=click.IntRange(1), help="Default: 5; fewer, but 2, of long texts."),
+    click.option(
+        "--batch-size", type=click.IntRange(1), help="Default: 3 of reformer, 5 of ctrl; fewer, but 2, of long texts."
+    ),
     click.option(
         "--weights",
         "weights_from",

@@ -56,7 +56,7 @@ class Defaults(NamedTuple):
 #: By family. B * T is no multiple of 128, the rows that :mod:`models.ops` adds up at a time; Reformer's 5 chunks are
 #: more than see each other. Each 100 tokens of all 48 layers of CTRL take 0.2 GB of logits in float64, several times.
 DEFAULTS = {
-    "reformer": Defaults(head="sequence_classification", layers=6, length=320, batch_size=5),
+    "reformer": Defaults(head="sequence_classification", layers=6, length=320, batch_size=3),
     "ctrl": Defaults(head="causal_lm", layers=48, length=60, batch_size=5),
 }
 
