@@ -23,7 +23,7 @@ HEAD = click.option(
     "--head", type=click.Choice(HEADS), help="Default: sequence_classification of reformer, causal_lm of ctrl."
 )
 LENGTH = click.option(
-    "--length", type=click.IntRange(1), help="Tokens a sequence; default: 320 of reformer, 60 of ctrl."
+    "--length", type=click.IntRange(1), help="Tokens a sequence; default: 320 of reformer, 54 of ctrl."
 )
 SEED = click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."

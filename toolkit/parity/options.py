@@ -57,7 +57,7 @@ class Defaults(NamedTuple):
 #: more than see each other. Each 100 tokens of all 48 layers of CTRL take 0.2 GB of logits in float64, several times.
 DEFAULTS = {
     "reformer": Defaults(head="sequence_classification", layers=6, length=320, batch_size=3),
-    "ctrl": Defaults(head="causal_lm", layers=48, length=60, batch_size=5),
+    "ctrl": Defaults(head="causal_lm", layers=48, length=54, batch_size=5),
 }
 
 
