@@ -23,7 +23,7 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.report.report import Report
-from toolkit.parity.trials.mutation import REFORMER_TRIAL
+from toolkit.parity.trials.mutation import NOTHING_AHEAD, REFORMER_TRIAL
 
 ROOT = Path(__file__).resolve().parents[1]
 #: That of the fixture ``tiny_config``, for fixtures of a whole module.
@@ -37,7 +37,8 @@ def quiet() -> Console:
 def request_for(model: str, head: str, config: Mapping, length: int, kind: str = "random", **options) -> GateRequest:
     """A gate of made-up weights on a batch of three examples."""
     if model == "reformer":
-        config = {**config, "is_decoder": head == "causal_lm"}
+        causal = head == "causal_lm"
+        config = {**config, "is_decoder": causal, **(NOTHING_AHEAD if causal else {})}
     weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)
     return GateRequest(model, head, config, weights, random_batch(config, head, 3, length, 0, model), **options)
 

@@ -117,7 +117,7 @@ def test_the_manifest_says_what_was_recorded(recorded):
         "sequence_classification",
         ["float64"],
     )
-    assert described["batch"]["input_ids"] == [3, 128] and described["parameters"]["classifier.out_proj.bias"] == [3]
+    assert described["batch"]["input_ids"] == [5, 112] and described["parameters"]["classifier.out_proj.bias"] == [3]
     assert {"torch", "transformers", "python"} <= manifest["versions"].keys()
     assert manifest["flags"]["cuda.matmul.allow_tf32"] is False and manifest["flags"]["cudnn.allow_tf32"] is False
     found = {path.relative_to(recorded).as_posix() for path in recorded.rglob("*") if path.is_file()}

@@ -21,7 +21,7 @@ from toolkit.parity.job import cache, interpreter
 from toolkit.parity.job.build import job_of
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
-from toolkit.parity.trials.mutation import TRIALS, trial_request
+from toolkit.parity.trials.mutation import NOTHING_AHEAD, TRIALS, trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER = os.environ.get("TOOLKIT_REFERENCE_PYTHON")
@@ -43,7 +43,9 @@ COMPLETE = {"torch": "2.13.0", "transformers": "5.0.0", "numpy": "2.4.0", "safet
 
 
 def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
-    config = {**TRIALS[model][0], "is_decoder": head == "causal_lm"} if model == "reformer" else TRIALS[model][0]
+    config = TRIALS[model][0]
+    if model == "reformer" and head == "causal_lm":
+        config = {**config, "is_decoder": True, **NOTHING_AHEAD}
     if head == "question_answering":
         config = {**config, "num_labels": 2}
     weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)

@@ -10,11 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from toolkit.parity import gate
 from toolkit.parity.followup import remeasure
 from toolkit.parity.job.records import from_json
+from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
     CandidateDtype,
     CandidateFacts,
@@ -30,6 +33,7 @@ from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.trials.mutation import CTRL_TRIAL
 
 NAME = "gradient:transformer.h.1.ffn.0.weight"
 REFERENCE = """
@@ -87,6 +91,12 @@ def remeasured(tmp_path, monkeypatch) -> list[Note]:
     given = [(ReferenceResult(tensors={"loss": record()}), near())]
     [reference] = remeasure.remeasure([tmp_path], given, Console(file=io.StringIO()), "python")
     return reference.notes
+
+
+def widened(length: int) -> list[Note]:
+    verdict, ids = Verdict(), np.zeros((1, length), np.int64)
+    gate.note_examples(verdict, GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, {"input_ids": ids}, widened=True))
+    return verdict.notes
 
 
 #: By kind, how the gate comes to say it, and the sentence or its beginning.
@@ -150,6 +160,8 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "float32 loses 1 gradients, from transformer.h.1 down: neither saturated attention nor",
     ),
     "streamed": (lambda: said_of(ReferenceResult(streamed=True)), "stage by stage; the optimizer's step,"),
+    "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
+    "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones, too few for all"),
     "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),
 }
 

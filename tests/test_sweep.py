@@ -98,7 +98,7 @@ def test_a_sweep_of_a_checkpoint_gates_its_parameters_on_many_batches(checkpoint
     folder, weights = checkpoint
     assert run("--weights", str(folder), "--length", "32", "embd_pdrop=0.25") == 0
     assert {one.seed for one in gated} == set(range(30))
-    assert {len(one.batch["input_ids"]) for one in gated} == {1, 2, 4}
+    assert {len(one.batch["input_ids"]) for one in gated} == {1, 2, 5}
     assert {one.config["resid_pdrop"] for one in gated} == {0.0, 0.1, 0.3}
     assert {one.config["embd_pdrop"] for one in gated} == {0.25}
     assert len({one.batch["input_ids"].tobytes() for one in gated}) == 30

@@ -292,6 +292,8 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
 def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:
     """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
 
+    Made-up examples beside these reach what they may not.
+
     Args:
         device: of the run, `cpu` or `gpu`.
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
@@ -334,6 +336,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         not_run=tuple(_not_run(recipe, device)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         reference_python=reference_python(recipe),
+        widened=True,
     )
 
 

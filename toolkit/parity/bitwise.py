@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from toolkit.errors import UserError
 from toolkit.parity.job import files
-from toolkit.parity.job.build import is_streamed, job_of, labels_of, scratch_job, workers_of, write_job
+from toolkit.parity.job.build import batch_of, is_streamed, job_of, labels_of, scratch_job, workers_of, write_job
 from toolkit.parity.job.kernel_messages import KINDS
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.records import as_json
@@ -141,7 +141,8 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
         raise UserError(f"a model this large is not compared as a whole; take a smaller one, such as {smaller}")
     weights, _ = randomize_constants(request.weights, request.seed)
     with scratch_job() as job:
-        write_job(replace(job_of(request), kernels=list(kinds)), weights, request.batch, labels_of(request), job)
+        told = replace(job_of(request), kernels=list(kinds))
+        write_job(told, weights, batch_of(request), labels_of(request), job)
         run_workers([job], console, workers_of(request))
         reference = read_reference(job)
         candidate = files.read(files.result_path(job, "candidate"), BitwiseResult)

@@ -16,6 +16,9 @@ from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, trace, unavailable
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
+    ADDED,
+    added_examples,
+    batch_of,
     is_streamed,
     job_of,
     make_sides,
@@ -30,7 +33,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import judge
+from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
@@ -101,6 +104,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     if runs_once:
         note_unmeasured(verdict)
         found.trace = unavailable(verdict, request.trace, recording is not None)
+    note_examples(verdict, request)
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
     report = Report(
@@ -119,6 +123,13 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     _write(report, folder, measured.constants)
     print_report(report, folder / PAGE, console)
     return report
+
+
+def note_examples(verdict: Verdict, request: GateRequest) -> None:
+    """Say in the notes how many examples of whose making a run's port was compared on."""
+    if request.widened:
+        added = added_examples(request)
+        verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
 
 
 def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) -> None:
@@ -153,10 +164,11 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
     """As :func:`_measure_whole`, stage by stage, in a job folder that outlives an interruption."""
     folder.mkdir(parents=True, exist_ok=True)
     content = streamed_job_of(request)
-    key = cache.key_of_request(content, request.batch, request.weights, request.reference_python)
+    batch = batch_of(request)
+    key = cache.key_of_request(content, batch, request.weights, request.reference_python)
     if kept := cache.load(key, Measurement):
         return Measured(*kept, key, cached=True)
-    job = streaming.open_job(folder, content, key, request.batch, console)
+    job = streaming.open_job(folder, content, key, batch, console)
     depth = content.config["n_layer"]
     writer = streaming.WeightsWriter(job, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)

@@ -16,19 +16,19 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.parity.job.build import is_streamed
+from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
-from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
+from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import RANDOM, varied
 from toolkit.quiet import silence_startup
 
-#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on. CTRL's own defaults are
-#: those of Salesforce/ctrl.
+#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
+#: more neighbouring chunks. CTRL's own defaults are those of Salesforce/ctrl.
 REFORMER = {
     "hidden_size": 256,
     "num_attention_heads": 2,
@@ -38,6 +38,10 @@ REFORMER = {
     "hidden_dropout_prob": 0.05,
     "local_attention_probs_dropout_prob": 0.05,
     "lsh_attention_probs_dropout_prob": 0.05,
+    "num_hashes": 2,
+    "local_num_chunks_before": 2,
+    "local_num_chunks_after": 1,
+    "lsh_num_chunks_after": 1,
 }
 ATTENTION = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
 
@@ -51,10 +55,11 @@ class Defaults(NamedTuple):
     batch_size: int
 
 
-#: By family.
+#: By family. B * T is no multiple of 128, the rows that :mod:`models.ops` adds up at a time; Reformer's 5 chunks are
+#: more than see each other. Each 100 tokens of all 48 layers of CTRL take 0.2 GB of logits in float64, several times.
 DEFAULTS = {
-    "reformer": Defaults(head="sequence_classification", layers=6, length=1024, batch_size=2),
-    "ctrl": Defaults(head="causal_lm", layers=48, length=256, batch_size=1),
+    "reformer": Defaults(head="sequence_classification", layers=6, length=320, batch_size=3),
+    "ctrl": Defaults(head="causal_lm", layers=48, length=54, batch_size=5),
 }
 
 
@@ -94,7 +99,7 @@ def make_request(
         head=head,
         config=config,
         weights=weights,
-        batch=random_batch(config, head, batch_size or DEFAULTS[model].batch_size, length, seed, model),
+        batch=random_batch(config, head, batch_size or _default_batch_size(model, length), length, seed, model),
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
@@ -102,6 +107,11 @@ def make_request(
         checkpoint=None if checkpoint is None else str(checkpoint),
         reference_python=python,
     )
+
+
+def _default_batch_size(model: str, length: int) -> int:
+    """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
+    return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
 
 
 def kernel_kinds(names: str | None) -> list[str]:
@@ -246,6 +256,8 @@ def configuration(
             raise UserError("--layers: the checkpoint has its own; remove it, or take --weights random")
     if model == "reformer":
         config["is_decoder"] = head == "causal_lm"
+        if head == "causal_lm" and weights_from in KINDS:
+            config.update(NOTHING_AHEAD)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:

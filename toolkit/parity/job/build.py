@@ -18,6 +18,8 @@ from toolkit import runtime
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import random_batch
+from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.parity.measure.updates import SHARES, rows_of_update
 
@@ -33,6 +35,8 @@ STREAMED_ABOVE = 10**8
 LONG = 2**14
 #: What a batch tells the loss.
 LABELS = ("labels", "start_positions", "end_positions")
+#: Made-up examples beside a run's own, or one more.
+ADDED = 3
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
 #: Texts that are drawn by a gate's seed.
@@ -65,7 +69,7 @@ def job_of(request: GateRequest) -> Job:
         noise_runs=NOISE_RUNS,
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
-        spare_memory=np.size(request.batch.get("input_ids", ())) >= LONG,
+        spare_memory=np.size(batch_of(request).get("input_ids", ())) >= LONG,
         training=_of_float32(request.training),
         threads=request.threads or runtime.physical_cores(),
         reference_python=workers_of(request)["reference"],
@@ -78,6 +82,36 @@ def job_of(request: GateRequest) -> Job:
 def streamed_job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared stage by stage."""
     return replace(job_of(request), noise_runs=STREAMED_NOISE_RUNS, updates=0, streamed=True)
+
+
+def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
+    """What is compared on: the request's batch, followed by :func:`added_examples` made-up ones of the same length and
+    keys."""
+    given = {name: np.asarray(value) for name, value in request.batch.items()}
+    count = added_examples(request)
+    if not count:
+        return given
+    length = given["input_ids"].shape[1]
+    layouts = [MOSTLY_PADDED] if count == 1 else list(layouts_of(count))
+    if "attention_mask" not in given:
+        layouts = [FULL] * count
+    added = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
+    return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
+
+
+def added_examples(request: GateRequest) -> int:
+    """How many made-up examples are added: :data:`ADDED`, or one more, so that the number of all is odd.
+
+    No more than make half of a :data:`LONG` batch together, which both workers hold at once; but one is always added
+    to several. One at most where the model goes stage by stage. None where the reference takes one example alone.
+    """
+    pad_token_id = part(request.model, "schema").resolve(request.config)["pad_token_id"]
+    if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
+        return 0
+    examples, length = request.batch["input_ids"].shape
+    wanted = ADDED + (examples + ADDED + 1) % 2
+    room = LONG // 2 // length - examples
+    return min(1 if is_streamed(request) else wanted, max(room, int(examples > 1), 0))
 
 
 def write_job(
@@ -99,7 +133,7 @@ def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
     """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
-    write_job(replace(job_of(request), mutants=list(mutants)), weights, request.batch, labels_of(request), folder)
+    write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), labels_of(request), folder)
 
 
 @contextlib.contextmanager

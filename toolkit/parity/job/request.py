@@ -23,6 +23,8 @@ class GateRequest:
         batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` (those of texts as
             :func:`models.losses.classification`) or, for question answering, ``start_positions`` and
             ``end_positions`` (B,).
+        widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
+            (:func:`toolkit.parity.job.build.batch_of`).
         dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
         device: ``cpu`` or ``gpu``, for both sides.
         tokenizer: with texts of the run's data; None where there is none to compare.
@@ -37,6 +39,8 @@ class GateRequest:
         checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
+        widened: compare on made-up examples, too, which reach what those of ``batch`` may not
+            (:func:`toolkit.parity.job.build.batch_of`).
     """
 
     model: str
@@ -58,3 +62,4 @@ class GateRequest:
     checkpoint: str | None = None
     reference_python: str | None = None
     trace: bool = False
+    widened: bool = False

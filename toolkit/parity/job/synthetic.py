@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from models.families import part
 from models.weights import generator
+from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 
@@ -82,26 +83,36 @@ def _growth(depth: int, name: str) -> float:
 
 
 def random_batch(
-    config: Mapping[str, Any], head: str, batch_size: int, length: int, seed: int, model: str = "reformer"
+    config: Mapping[str, Any],
+    head: str,
+    batch_size: int,
+    length: int,
+    seed: int,
+    model: str = "reformer",
+    layouts: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Random tokens; every example after the first ends in padding (the second one for most of its length, so that some
-    positions see nothing but padding; CTRL's begins with it), and some labels are to be ignored."""
+    """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.
+
+    Args:
+        config: of the family ``model``.
+        batch_size: B. Five rows are all of :data:`.texts.LAYOUTS`; an odd number makes B * T no multiple of a power of
+            two that T is none of.
+        length: T.
+        layouts: of each row, its place in :data:`.texts.LAYOUTS`; by default :func:`.texts.layouts_of` B.
+
+    Returns:
+        ``input_ids`` and ``attention_mask`` int64 (B, T), and what the head takes beside them.
+    """
     resolved = part(model, "schema").resolve(config)
     draw = np.random.default_rng(seed)
-    tokens = draw.integers(0, resolved["vocab_size"], (batch_size, length))
-    ends = np.array([length, length // 4, *draw.integers(length // 2, length, batch_size)])[:batch_size]
-    mask = (np.arange(length) < ends[:, None]).astype(np.int64)
-    if model == "ctrl":
-        mask[1:2] = mask[1:2, ::-1]
-    batch = {"input_ids": tokens, "attention_mask": mask}
+    places = layouts_of(batch_size) if layouts is None else np.asarray(layouts)
+    texts = make_texts(resolved, model, places, length, draw)
+    batch = {"input_ids": texts.tokens, "attention_mask": texts.mask}
     if head == "sequence_classification":
         return {**batch, "labels": _text_labels(resolved, batch_size, draw)}
     if head == "question_answering":
-        spans = np.sort(draw.integers(0, ends[:, None], (batch_size, 2)))
-        spans[-1, -1] += length * (batch_size > 1)  # beyond the text: to be ignored
-        return {**batch, "start_positions": spans[:, 0], "end_positions": spans[:, 1]}
-    hidden = (draw.random(tokens.shape) < 0.1) | (mask == 0)
-    return {**batch, "labels": np.where(hidden, -100, tokens)}
+        return {**batch, **_answers(texts, draw)}
+    return {**batch, "labels": _token_labels(texts, draw)}
 
 
 def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generator) -> np.ndarray:
@@ -118,3 +129,20 @@ def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generato
     if kind == "multi_label_classification":
         return draw.integers(0, 2, (count, outputs)).astype(np.float32)
     return draw.integers(0, outputs, count)
+
+
+def _answers(texts: Texts, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    """Where answers start and end: (B,) each. Some of the text; beyond the row, to be ignored; the last token; all of
+    it."""
+    first, last = np.sort(draw.integers(0, texts.ends[:, None], (len(texts.ends), 2))).T
+    at_end = texts.ends - 1
+    last = np.where(texts.layouts == ENDS_IN_PAD, last + texts.tokens.shape[1], last)
+    last = np.where((texts.layouts == NOTHING_COUNTS) | (texts.layouts == FULL), at_end, last)
+    first = np.where(texts.layouts == NOTHING_COUNTS, at_end, np.where(texts.layouts == FULL, 0, first))
+    return {"start_positions": first, "end_positions": last}
+
+
+def _token_labels(texts: Texts, draw: np.random.Generator) -> np.ndarray:
+    """Each text's own tokens (B, T), but for padding, a tenth of the others and all of one row: -100."""
+    hidden = (draw.random(texts.tokens.shape) < 0.1) | (texts.mask == 0) | (texts.layouts == NOTHING_COUNTS)[:, None]
+    return np.where(hidden, -100, texts.tokens)

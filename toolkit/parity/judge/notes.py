@@ -47,6 +47,11 @@ TEXTS: Mapping[str, str] = {
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
     "not-run": "the run does otherwise than this gate: {what}",
+    "widened": "compared on {given} examples of the run and {added} made-up ones",
+    "narrow": (
+        "compared on {given} examples of the run and {added} made-up ones, too few for all that padding, the pad token "
+        "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
+    ),
     "streamed": (
         "stage by stage; the optimizer's step, what watching changes, computing layers again, the port's own "
         "generator, what the reference's own loader reads, and new weights are not compared: whole models show them"

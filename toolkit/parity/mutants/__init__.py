@@ -8,6 +8,7 @@ the fault lies: a part of the name of the finding nearest to the cause.
 from __future__ import annotations
 
 from toolkit.parity.mutants import change
+from toolkit.parity.mutants.batch import CTRL_BATCH, REFORMER_BATCH
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATION
@@ -26,6 +27,7 @@ __all__ = ["CATALOGUES", "Mutant", "by_name"]
 CATALOGUES = {
     "reformer": (
         *REFORMER,
+        *REFORMER_BATCH,
         *REFORMER_EVALUATION,
         *REFORMER_SETTINGS,
         *REFORMER_DRAWS,
@@ -37,6 +39,7 @@ CATALOGUES = {
     ),
     "ctrl": (
         *CTRL,
+        *CTRL_BATCH,
         *CTRL_EVALUATION,
         *CTRL_DRAWS,
         *TRAINING,

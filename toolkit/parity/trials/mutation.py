@@ -23,6 +23,7 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ReferenceResult, read_results
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
+from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
@@ -64,9 +65,20 @@ CTRL_TRIAL = {
     "initializer_range": 0.1,
     "pad_token_id": 0,
 }
+#: That of the trial sees two chunks back and one ahead; there are 7.
+WIDE_REFORMER = {
+    **REFORMER_TRIAL,
+    "axial_pos_shape": [7, 16],
+    "max_position_embeddings": 112,
+    "local_num_chunks_before": 2,
+    "local_num_chunks_after": 1,
+    "lsh_num_chunks_after": 1,
+}
+#: What a causal Reformer needs in its place.
+NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 #: By family: configuration, head, length.
 TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "reformer": (REFORMER_TRIAL, "sequence_classification", 128),
+    "reformer": (WIDE_REFORMER, "sequence_classification", 112),
     "ctrl": (CTRL_TRIAL, "causal_lm", 48),
 }
 
@@ -82,7 +94,7 @@ def trial_request(
         head=head,
         config=config,
         weights=SyntheticWeights(part(model, "schema").resolve(config), head, seed, kind, model),
-        batch=random_batch(config, head, 3, length, seed, model),
+        batch=random_batch(config, head, len(LAYOUTS), length, seed, model),
         dtypes=("float64",),
         device=device,
         seed=seed,

@@ -58,7 +58,7 @@ TRAINING: dict[str, tuple] = {
     "weight_decay": (0.0, 0.01, 0.3),
     "max_grad_norm": (None, 1.0, 0.01),
 }
-BATCH_SIZES = (1, 2, 4)
+BATCH_SIZES = (1, 2, 5)
 
 
 def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console) -> list[int]:

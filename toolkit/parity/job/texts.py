@@ -1,0 +1,113 @@
+"""Texts that reach what can go wrong, and what the first texts of a data set seldom reach.
+
+Each text has the pad token in its middle as a token like any other, and a token that it repeats: in a vocabulary of
+246,534 random tokens never meet twice, and a gradient that overwrites is one that adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.families import part
+
+
+class Layout(NamedTuple):
+    """How a text lies in its row.
+
+    Attributes:
+        share: of the row that it takes, up to the end of a chunk.
+        beyond: tokens that it has more than that.
+        padding: what stands under the mask: ``pad`` tokens, ``any`` ones, or ``both``.
+        left: whether a family that may be padded on the left is.
+        ends_in_pad: whether its own last token is the pad token.
+    """
+
+    share: float
+    beyond: int = 0
+    padding: str = "pad"
+    left: bool = False
+    ends_in_pad: bool = False
+
+
+#: The first, mostly padding, leaves positions that see nothing else. Where the second ends differs by what one goes by:
+#: the mask, the last token that is not padding, their number, or the row. The first four end one token after a chunk,
+#: with it, one before its end, and one after it again.
+LAYOUTS = (
+    Layout(1 / 4, beyond=1, padding="any", left=True),
+    Layout(1 / 3, ends_in_pad=True),
+    Layout(3 / 4, beyond=-1, padding="both"),
+    Layout(1 / 2, beyond=1),
+    Layout(1.0),
+)
+MOSTLY_PADDED, ENDS_IN_PAD, NOTHING_COUNTS, _, FULL = range(len(LAYOUTS))
+#: Families whose tokenizers pad on the left, too.
+LEFT_PADDED = ("ctrl",)
+
+
+class Texts(NamedTuple):
+    """Made-up texts.
+
+    Attributes:
+        layouts: (B,) of each row, its place in :data:`LAYOUTS`.
+        tokens: int64 (B, T).
+        mask: int64 (B, T), 0 for padding.
+        ends: (B,) the positions after their last tokens.
+    """
+
+    layouts: np.ndarray
+    tokens: np.ndarray
+    mask: np.ndarray
+    ends: np.ndarray
+
+
+def layouts_of(count: int) -> np.ndarray:
+    """Places in :data:`LAYOUTS` of ``count`` rows. The last one's text fills it: rows that a sum leaves out are the
+    last, and padding there would have no gradient to be lost."""
+    return np.append(np.arange(count - 1) % FULL, FULL)
+
+
+def make_texts(
+    config: Mapping[str, Any],
+    model: str,
+    layouts: np.ndarray,
+    length: int,
+    draw: np.random.Generator,
+) -> Texts:
+    """A text of each of ``layouts``.
+
+    Args:
+        config: a resolved configuration of the family ``model``.
+        layouts: (B,) places in :data:`LAYOUTS`.
+        length: T.
+    """
+    pad = config["pad_token_id"]
+    chunk = math.lcm(*part("reformer", "schema").chunk_lengths(config)) if model == "reformer" else 1
+    tokens = draw.integers(0, config["vocab_size"], (len(layouts), length))
+    mask, ends = np.zeros_like(tokens), np.zeros(len(layouts), np.int64)
+    for row, layout in enumerate(LAYOUTS[place] for place in layouts):
+        size = _size(layout, length, chunk)
+        left = layout.left and model in LEFT_PADDED
+        text = slice(length - size, length) if left else slice(0, size)
+        mask[row, text], ends[row] = 1, text.stop
+        inside = tokens[row, text]
+        inside[size // 4 : size // 2] = inside[size // 4]
+        if pad is None:
+            continue
+        if layout.padding != "any":
+            chosen = (mask[row] == 0) & ((layout.padding == "pad") | (draw.random(length) < 0.5))
+            tokens[row, chosen] = pad
+        if size > 3:
+            inside[size // 2] = pad
+            inside[-1] = pad if layout.ends_in_pad else (pad + 1) % config["vocab_size"]
+    return Texts(layouts, tokens, mask, ends)
+
+
+def _size(layout: Layout, length: int, chunk: int) -> int:
+    """How many tokens the text of a row of ``length`` has."""
+    most = int(layout.share * length)
+    whole = most // chunk * chunk or most
+    return min(max(1, whole + layout.beyond), length)
