@@ -16,7 +16,7 @@ from toolkit.parity.job.build import write_request
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import files_of, tokenizer_in
 from toolkit.parity.options import make_request
-from toolkit.parity.report.report import place_of
+from toolkit.parity.report.headline import place_of
 from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request, trial_tokenizer
 
 
