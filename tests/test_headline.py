@@ -7,13 +7,16 @@ import re
 import pytest
 from gates import ROOT
 
+from models.ctrl.config import CTRLConfig
+from models.ctrl.modeling import CTRLModel
 from models.families import FAMILIES, part
-from toolkit.parity.candidate.places import head_places
+from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.report.headline import headline
+from toolkit.parity.trials.mutation import CTRL_TRIAL
 
 PLACES = {
     "a": Place("LayerNorm", "m.py:1"),
@@ -56,12 +59,14 @@ def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first()
         ("gradient:input:a", "the backward of a (m.py:1)"),
         ("scores:a", "scores of a (m.py:1)"),
         ("output:a", "a (LayerNorm, m.py:1)"),
-        ("loss", "loss (losses.of_all, losses.py:2)"),
     ):
         trace = OperationTrace(1, faulty=[FaultyOp(operation, "m.py:1", "float64", "off by 1")])
         place, message = headline_of(finding, trace=trace)
         assert place == where
         assert message == "off by 1, by itself; in the free run it first shows in gradient:b.weight: off by much"
+    of_loss = OperationTrace(1, faulty=[FaultyOp("loss", "losses.py:2", "float64", "off by 1")])
+    place, message = headline_of(Finding("semantics", "loss", "off by much", "float64"), trace=of_loss)
+    assert (place, message) == ("loss (losses.of_all, losses.py:2)", "off by 1, by itself")
 
 
 def test_the_backward_that_computes_layers_again_is_named_with_its_code():
@@ -96,6 +101,12 @@ def test_an_update_is_named_with_its_number_and_the_parameters_that_it_leaves_wr
     place, message = headline_of(findings[0], Verdict(comparisons, findings=findings))
     assert place == f"update {number} of the parameters: adamw (optimizer.py:4)"
     assert message == f"{said}{findings[0].name}: off"
+
+
+def test_a_module_of_a_list_has_the_line_of_what_holds_it():
+    found = places(CTRLModel(CTRLConfig(**CTRL_TRIAL)))
+    assert "self.ffn = " in line_of(found["h.0.ffn"].where) and found["h.0.ffn.1"].where == found["h.0.ffn"].where
+    assert line_of(found["h.0"].where.removeprefix("class at ")).startswith("class EncoderLayer")
 
 
 @pytest.mark.parametrize("model", FAMILIES)

@@ -18,13 +18,16 @@ LOGITS = ("logits", "start_logits", "end_logits")
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
-    """For every module of the port: its class and the line that defines it."""
-    found = {}
+    """For every module of the port: its class and the line that defines it; of one that has none, as of a list's, that
+    of the module around it."""
+    found: dict[str, Place] = {}
     for name, layer in model.named_sublayers():
         parent = model
-        for part in name.split(".")[:-1]:
+        around, _, attribute = name.rpartition(".")
+        for part in filter(None, around.split(".")):
             parent = getattr(parent, part) if not part.isdigit() else parent[int(part)]
-        found[name] = Place(type(layer).__name__, source_of(layer, parent, name.rpartition(".")[2]))
+        where = source_of(layer, parent, attribute) or (found[around].where if around in found else "")
+        found[name] = Place(type(layer).__name__, where)
     return found
 
 

@@ -47,8 +47,9 @@ def headline(
         place = _code("recomputed" if at_fault else "plain", places)
         return Headline(place, f"{culprit.name}: {culprit.message}")
     if operation := first_of(trace, culprit):
-        shown = f"in the free run it first shows in {culprit.name}: {culprit.message}"
-        return Headline(place_of_operation(operation, places), f"{operation.message}, by itself; {shown}")
+        shown = f"; in the free run it first shows in {culprit.name}: {culprit.message}"
+        message = f"{operation.message}, by itself{shown if culprit.name != operation.name else ''}"
+        return Headline(place_of_operation(operation, places), message)
     if name.kind == "updated":
         code = _code("updated", places)
         message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
