@@ -33,7 +33,6 @@ from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
-from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.mutants import CATALOGUES
 from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation
@@ -174,7 +173,7 @@ def test_the_catalogues_have_as_many_faults_as_the_readme_says():
     distinct = {mutant for mutants in CATALOGUES.values() for mutant in mutants}
     assert len({mutant.name for mutant in distinct}) == len(distinct)  # they are found by name
     faults = {model: sum(not mutant.harmless for mutant in mutants) for model, mutants in CATALOGUES.items()}
-    assert faults == {"reformer": 87, "ctrl": 70} and set(faults.values()) <= stated
+    assert faults == {"reformer": 136, "ctrl": 120} and set(faults.values()) <= stated
 
 
 #: By family, faults of all kinds with the verdict that names each, and a harmless change, which none does.
@@ -245,14 +244,6 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
         print_trials([trial], Console(file=out, width=300))
         assert (f", not {mutant.expected} and {mutant.operation}" in out.getvalue()) == (not named)
         assert f"1 of 1 faults caught, {int(named)} named" in out.getvalue()
-
-
-def test_gradients_that_are_given_to_the_optimizer_differ_in_size_however_they_are_clipped():
-    """Twice the same sizes, and nothing depends on the decay of Adam's second moment."""
-    gradient = np.random.default_rng(0).standard_normal((7, 5))
-    first, second = (np.abs(given_gradient(gradient, update)) for update in (1, 2))
-    same_norm = second * np.linalg.norm(first) / np.linalg.norm(second)
-    assert (np.abs(first - second) > 0.1 * first).all() and (np.abs(first - same_norm) > 0.1 * first).all()
 
 
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):

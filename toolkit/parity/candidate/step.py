@@ -60,6 +60,7 @@ class Step:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.port = job.port
+        self.config = job.config
         self.recorded = {run: files.read_tensors(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         given = files.read_tensors(folder / "batch.safetensors")
@@ -146,7 +147,7 @@ class Step:
         """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`); gives what it drew in each run."""
         self.model.eval()
         drawn = {}
-        for run, batch in batches(self.batch).items():
+        for run, batch in batches(self.batch, self.config).items():
 
             def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
                 measure(named(run, name), value)

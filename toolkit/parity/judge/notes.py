@@ -53,8 +53,9 @@ TEXTS: Mapping[str, str] = {
         "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
     ),
     "streamed": (
-        "stage by stage; the optimizer's step, what watching changes, computing layers again, the port's own "
-        "generator, what the reference's own loader reads, and new weights are not compared: whole models show them"
+        "stage by stage; the optimizer's step, evaluation mode, what watching changes, computing layers again, the "
+        "port's own generator, what the reference's own loader reads, and new weights are not compared: whole models "
+        "show them"
     ),
     "remeasured": (
         "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "

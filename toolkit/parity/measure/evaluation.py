@@ -6,6 +6,7 @@ The names of its tensors have that of the evaluation before their kind: ``evalua
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -22,15 +23,16 @@ RUNS = (TRAINING, UPDATED, *EVALUATIONS)
 Tensor = TypeVar("Tensor", bound=Any)
 
 
-def batches(batch: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """The batch of each evaluation.
 
     Args:
         batch: ``input_ids`` (B, T) and others; those with as many columns are cut with them.
+        config: of the model, which says what lengths it can be evaluated on.
     """
     length = batch["input_ids"].shape[1]
     found = {WHOLE: dict(batch)}
-    if (shorter := shorter_length(length)) < length:
+    if 0 < (shorter := shorter_length(length, _unit(config))) < length:
         found[SHORTER] = {name: _cut(value, length, shorter) for name, value in batch.items()}
     return found
 
@@ -46,9 +48,20 @@ def decoding_inputs(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
     ]
 
 
-def shorter_length(length: int) -> int:
-    """About three quarters, and odd: a multiple of no chunk."""
-    return max(3, 3 * length // 4 - 1) | 1
+def shorter_length(length: int, unit: int = 1) -> int:
+    """About three quarters, and odd: a multiple of no chunk; of a ``unit`` above 1, the next multiple below."""
+    wanted = max(3, 3 * length // 4 - 1) | 1
+    return wanted // unit * unit
+
+
+def _unit(config: Mapping[str, Any]) -> int:
+    """What the length of a text must be a multiple of in evaluation: where Reformer computes its feed-forward or its
+    scores a chunk of positions at a time, the chunks must come out even, in the text as it is filled up to whole chunks
+    of attention."""
+    sizes = [config.get(f"chunk_size_{part}") or 1 for part in ("feed_forward", "lm_head")]
+    if sizes[0] > 1:
+        sizes += [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh")]
+    return math.lcm(*sizes)
 
 
 def named(run: str, name: str) -> str:

@@ -172,8 +172,8 @@ def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, .
 
 def _backwards(prefix: str, port: Callable[[], SimpleNamespace], first: str, dropped: str) -> tuple[Mutant, ...]:
     """The faults of dropout's backward, for one family: ``first`` is the gradient that shows them first, ``dropped``
-    the module or output whose gradient comes out of the first dropout that a backward meets."""
-    fault = partial(Mutant, expected=first, port=port, operation=f"gradient:output:{dropped} ")
+    the first dropout that a backward meets."""
+    fault = partial(Mutant, expected=first, port=port, operation=f"gradient:input:{dropped}")
     return (
         fault(
             prefix + "dropout-backward-unscaled",
@@ -194,7 +194,7 @@ _rotations = partial(Mutant, expected="normal:", port=_reformer_port)
 _ctrl_port = partial(_port, _ctrl)
 CTRL_DRAWS: tuple[Mutant, ...] = (
     *_faults("ctrl-", _ctrl_port),
-    *_backwards("ctrl-", _ctrl_port, "h.2.layernorm2", "transformer.h.2.ffn"),
+    *_backwards("ctrl-", _ctrl_port, "h.2.layernorm2", "transformer.h.2.dropout2"),
     Mutant(
         "ctrl-dropout-unscaled",
         "what dropout keeps is not scaled by 1/(1-p)",
@@ -207,7 +207,7 @@ CTRL_DRAWS: tuple[Mutant, ...] = (
 
 REFORMER_DRAWS: tuple[Mutant, ...] = (
     *_faults("", _reformer_port),
-    *_backwards("", _reformer_port, "classifier.dense", "classifier.dense"),
+    *_backwards("", _reformer_port, "classifier.dense", "classifier.dropout"),
     Mutant(
         "own-state-not-restored",
         "after a block was computed again, the generator goes on from there",

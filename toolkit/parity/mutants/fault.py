@@ -37,7 +37,7 @@ class Mutant:
     tokenizer: bool = False
     loader: bool = False
     initialisation: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def is_of_the_step(self) -> bool:

@@ -73,6 +73,7 @@ class Step:
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.settings = job.training
+        self.config = job.config
         self.task = job.task
         self.updates = job.updates
         self.labels = labels
@@ -223,7 +224,7 @@ class Step:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
-        for run, batch in batches(self._inputs()).items():
+        for run, batch in batches(self._inputs(), self.config).items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
                 keep(named(run, name), value)
