@@ -63,7 +63,7 @@ REFORMER = (
 CTRL = ("model.config.resid_pdrop=0.1", "model.config.embd_pdrop=0.1")
 FEW = ("data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")
 LANGUAGES = ("data.options.train=4", "data.options.validation=1", "data.options.test=1")
-PLAIN = ("model.residual=plain", "model.backward=autograd", "model.config.num_hashes=2")
+PLAIN = ("model.residual=plain", "model.config.num_hashes=2")
 RECIPES = [
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES), id="reformer_cls"),
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES, *PLAIN), id="reformer_cls-plain"),

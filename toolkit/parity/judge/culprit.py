@@ -8,8 +8,8 @@ from dataclasses import replace
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 
-#: Tensors and draws that a wrong backward which computes layers again spoils, where the forward is right.
-SPOILT = ("gradient", "dropout", "normal")
+#: Tensors, draws and choices that a wrong backward which computes layers again spoils, where the forward is right.
+SPOILT = ("gradient", "dropout", "normal", "relu")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:

@@ -26,15 +26,28 @@ def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
     """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32, all but the
-    first run's correct the bias of Adam's moments in float32."""
+    first run's correct the bias of Adam's moments in float32. Where the port goes back through its layers as the
+    reference does, the gradients of the reference's own backward are noise, too."""
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
             step.run(dtype, measure, nudge=nudge)
             step.evaluate(measure, nudge)
+        if step.goes_back_as_the_reference:
+            step.run(dtype, gradients_of(measure), nudge=nudge, plain=False)
         step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
 
     in_runs(once, truth, records, runs)
+
+
+def gradients_of(measure: Keep) -> Keep:
+    """Hands on gradients alone."""
+
+    def keep(name: str, value: np.ndarray) -> None:
+        if is_gradient(name):
+            measure(name, value)
+
+    return keep
 
 
 def in_runs(

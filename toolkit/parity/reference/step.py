@@ -47,6 +47,8 @@ class Step:
     Subclasses say which class a head has, and what else is to be watched or kept clean.
 
     Attributes:
+        goes_back_as_the_reference: whether the port computes its layers again from streams that it has rounded, as the
+            reference's own backward does.
         draws: what was drawn the first time in each of :data:`.evaluation.RUNS`; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
         narrowings: where R64 computed in fewer digits than float64's all the same.
@@ -78,6 +80,9 @@ class Step:
         self.updates = job.updates
         self.labels = labels
         self.spare_memory = job.spare_memory
+        self.goes_back_as_the_reference = (
+            job.port.get("residual") == "plain" and job.port.get("backward") == "reversible"
+        )
         self.draws = {run: Draws(job.seed, number) for number, run in enumerate(RUNS)}
         self.leaks: list[str] = []
         self.narrowings: list[str] = []

@@ -203,9 +203,6 @@ def _request(
 ) -> GateRequest:
     drawn = one_of(*KINDS)  # whether it is wanted or not: a seed has the same shape with weights of any kind
     resolved = part(model, "schema").resolve(config)
-    port = _choices(PORT[model], one_of)
-    if (kind or drawn) == "large-gains" and model == "reformer":
-        port["residual"] = "wide"  # plain streams that have grown by 10^6 do not find their way back, and are stopped
     return GateRequest(
         model=model,
         head=head,
@@ -213,6 +210,6 @@ def _request(
         weights=SyntheticWeights(resolved, head, seed, kind or drawn, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
-        port=port,
+        port=_choices(PORT[model], one_of),
         training=TrainingSettings(**_choices(TRAINING, one_of)),
     )
