@@ -54,8 +54,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
         if name.kind in ("buckets", "relu"):
             return (1, late, _first_use(name.module, order))
-        if name.is_of_training:
-            return (4, late, place.get(finding.name, last))
+        if name.is_of_training:  # a wrong rate makes every update wrong
+            return (4, name.kind != "learning_rate", late, place.get(finding.name, last))
         if name.kind == "gradient":
             return (2, 1, finding.verdict in OF_RECOMPUTING, late, -place.get(finding.name, -1))
         if finding.verdict in ("semantics", "rounding", "structure"):

@@ -104,12 +104,12 @@ TRAINER: tuple[Mutant, ...] = (
         "updated:",
         lambda p: _arguments(p, adam_beta2=lambda given: 0.999 if given != 0.999 else 0.98),
     ),
-    _fault("trainer-warmup-late", "the warm-up begins a step late", "updated:", lambda p: _schedule(p, _late)),
-    _fault("trainer-warmup-missing", "no warm-up", "updated:", lambda p: _arguments(p, warmup_steps=0)),
+    _fault("trainer-warmup-late", "the warm-up begins a step late", "learning_rate", lambda p: _schedule(p, _late)),
+    _fault("trainer-warmup-missing", "no warm-up", "learning_rate", lambda p: _arguments(p, warmup_steps=0)),
     _fault(
         "trainer-warmup-floored",
         "the warm-up is rounded down to whole updates",
-        "updated:",
+        "learning_rate",
         lambda p: _arguments(p, warmup_steps=lambda steps: steps - 1),
     ),
     _fault(

@@ -90,7 +90,7 @@ TRAINING: tuple[Mutant, ...] = (
     _fault("decay-on-all", "weight decay on biases and norms too", "updated:", lambda p: _decays(p, _names)),
     _fault("decay-on-none", "no weight decay", "updated:", lambda p: _decays(p, lambda model: set())),
     _fault("decay-coupled", "weight decay as a part of the gradient", "updated:", _coupled_decay),
-    _fault("rate-off", "the learning rate a thousandth too large", "updated:", lambda p: _rate_times(p, 1.001)),
+    _fault("rate-off", "the learning rate a thousandth too large", "learning_rate", lambda p: _rate_times(p, 1.001)),
     _fault("beta1-off", "beta1 of 0.91 for 0.9", "#2", lambda p: _given(p, beta1=0.91)),
     _fault("beta2-off", "beta2 of 0.99 for 0.999", "#2", lambda p: _given(p, beta2=0.99)),
     _fault("no-momentum", "no first moment", "#2", lambda p: _given(p, beta1=0.0)),
