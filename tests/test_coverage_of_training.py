@@ -60,7 +60,7 @@ REFORMER = (
     "model.config.hidden_dropout_prob=0.1", "model.config.local_attention_probs_dropout_prob=0.1",
     "model.config.lsh_attention_probs_dropout_prob=0.1",
 )  # fmt: skip
-CTRL = ("model.config.resid_pdrop=0.1", "model.config.embd_pdrop=0.1")
+CTRL = ("model.config.resid_pdrop=0.1", "model.config.embd_pdrop=0.1", "train.eval_batch_size=16", "train.eval_steps=2")
 FEW = ("data.limit.train=8", "data.limit.validation=4", "data.limit.test=4")
 LANGUAGES = ("data.options.train=4", "data.options.validation=1", "data.options.test=1")
 PLAIN = ("model.residual=plain", "model.config.num_hashes=2")
@@ -68,8 +68,8 @@ RECIPES = [
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES), id="reformer_cls"),
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES, *PLAIN), id="reformer_cls-plain"),
     pytest.param("reformer_qa", (*REFORMER, *FEW), id="reformer_qa"),
-    pytest.param("ctrl_lm", (*CTRL, *FEW), id="ctrl_lm"),
-    pytest.param("ctrl_lm", (*CTRL, *FEW, "train.recompute=true"), id="ctrl_lm-recompute"),
+    pytest.param("ctrl_lm", CTRL, id="ctrl_lm"),
+    pytest.param("ctrl_lm", (*CTRL, "train.recompute=true"), id="ctrl_lm-recompute"),
 ]
 
 

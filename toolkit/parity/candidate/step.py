@@ -19,7 +19,7 @@ from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.measure.evaluation import RUNS, TRAINING, batches, named
+from toolkit.parity.measure.evaluation import RUNS, TRAINING, batches, is_scored, named
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Called with the name and value of everything that is computed.
@@ -159,7 +159,7 @@ class Step:
             for name in LOGITS:
                 if getattr(output, name, None) is not None:
                     measure_of_run(name, getattr(output, name).numpy())
-            if not bool(output.loss.isnan()):  # of shorter texts that have no label left there is none
+            if is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
         with paddle.no_grad():
             self.decode(measure)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from toolkit.parity.measure.updates import IGNORED
+
 #: The step itself, and what comes after the updates: each run has draws of its own, in a file of its name.
 TRAINING, UPDATED = "training", "updated"
 #: The batch as it is, and with its texts cut: a training length is padded and chunked, any other only in evaluation.
@@ -62,6 +64,16 @@ def _unit(config: Mapping[str, Any]) -> int:
     if sizes[0] > 1:
         sizes += [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh")]
     return math.lcm(*sizes)
+
+
+def is_scored(batch: Mapping[str, Tensor]) -> bool:
+    """Whether a label is left that the loss does not ignore: of shorter texts there may be none, and no loss."""
+    if "labels" in batch:
+        labels = batch["labels"]
+        of_tokens = labels.shape == batch["input_ids"].shape
+        return bool(((labels[:, 1:] if of_tokens else labels) != IGNORED).any())
+    length = batch["input_ids"].shape[1]
+    return all(bool((batch[f"{end}_positions"] < length).any()) for end in ("start", "end"))
 
 
 def named(run: str, name: str) -> str:

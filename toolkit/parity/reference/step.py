@@ -15,7 +15,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, named
+from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, is_scored, named
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
@@ -47,8 +47,8 @@ class Step:
     Subclasses say which class a head has, and what else is to be watched or kept clean.
 
     Attributes:
-        goes_back_as_the_reference: whether the port computes its layers again from streams that it has rounded, as the
-            reference's own backward does.
+        goes_back_as_the_reference: whether the port, where it computes its layers again, does so from streams that it
+            has rounded, as the reference's own backward does.
         draws: what was drawn the first time in each of :data:`.evaluation.RUNS`; later ones repeat it.
         leaks: where the last run would have computed in float32 although the model is float64.
         narrowings: where R64 computed in fewer digits than float64's all the same.
@@ -80,9 +80,7 @@ class Step:
         self.updates = job.updates
         self.labels = labels
         self.spare_memory = job.spare_memory
-        self.goes_back_as_the_reference = (
-            job.port.get("residual") == "plain" and job.port.get("backward") == "reversible"
-        )
+        self.goes_back_as_the_reference = job.port.get("residual") == "plain"
         self.draws = {run: Draws(job.seed, number) for number, run in enumerate(RUNS)}
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
@@ -246,7 +244,7 @@ class Step:
                 for name in LOGITS:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
-                if not output.loss.isnan():  # of shorter texts that have no label left there is none
+                if is_scored(batch):
                     measure("loss", to_numpy(output.loss))
         with torch.no_grad(), no_downcast():
             self.decode(keep)
