@@ -16,12 +16,12 @@ import numpy as np
 from models.families import part
 from toolkit import runtime
 from toolkit.parity.job import files
-from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
+from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
-from toolkit.parity.measure.updates import SHARES, rows_of_update
+from toolkit.parity.measure.updates import SHARES, loss_terms, rows_of_update
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -155,10 +155,14 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """The labels of the examples of an update."""
+    """The labels of the examples of an update: none whose labels are all ignored, if there are others, since it would
+    make a micro-batch of less weight than it has examples look like a smaller gradient, to which Adam is blind."""
     given = request.batch if request.labels is None else request.labels
+    labels = {key: np.asarray(value) for key, value in given.items() if key in LABELS}
+    terms = loss_terms(TASKS[request.head], labels)
+    rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
     count = rows_of_update(request.training.batch_size, request.training.gradient_accumulation_steps)
-    return {key: np.asarray(value)[:count] for key, value in given.items() if key in LABELS}
+    return {key: value[rows[:count]] for key, value in labels.items()}
 
 
 def _of_float32(settings: TrainingSettings) -> TrainingSettings:
