@@ -1,4 +1,7 @@
-"""Every key of a recipe that reaches what is computed reaches the gate, too."""
+"""Every key of a recipe that reaches what is computed reaches the gate, too: of model, train, runtime and parity.
+
+Those of data and tokenizer decide the examples, labels and tokens, of which the gate is given the first.
+"""
 
 from __future__ import annotations
 

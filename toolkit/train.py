@@ -307,6 +307,19 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     def examples(count: int) -> list[dict[str, np.ndarray]]:
         return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
 
+    training = TrainingSettings(
+        max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
+        batch_size=train.batch_size,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=train.learning_rate,
+        lr_scheduler=train.lr_scheduler,
+        warmup_ratio=train.warmup_ratio,
+        weight_decay=train.weight_decay,
+        adam_beta1=train.adam_beta1,
+        adam_beta2=train.adam_beta2,
+        adam_epsilon=train.adam_epsilon,
+        max_grad_norm=train.max_grad_norm,
+    )
     return GateRequest(
         model=recipe.model.name,
         head=head_of(recipe),
@@ -318,20 +331,8 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
         port={**port_settings(recipe), "recompute": bool(train.recompute)},
-        training=TrainingSettings(
-            max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
-            batch_size=train.batch_size,
-            gradient_accumulation_steps=train.gradient_accumulation_steps,
-            learning_rate=train.learning_rate,
-            lr_scheduler=train.lr_scheduler,
-            warmup_ratio=train.warmup_ratio,
-            weight_decay=train.weight_decay,
-            adam_beta1=train.adam_beta1,
-            adam_beta2=train.adam_beta2,
-            adam_epsilon=train.adam_epsilon,
-            max_grad_norm=train.max_grad_norm,
-        ),
-        labels=collate(examples(train.batch_size * train.gradient_accumulation_steps)),
+        training=training,
+        labels=collate(examples(training.examples_of_update)),
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),

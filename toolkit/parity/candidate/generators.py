@@ -5,7 +5,6 @@ All else is compared with recorded draws, which say nothing of the port's own ge
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import paddle
 from models import randomness
 from toolkit import runtime
 from toolkit.parity.candidate.rng_stats import DrawCounter
-from toolkit.parity.candidate.step import make_step, watch
+from toolkit.parity.candidate.step import make_step, step_class, watch
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import GeneratorStats
 from toolkit.parity.measure.naming import ModuleStack
@@ -64,8 +63,7 @@ class WatchedSource:
 def measure(job: Job, folder: Path) -> GeneratorStats:
     """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
     can."""
-    family = importlib.import_module(f"toolkit.parity.candidate.{job.model}")
-    step = make_step(job, folder, "float32", family.STEP.again)
+    step = make_step(job, folder, "float32", step_class(job.model).again)
     return watched_steps(step.model, step.batch, job.seed)
 
 

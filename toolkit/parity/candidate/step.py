@@ -34,9 +34,13 @@ PLAIN = "autograd"
 
 
 def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -> Step:
-    """The step of the job's family: ``STEP`` of the module here that has its name."""
-    family = importlib.import_module(f"toolkit.parity.candidate.{job.model}")
-    return family.STEP(job, folder, dtype, backward)
+    """The step of the job's family."""
+    return step_class(job.model)(job, folder, dtype, backward)
+
+
+def step_class(model: str) -> type[Step]:
+    """The steps of a family: ``STEP`` of the module here that has its name."""
+    return importlib.import_module(f"toolkit.parity.candidate.{model}").STEP
 
 
 class Step:

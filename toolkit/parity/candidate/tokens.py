@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from models.ctrl.tokenizer import CTRLTokenizer
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 from models.tokenization import Tokenizer
+from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import CandidateResult, Place, Tokens
 
@@ -54,8 +52,8 @@ def tokenizer_places(job: TokenizerJob | None) -> dict[str, Place]:
     kind = _CLASSES[job.kind]
     found = {}
     for what, name in METHODS.items():
-        where = f"{_line_of(getattr(kind, name))}, class at {_line_of(kind)}"
-        found[f"tokenizer:{what}"] = Place(f"{kind.__name__}.{name}", where)
+        made = place_of_code(f"{kind.__name__}.{name}", getattr(kind, name))
+        found[f"tokenizer:{what}"] = Place(made.kind, f"{made.where}, class at {line_of(kind, '')}")
     return found
 
 
@@ -87,10 +85,3 @@ def _tokenizer(job: TokenizerJob) -> Tokenizer:
     if job.kind == "sentencepiece":
         return ReformerTokenizer.from_file(path)
     return _CLASSES[job.kind].from_folder(path)
-
-
-def _line_of(thing: type | Callable[..., Any]) -> str:
-    """``file:line`` of a class or function, relative to the repository."""
-    file, root = Path(inspect.getfile(thing)), Path(__file__).resolve().parents[3]
-    line = inspect.getsourcelines(thing)[1]
-    return f"{file.relative_to(root) if file.is_relative_to(root) else file}:{line}"

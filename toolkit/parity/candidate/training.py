@@ -12,7 +12,6 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,7 +126,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
         self.updates = updates
         self.measure = measure
 
-    def on_step_end(self, args: Any, state: Any, control: SimpleNamespace, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         for name, value in weights.dump(self.finetuner.model):
             self.measure(numbered(f"updated:{name}", state.global_step), value)
         control.should_training_stop = state.global_step >= self.updates

@@ -21,7 +21,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
-from toolkit.parity.measure.updates import SHARES, loss_terms, rows_of_update
+from toolkit.parity.measure.updates import SHARES, loss_terms
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -161,8 +161,7 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     labels = {key: np.asarray(value) for key, value in given.items() if key in LABELS}
     terms = loss_terms(TASKS[request.head], labels)
     rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
-    count = rows_of_update(request.training.batch_size, request.training.gradient_accumulation_steps)
-    return {key: value[rows[:count]] for key, value in labels.items()}
+    return {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
 
 
 def _of_float32(settings: TrainingSettings) -> TrainingSettings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity.measure.updates import rows_of_update
+
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
 SCHEMA = 4
 
@@ -59,6 +61,11 @@ class TrainingSettings:
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8
     max_grad_norm: float | None = 1.0
+
+    @property
+    def examples_of_update(self) -> int:
+        """How many examples an update of the gate takes, of those that the run's have."""
+        return rows_of_update(self.batch_size, self.gradient_accumulation_steps)
 
 
 @dataclass(frozen=True)

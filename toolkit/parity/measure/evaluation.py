@@ -77,8 +77,8 @@ def is_scored(batch: Mapping[str, Tensor]) -> bool:
 
 
 def named(run: str, name: str) -> str:
-    """A tensor's name in a run."""
-    return name if run in (TRAINING, UPDATED) else f"{run}/{name}"
+    """A tensor's name in a run: of the step as it is, of any other with the run's before it."""
+    return name if run == TRAINING else f"{run}/{name}"
 
 
 def chosen(kind: str, place: str) -> str:

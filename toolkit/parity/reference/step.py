@@ -102,12 +102,7 @@ class Step:
             epsilons={name: norm.eps for name, norm in norms.items()},
             decayed=decayed_parameters(self.model),
             saturation=self.saturation,
-            relu_moved={
-                named(run, module): by
-                for run, draws in self.draws.items()
-                if run != UPDATED  # of which nothing but the loss is kept
-                for module, by in draws.moved.items()
-            },
+            relu_moved={named(run, n): by for run, draws in self.draws.items() for n, by in draws.moved.items()},
         )
 
     @property
