@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import stat
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.job import files, processes
+from toolkit.parity.job import files, interpreter, launch, processes
 from toolkit.parity.job.processes import run_workers
 
 
@@ -25,7 +28,7 @@ def program(path: Path, body: str) -> str:
 
 def test_a_line_says_how_many_of_several_jobs_are_done(tmp_path):
     jobs = [tmp_path / "0", tmp_path / "1"]
-    body = "import pathlib, sys, time\nfor job in sys.argv[4:]:\n time.sleep(1)\n (pathlib.Path(job, {!r})).touch()"
+    body = "import pathlib, sys, time\nfor job in sys.argv[6:]:\n time.sleep(1)\n (pathlib.Path(job, {!r})).touch()"
     for job in jobs:
         for side in ("reference", "candidate"):
             (job / side).mkdir(parents=True)
@@ -72,7 +75,7 @@ from toolkit.parity.job import files, worker
 def main(task, folder):
     {body}
     files.write_json(files.result_path(folder, {side!r}, task), {{}})
-worker.run({side!r}, main, sys.argv[3], sys.argv[4:])
+worker.run({side!r}, main, sys.argv[5], sys.argv[6:])
 """
 
 
@@ -132,3 +135,72 @@ def test_of_two_sides_that_fail_the_one_that_failed_first_is_named(first, tmp_pa
     assert processes._without_result(tmp_path, ("reference", "candidate"), [], files.RESULT)[0] == first
     files.failure_path(tmp_path, first).unlink()  # it was killed, and could not say so
     assert processes._without_result(tmp_path, ("reference", "candidate"), [first], files.RESULT)[0] == first
+
+
+STRAY = ("random", "queue", "numpy", "datasets", "json", "torch", "safetensors", "models", "toolkit", "runpy")
+
+
+@pytest.mark.parametrize(
+    "path", [None, "", ":/nowhere"], ids=["no PYTHONPATH", "an empty one", "one with an empty place"]
+)
+def test_modules_in_the_current_folder_are_not_run(path, tmp_path, monkeypatch):
+    """`python -m` would import them in place of Python's own."""
+    for name in STRAY:
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name}.py of the current folder was run')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if path is not None:
+        monkeypatch.setenv("PYTHONPATH", path)
+    wanted = ["random", "queue", "numpy", "json", "safetensors", "models.families", "toolkit.errors"]
+    for module in ("toolkit.parity.reference", "toolkit.parity.candidate", "toolkit.parity.reference.kernel_server"):
+        told = f"import runpy; runpy.run_module = lambda name, **_: [__import__(n) for n in {wanted!r} + [name]]"
+        command = launch.module_command(sys.executable, module)
+        command[2] = command[2].replace("import runpy", told)
+        done = subprocess.run(command, env=launch.environment(), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), module
+    assert interpreter._ask(sys.executable)["versions"]["python"]
+
+
+KILLED = """
+import os, pathlib, sys, time
+from toolkit.scratch import child, scratch_folder
+with scratch_folder("killed-", pathlib.Path(sys.argv[1])) as folder:
+    worker = "import pathlib, subprocess, sys, time; subprocess.Popen(['sleep', '60']); i = 0" + chr(10)
+    worker += "while True: i += 1; pathlib.Path(sys.argv[1], str(i % 50)).write_text('x' * 4096)"
+    with child([sys.executable, "-c", worker, str(folder)]) as process:
+        while not (folder / "9").exists():
+            time.sleep(0.01)
+        print(process.pid, flush=True)
+        time.sleep(60)
+"""
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(pgrp) == group and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc, which is not here")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_is_killed_leaves_neither_a_process_nor_a_folder(how, tmp_path):
+    """The worker writes into the folder all the time, and has a child of its own."""
+    killed = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
+    )
+    group = int(killed.stdout.readline())
+    assert len(members(group)) == 2 and len(list(tmp_path.iterdir())) == 1
+    killed.send_signal(how)
+    killed.wait()
+    end = time.monotonic() + 10
+    while (members(group) or list(tmp_path.iterdir())) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not members(group)
+    assert not list(tmp_path.iterdir())

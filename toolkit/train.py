@@ -34,6 +34,7 @@ from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
 from toolkit.schedule import Schedule
+from toolkit.scratch import scratch_folder
 from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
@@ -281,8 +282,8 @@ def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, d
 
     remove_report(parity)
     (parity / "skipped.json").unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
-        report = run_gate(gate_request(recipe, job, device, Path(scratch)), parity, console)
+    with scratch_folder("tokenizer-") as scratch:
+        report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
     if report.exit_status == Inconclusive.exit_status:
         raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
     if not report.passed:

@@ -239,13 +239,12 @@ def texts(texts: int, seed: int, **description: Any) -> int:
 
     Exit status: 0 the tokenizers agree, 1 they differ.
     """
-    import tempfile
-
     from toolkit.parity.options import text_search
     from toolkit.parity.trials.texts import search
+    from toolkit.scratch import scratch_folder
 
-    with tempfile.TemporaryDirectory(prefix="tokenizer-") as scratch:
-        request, tokenizer = text_search(seed=seed, scratch=Path(scratch), **description)
+    with scratch_folder("tokenizer-") as scratch:
+        request, tokenizer = text_search(seed=seed, scratch=scratch, **description)
         return int(bool(search(request, tokenizer, seed, texts, _console())))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.parity.job import launch
 from toolkit.parity.job.kernel_messages import receive, send
 
 
@@ -32,7 +33,8 @@ class KernelClient:
         self.calls: Counter[str] = Counter()
         self._connection, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [python, "-m", "toolkit.parity.reference.kernel_server", str(job), str(theirs.fileno())],
+            launch.module_command(python, "toolkit.parity.reference.kernel_server", str(job), str(theirs.fileno())),
+            env=launch.environment(),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.parity.measure.updates import SHARES, loss_terms
+from toolkit.scratch import scratch_folder
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
@@ -139,8 +139,8 @@ def write_request(
 @contextlib.contextmanager
 def scratch_job() -> Iterator[Path]:
     """A job folder that is gone after the ``with`` block."""
-    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-        yield Path(scratch)
+    with scratch_folder("parity-") as scratch:
+        yield scratch
 
 
 def make_sides(folder: Path) -> None:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 from toolkit.errors import Inconclusive, UserError
+from toolkit.parity.job import launch
 
 #: What the reference imports. SentencePiece is only for runs whose tokenizer is to be compared.
 NEEDED = ("torch", "transformers", "numpy", "safetensors")
@@ -21,15 +22,16 @@ OLDEST = (3, 10)
 #: An interpreter that says nothing for so many seconds is none.
 PATIENCE = 60.0
 #: What it is asked. It looks at metadata and imports nothing heavy, so the answer takes some tens of milliseconds.
-QUESTION = """
+QUESTION = f"""
+{launch.FORGET_CURRENT_FOLDER}
 import importlib.metadata, json, platform, sys
-found = {"python": platform.python_version(), "platform": platform.platform()}
+found = {{"python": platform.python_version(), "platform": platform.platform()}}
 for name in sys.argv[1:]:
     try:
         found[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
+print(json.dumps({{"version_info": sys.version_info[:2], "versions": found}}))
 """
 
 
@@ -89,6 +91,7 @@ def _ask(interpreter: str) -> dict:
     try:
         done = subprocess.run(
             [interpreter, "-c", QUESTION, *NEEDED, "sentencepiece", "tokenizers"],
+            env=launch.environment(),
             capture_output=True,
             text=True,
             timeout=PATIENCE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import Inconclusive
-from toolkit.parity.job import files
+from toolkit.parity.job import files, launch
+from toolkit.scratch import child
 
 
 def run_workers(
@@ -98,22 +98,16 @@ def _way_out(side: str, words: str) -> str:
 @contextlib.contextmanager
 def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
     """Start the workers; whatever happens, none outlives the ``with`` block."""
-    root = str(Path(__file__).resolve().parents[3])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
     workers: dict[str, subprocess.Popen] = {}
-    try:
+    with contextlib.ExitStack() as running:
         for side, python in interpreters.items():
             with open(jobs[0] / f"{side}.log", "w") as log:
-                workers[side] = subprocess.Popen(
-                    [python, "-m", f"toolkit.parity.{side}", task, *map(str, jobs)],
-                    env=environment,
+                worker = child(
+                    launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs)),
+                    env=launch.environment(),
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,
                 )
+                workers[side] = running.enter_context(worker)
         yield workers
-    finally:
-        for worker in workers.values():
-            if worker.poll() is None:
-                worker.kill()
-            worker.wait()

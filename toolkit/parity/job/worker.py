@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +14,6 @@ from toolkit.parity.job import files
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
     """Run ``main`` for a task on each job folder. If it fails, its last words go where :func:`.files.failure_path`
     says, and the process ends at once: threads of a framework may otherwise keep it alive."""
-    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     for folder in map(Path, folders):
         try:
             main(task, folder)
@@ -26,10 +23,3 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
             traceback.print_exc()
             sys.stdout.flush()
             os._exit(1)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended in a way that let it tidy up nothing."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

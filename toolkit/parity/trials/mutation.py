@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pydoc_data.topics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import CATALOGUES, Mutant
 from toolkit.parity.report.report import short_name
+from toolkit.scratch import scratch_folder
 
 #: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
 #: dropout everywhere, and an activation that does not commute with it.
@@ -160,12 +160,12 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
     """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
     mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
     workers = workers_of(request)
-    with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
-        job = Path(scratch) / "job"
+    with scratch_folder("mutants-") as scratch:
+        job = scratch / "job"
         if any(mutant.tokenizer for mutant in mutants):
-            request = replace(request, tokenizer=trial_tokenizer(request.model, Path(scratch) / "tokenizer"))
+            request = replace(request, tokenizer=trial_tokenizer(request.model, scratch / "tokenizer"))
         if any(mutant.loader for mutant in mutants):
-            request = replace(request, checkpoint=str(trial_checkpoint(request, Path(scratch) / "checkpoint")))
+            request = replace(request, checkpoint=str(trial_checkpoint(request, scratch / "checkpoint")))
         write_request(request, request.weights, job, [mutant.name for mutant in mutants])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)

@@ -5,10 +5,8 @@ The specification's "How the gate is tried": false alarms.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.scratch import scratch_folder
 
 #: Gates of a sweep that two processes do one after another, before they are shown.
 AT_A_TIME = 20
@@ -93,8 +92,8 @@ def _shown(request: GateRequest) -> str:
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
     """The verdicts of many gates, whose jobs two processes do one after another, and the operation trace of each."""
     workers = workers_of(requests[0])
-    with tempfile.TemporaryDirectory(prefix="sweep-") as scratch:
-        jobs = [Path(scratch, str(number)) for number in range(len(requests))]
+    with scratch_folder("sweep-") as scratch:
+        jobs = [scratch / str(number) for number in range(len(requests))]
         for request, job in zip(requests, jobs, strict=True):
             write_request(request, randomize_constants(request.weights, request.seed)[0], job)
         run_workers(jobs, console, workers)

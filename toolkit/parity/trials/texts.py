@@ -6,16 +6,14 @@ can be tried at once: what is reported is the shortest of these that still shows
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of, make_sides, workers_of
+from toolkit.parity.job.build import job_of, make_sides, scratch_job, workers_of
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
@@ -67,8 +65,7 @@ def _answers(
 ) -> tuple[ReferenceResult, CandidateResult]:
     """What both sides make of texts, each in a process of its own."""
     asked = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
-    with tempfile.TemporaryDirectory(prefix="texts-") as scratch:
-        job = Path(scratch)
+    with scratch_job() as job:
         make_sides(job)
         files.write_json(job / "job.json", replace(job_of(request), tokenizer=asked))
         run_workers([job], console, workers_of(request), task=TASK)

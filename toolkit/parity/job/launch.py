@@ -1,0 +1,33 @@
+"""How another Python is started: with this source first, and with nothing of the current folder.
+
+``python -m`` and ``python -c`` import from the current folder before anything else: a stray ``random.py`` of the user's
+would be run in place of Python's own. The interpreter may be one of 3.10, which knows no ``-P``; and ``-I`` would hide
+packages that the user has installed for himself.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: Removes the current folder from where modules are looked for.
+FORGET_CURRENT_FOLDER = "import sys; sys.path[:] = [place for place in sys.path if place]"
+
+_RUN = f"""\
+{FORGET_CURRENT_FOLDER}
+sys.path.insert(0, sys.argv.pop(1))
+import runpy
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+_SOURCE = str(Path(__file__).resolve().parents[3])
+
+
+def module_command(python: str, module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this source with an interpreter, and the module's arguments."""
+    return [python, "-c", _RUN, _SOURCE, module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """That of this process. An empty place in ``PYTHONPATH``, as of ``$PYTHONPATH:more``, means the current folder."""
+    places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}

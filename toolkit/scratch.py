@@ -1,0 +1,112 @@
+"""Temporary folders and child processes that do not outlive this one, however it ends.
+
+A process that is killed can tidy up nothing. So a small process of its own, the janitor, holds the other end of a pipe.
+It is told of each folder and each child when it comes and when it is gone; when the pipe closes, it kills the children
+and removes the folders that are left. In a session of its own, it gets neither Ctrl-C nor a signal to the whole group.
+
+Run as a script, this file is the janitor; so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+#: For so many seconds the janitor tries to remove a folder in which a process that it has killed may still be writing.
+PATIENCE = 5.0
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
+    """A new folder that is gone after the ``with`` block, or when this process has ended.
+
+    Args:
+        prefix: of its name.
+        beside: the folder to make it in; by default the system's for temporary files.
+    """
+    folder = tempfile.mkdtemp(prefix=prefix, dir=beside)
+    with _watched("folder", folder):
+        try:
+            yield Path(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
+    """A running process, which with its own children is gone after the ``with`` block, or when this process has ended.
+
+    Args:
+        command, options: of :class:`subprocess.Popen`. The process gets a session of its own: Ctrl-C reaches this
+            process alone, which decides what is to end.
+    """
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    with _watched("group", process.pid):
+        try:
+            yield process
+        finally:
+            kill_group(process.pid)
+            process.wait()
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process that leads a group, and the rest of the group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended; macOS says so in another way
+        os.killpg(leader, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _watched(kind: str, what: str | int) -> Iterator[None]:
+    _tell("+", kind, what)
+    try:
+        yield
+    finally:
+        _tell("-", kind, what)
+
+
+def _tell(*words: str | int) -> None:
+    pipe = _janitor().stdin
+    assert pipe is not None
+    with contextlib.suppress(BrokenPipeError):  # somebody has killed the janitor
+        pipe.write(json.dumps(words).encode() + b"\n")
+        pipe.flush()
+
+
+@functools.cache
+def _janitor() -> subprocess.Popen:
+    # -I, -S: nothing of the current folder, of the user's or of the installation is imported.
+    command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def tidy_up_after(lines: Iterator[str]) -> None:
+    """What the janitor does: remember what comes and goes, and at the end of ``lines`` remove what is left."""
+    left: dict[tuple[str, Any], None] = {}
+    for line in lines:
+        sign, kind, what = json.loads(line)
+        left = {key: None for key in left if key != (kind, what)}
+        if sign == "+":
+            left[kind, what] = None
+    for kind, what in left:
+        if kind == "group":
+            kill_group(what)
+    for kind, what in left:
+        end = time.monotonic() + PATIENCE
+        while kind == "folder" and os.path.exists(what) and time.monotonic() < end:
+            shutil.rmtree(what, ignore_errors=True)
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    tidy_up_after(sys.stdin)
