@@ -26,12 +26,13 @@ from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.parity.report.report import remove_report
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
+from toolkit.run_folder import differing_keys
 
 silence_startup()
 runtime.configure("cpu")
 
 from toolkit.tracking import read_metrics  # noqa: E402
-from toolkit.train import assemble, differing_keys, finetune, load_model  # noqa: E402
+from toolkit.train import assemble, finetune, load_model  # noqa: E402
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),
@@ -152,8 +153,9 @@ def test_the_model_knows_its_labels(run):
 
 
 def test_the_reason_for_skipping_the_gate_is_recorded(run):
-    assert json.loads((run / "parity/skipped.json").read_text()) == {"reason": "a test"}
-    assert "**The parity gate was skipped**: a test." in (run / "README.md").read_text()
+    starts = json.loads((run / "parity/starts.json").read_text())
+    assert starts == [{"after_step": 0, "passed": None, "skipped": "a test"}]
+    assert "**The parity gate was skipped** before training: a test." in (run / "README.md").read_text()
 
 
 def test_the_recipe_in_the_folder_means_the_same(run, recipe_file):
@@ -222,7 +224,7 @@ class Report:
     exit_status: int
 
     def summary(self) -> str:
-        return "drift: reformer.encoder.layers.0: off by 1e6"
+        return "parity: 158 tensors agree" if self.passed else "drift: reformer.encoder.layers.0: off by 1e6"
 
 
 @pytest.fixture
@@ -235,7 +237,7 @@ def gate(monkeypatch):
         fake.requests.append(request)
         remove_report(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "parity.json").write_text('{"summary": "parity: 158 tensors agree"}')
+        (folder / "parity.json").write_text("{}")
         return fake.report
 
     fake.run_gate = run_gate

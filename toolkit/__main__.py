@@ -8,6 +8,6 @@ from pathlib import Path
 if sys.path[0] == os.getcwd() != str(Path(__file__).resolve().parents[1]):
     del sys.path[0]
 
-from toolkit.cli import main  # noqa: E402
+from toolkit.cli import main
 
 main()

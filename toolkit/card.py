@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from toolkit import runtime
 from toolkit.checkpoint import write_text
 from toolkit.model_config import TITLES
 from toolkit.recipe import Recipe
+from toolkit.run_folder import read_starts
 from toolkit.tasks import Description, Run
 
 #: Labels beyond this many are counted, not listed.
@@ -68,7 +68,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "## Data\n",
         _data(recipe, task, run.label_names, results),
         "## Parity with the reference\n",
-        parity_statement(folder / "parity") + "\n",
+        parity_statement(read_starts(folder)) + "\n",
         "## How to load it\n",
         LOAD.format(auto_class=task.auto_class, model=model),
         _tokenizer(folder, recipe),
@@ -81,18 +81,36 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
     write_text(folder / "README.md", "\n".join(sections))
 
 
-def parity_statement(parity: Path) -> str:
-    """One sentence on the gate: passed, or skipped and why."""
-    skipped = parity / "skipped.json"
-    if skipped.exists():
-        reason = json.loads(skipped.read_text(encoding="utf-8"))["reason"]
-        return f"**The parity gate was skipped**: {reason}. Nothing shows that this port equalled the reference."
-    report = json.loads((parity / "parity.json").read_text(encoding="utf-8"))
-    return (
-        "The parity gate passed before training: on this model and training examples of this data, the port gave "
-        "the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), within the bounds of "
-        f"rounding ({report['summary']}). The measurements are in `parity/parity.json`."
-    )
+def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
+    """Before which steps the gate passed, and before which it was skipped, and why.
+
+    Args:
+        starts: of the run (:func:`toolkit.run_folder.read_starts`).
+    """
+    passed = [start for start in starts if start["skipped"] is None]
+    sentences = [
+        f"**The parity gate was skipped** before {_steps(starts, start)}: {start['skipped']}. "
+        "Nothing shows that this port equalled the reference."
+        for start in starts
+        if start["skipped"] is not None
+    ]
+    if passed:
+        before = "training" if passed == list(starts) else " and ".join(_steps(starts, start) for start in passed)
+        sentences.append(
+            f"The parity gate passed before {before}: on this model and training examples of this "
+            "data, the port gave the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), "
+            f"within the bounds of rounding ({passed[-1]['passed']}). The measurements are in `parity/parity.json`."
+        )
+    return " ".join(sentences)
+
+
+def _steps(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
+    """The steps that were trained from one start of the run to the next."""
+    first = start["after_step"] + 1
+    later = [other["after_step"] for other in starts if other["after_step"] >= first]
+    if not later:
+        return "training" if first == 1 else f"step {first} and all after it"
+    return f"steps {first} to {later[0]}"
 
 
 def _header(recipe: Recipe, task: Description) -> str:

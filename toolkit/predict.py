@@ -14,6 +14,7 @@ from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
+from toolkit.run_folder import amending
 from toolkit.tasks import Run, task_of
 from toolkit.train import make_trainer, metrics_table
 
@@ -81,8 +82,9 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
     path = folder / "evaluation.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    write_text(path, json.dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
+    with amending(folder):
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_text(path, json.dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
     return metrics
 
 

@@ -4,7 +4,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
 
     recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
-    parity/           the gate's report, or why it was skipped          checkpoints/    only while training
+    parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
     samples.md        of a language model: samples of its text
     metrics.json      the final numbers; written last: a folder that has it is a finished run
@@ -13,14 +13,12 @@ Nothing but the gate's report is written before the gate has passed. After that 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +31,7 @@ from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.run_folder import REPORT, differing_keys, occupied, record_start
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
 from toolkit.tasks import Run, task_of
@@ -92,12 +91,15 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
         Inconclusive: the gate could not decide.
         KeyboardInterrupt: Ctrl-C; the same call resumes the run.
     """
-    folder = recipe.output_dir
     check_trackers(recipe)
-    check_folder(recipe, folder)
-    first = runtime.is_first_process()
-    if not first:  # what all processes write is the same: the others' goes where nobody looks
-        folder, console = Path(tempfile.mkdtemp(prefix="toolkit-")), Console(quiet=True)
+    if not runtime.is_first_process():  # what all processes write is the same: the others' goes where nobody looks
+        with scratch_folder("toolkit-") as folder:
+            return _finetune_in(folder, recipe, "the first process runs it", Console(quiet=True))
+    with occupied(recipe) as folder:
+        return _finetune_in(folder, recipe, skip_parity, console)
+
+
+def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     check_device(recipe, device)
@@ -106,10 +108,11 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _describe(job, device, console)
-    pass_gate(recipe, job, skip_parity if first else "the first process runs it", folder, device, console)
+    verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
-    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
+    record_start(folder, last_step, verdict, skip_parity)
+    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
     trainer.tracker = Tracker(folder, recipe, last_step)
     try:
         _fit(trainer, resume_from, console)
@@ -123,30 +126,6 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
 
 
 # -- before the gate ------------------------------------------------------------------------------------------------
-
-
-def check_folder(recipe: Recipe, folder: Path) -> None:
-    """Check that the run folder is free, or holds an interrupted run of the same recipe.
-
-    Raises:
-        UserError: it holds a finished run, a run of another recipe or something else, with the ways out.
-    """
-    if not folder.exists() or not any(path.name != "parity" for path in folder.iterdir()):
-        return
-    others = f"set train.output_dir to another folder, or remove {folder}"
-    if not (folder / "recipe.yaml").is_file():
-        raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
-    if (folder / "metrics.json").exists():
-        raise recipe.error(
-            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {others}"
-        )
-    differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
-    if differing:
-        raise recipe.error(
-            "train.output_dir",
-            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
-            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
-        )
 
 
 def check_device(recipe: Recipe, device: str) -> None:
@@ -169,21 +148,6 @@ def check_device(recipe: Recipe, device: str) -> None:
             "needs a process for each GPU: python -m paddle.distributed.launch --gpus 0,1 .venv/bin/toolkit finetune "
             "RECIPE; on one GPU set null",
         )
-
-
-def differing_keys(there: str, here: str) -> list[str]:
-    """What two recipes differ in: `train.batch_size: 4 there, 8 here`."""
-    old, new = _flat(yaml.safe_load(there)), _flat(yaml.safe_load(here))
-    keys = dict.fromkeys([*new, *old])
-    return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict) or not values:
-        return {prefix: values}
-    return {
-        path: leaf for key, item in values.items() for path, leaf in _flat(item, f"{prefix}.{key}".strip(".")).items()
-    }
 
 
 def assemble(recipe: Recipe) -> Job:
@@ -265,29 +229,32 @@ def _describe(job: Job, device: str, console: Console) -> None:
 # -- the gate -------------------------------------------------------------------------------------------------------
 
 
-def pass_gate(recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console) -> None:
-    """Run the parity gate on this run's model, weights and first examples, or record why it is not run.
+def pass_gate(
+    recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console
+) -> str | None:
+    """Run the parity gate on this run's model, weights and first examples.
+
+    Returns:
+        Its verdict in a line; None where it is skipped.
 
     Raises:
         ParityDrift: the port differs from the reference.
         Inconclusive: the gate could not decide.
     """
-    parity = folder / "parity"
-    if skip_parity is not None:
-        parity.mkdir(parents=True, exist_ok=True)
-        write_text(parity / "skipped.json", json.dumps({"reason": skip_parity}) + "\n")
-        console.print(f"parity skipped: {skip_parity}", highlight=False)
-        return
     from toolkit.parity import remove_report, run_gate
 
+    parity = folder / REPORT
     remove_report(parity)
-    (parity / "skipped.json").unlink(missing_ok=True)
+    if skip_parity is not None:
+        console.print(f"parity skipped: {skip_parity}", highlight=False)
+        return None
     with scratch_folder("tokenizer-") as scratch:
         report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
     if report.exit_status == Inconclusive.exit_status:
         raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
     if not report.passed:
         raise ParityDrift(f"{report.summary()}; no training; see {parity / 'parity.json'}")
+    return report.summary()
 
 
 def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:

@@ -1,0 +1,122 @@
+"""A run folder: one process at a time, nothing half-written, and what the card says of the gate."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.card import parity_statement
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe, load_recipe
+from toolkit.run_folder import occupied, read_starts, record_start
+
+RECIPE = """\
+data: {dataset: cldr_languages, max_length: 512}
+train: {max_steps: 1, learning_rate: 1.0e-3}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    path = tmp_path / "x.yaml"
+    path.write_text(RECIPE)
+    return load_recipe(path, [f"train.output_dir={tmp_path / 'runs' / 'x'}"])
+
+
+def begin(recipe: Recipe) -> None:
+    """What a run has written when its first step begins."""
+    with occupied(recipe) as folder:
+        (folder / "recipe.yaml").write_text(recipe.to_yaml())
+
+
+def test_the_second_process_is_refused_while_the_first_works_and_let_in_when_it_was_killed(recipe):
+    holder = f"""
+import sys, time
+from toolkit.recipe import load_recipe
+from toolkit.run_folder import occupied
+with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
+    print("in", flush=True)
+    time.sleep(60)
+"""
+    first = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "in\n"
+    refused = pytest.raises(UserError, match=r"train\.output_dir: another process is at work in .*runs/x; wait")
+    with refused, occupied(recipe):
+        raise AssertionError("two at once")
+    first.kill()
+    first.wait()
+    with occupied(recipe) as folder:
+        assert folder == recipe.output_dir
+
+
+def test_a_folder_in_which_nothing_came_to_stand_is_gone(recipe):
+    with occupied(recipe) as folder:
+        assert folder.is_dir()
+    assert not folder.exists()
+    begin(recipe)
+    assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_kill_before_the_first_file_has_its_name_does_not_block_the_folder(recipe):
+    folder = recipe.output_dir
+    (folder / "parity").mkdir(parents=True)
+    for name in (".unfinished-x7fa", ".unfinished-model-q", "parity/parity.json.partial", "parity/.unfinished-a"):
+        (folder / name).write_text("seed: 4")
+    with occupied(recipe):
+        assert not [path for path in folder.rglob("*") if path.name not in (".lock", "parity")]
+
+
+def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(recipe):
+    begin(recipe)
+    folder = recipe.output_dir
+    (folder / "metrics.json").write_text("{}")
+    (folder / "checkpoints/step-00000001").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds a finished run"), occupied(recipe):
+        raise AssertionError("a finished run begins anew")
+    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "recipe.yaml"]
+
+
+def test_two_processes_that_add_to_a_finished_run_lose_nothing(tmp_path):
+    adder = f"""
+import json, pathlib, sys
+from toolkit.checkpoint import write_text
+from toolkit.run_folder import amending
+path = pathlib.Path({str(tmp_path)!r}, "evaluation.json")
+for number in range(40):
+    with amending(path.parent):
+        known = json.loads(path.read_text()) if path.exists() else {{}}
+        write_text(path, json.dumps({{**known, sys.argv[1] + str(number): 1}}))
+"""
+    adders = [subprocess.Popen([sys.executable, "-c", adder, name]) for name in "abc"]
+    assert [process.wait() for process in adders] == [0, 0, 0]
+    assert len(json.loads((tmp_path / "evaluation.json").read_text())) == 120
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+def test_the_card_says_which_steps_were_trained_without_the_gate(tmp_path):
+    record_start(tmp_path, 0, None, "no torch here")
+    record_start(tmp_path, 20, "parity: all agree", None)
+    said = parity_statement(read_starts(tmp_path))
+    assert said.startswith("**The parity gate was skipped** before steps 1 to 20: no torch here.")
+    assert "The parity gate passed before step 21 and all after it: " in said and "(parity: all agree)" in said
+    record_start(tmp_path, 30, None, "in a hurry")
+    said = parity_statement(read_starts(tmp_path))
+    assert "passed before steps 21 to 30: " in said and "skipped** before step 31 and all after it: in a hurry" in said
+
+
+def test_a_start_of_which_no_step_was_kept_is_not_told(tmp_path):
+    record_start(tmp_path, 0, None, "in a hurry")
+    record_start(tmp_path, 0, "parity: all agree", None)
+    assert parity_statement(read_starts(tmp_path)).startswith("The parity gate passed before training: ")
+
+
+def test_damaged_starts_do_not_pass_for_a_gate_that_passed(tmp_path):
+    record_start(tmp_path, 0, None, "in a hurry")
+    (tmp_path / "parity/starts.json").write_text('[{"after_step": 0, "pas')
+    record_start(tmp_path, 10, "parity: all agree", None)
+    said = parity_statement(read_starts(tmp_path))
+    assert said.startswith("**The parity gate was skipped** before steps 1 to 10: unknown, since ")

@@ -1,0 +1,139 @@
+"""A run folder: whose it is, what is in it already, and that one process at a time works in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from toolkit.checkpoint import TEMPORARY, Checkpoints, write_text
+from toolkit.recipe import Recipe
+
+#: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
+LOCK = ".lock"
+#: What may be there before a run has begun: the report of a gate that stopped it.
+REPORT = "parity"
+#: In the folder of the report: how each start of the run came past the gate.
+STARTS = "starts.json"
+#: Seconds to wait for a process that adds a number to a finished run.
+PATIENCE = 60.0
+
+
+@contextlib.contextmanager
+def occupied(recipe: Recipe) -> Iterator[Path]:
+    """The recipe's run folder, made if need be, in which no other process of the toolkit works meanwhile.
+
+    What a killed process has left half-written is removed. A folder in which nothing came to stand is gone afterwards.
+
+    Raises:
+        UserError: another process works in it, or it holds something that this recipe cannot go on from.
+    """
+    folder = recipe.output_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(folder, patience=0):
+            _remove_leftovers(folder)
+            _check_content(recipe, folder)
+            yield folder
+    except Timeout:
+        message = f"another process is at work in {folder}; wait until it has ended, or set another folder"
+        raise recipe.error("train.output_dir", message) from None
+    finally:
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def amending(folder: Path) -> Iterator[None]:
+    """No other process adds something to a finished run meanwhile."""
+    with _locked(folder, PATIENCE):
+        _remove_leftovers(folder)
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, patience: float) -> Iterator[None]:
+    lock = FileLock(folder / LOCK)
+    with lock.acquire(timeout=patience):
+        try:
+            yield
+        finally:  # whoever has opened it meanwhile, and gets the lock next, sees that it has gone, and makes another
+            (folder / LOCK).unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what was not finished when a process was killed: nothing refers to it."""
+    for place in (folder, folder / REPORT, folder / "checkpoints"):
+        for leftover in (*place.glob(f"{TEMPORARY}*"), *place.glob("*.partial")):
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _check_content(recipe: Recipe, folder: Path) -> None:
+    """Check that the folder is free, or holds an interrupted run of the same recipe."""
+    if not any(path.name not in (REPORT, LOCK) for path in folder.iterdir()):
+        return
+    others = f"set train.output_dir to another folder, or remove {folder}"
+    if not (folder / "recipe.yaml").is_file():
+        raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
+    if (folder / "metrics.json").exists():
+        Checkpoints(folder / "checkpoints").remove()  # a kill may have come between the last number and this
+        raise recipe.error(
+            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {others}"
+        )
+    differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+    if differing:
+        raise recipe.error(
+            "train.output_dir",
+            f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
+            f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
+        )
+
+
+def differing_keys(there: str, here: str) -> list[str]:
+    """What two recipes differ in: `train.batch_size: 4 there, 8 here`."""
+    old, new = _flat(yaml.safe_load(there)), _flat(yaml.safe_load(here))
+    keys = dict.fromkeys([*new, *old])
+    return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    return {
+        path: leaf for key, item in values.items() for path, leaf in _flat(item, f"{prefix}.{key}".strip(".")).items()
+    }
+
+
+# -- how the run came past the gate ---------------------------------------------------------------------------------
+
+
+def record_start(folder: Path, after_step: int, verdict: str | None, skipped: str | None) -> None:
+    """Add a start of the run to :data:`STARTS`; one from whose steps nothing was kept is no longer listed.
+
+    Args:
+        after_step: the step of the checkpoint that it goes on from, 0 for a new run.
+        verdict: what the gate said when it passed; None where it was skipped.
+        skipped: why it was.
+    """
+    earlier = [start for start in read_starts(folder) if start["after_step"] < after_step]
+    starts = [*earlier, {"after_step": after_step, "passed": verdict, "skipped": skipped}]
+    (folder / REPORT).mkdir(exist_ok=True)
+    write_text(folder / REPORT / STARTS, json.dumps(starts, indent=1) + "\n")
+
+
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+    """The starts of a run, in their order: ``after_step``, and either ``passed`` or ``skipped`` with words."""
+    path = folder / REPORT / STARTS
+    if not path.exists():
+        return []
+    try:
+        starts = json.loads(path.read_text(encoding="utf-8"))
+        return [{key: start[key] for key in ("after_step", "passed", "skipped")} for start in starts]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [{"after_step": 0, "passed": None, "skipped": f"unknown, since {path} was damaged"}]
