@@ -29,6 +29,12 @@ SHARED_ONLY: dict[str, Any] = {
     "quantization_config": None,
 }
 
+#: The largest whole number: sizes and ids are kept in 32 bits.
+MOST = 2**31 - 1
+
+#: The largest epsilon that Paddle's layer norm takes.
+MOST_EPSILON = 1e-3
+
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
@@ -68,25 +74,43 @@ def merge(
     return config
 
 
-def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int) -> None:
-    """Raise :class:`ConfigError` unless the values are whole numbers of at least ``least``."""
+def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int, most: int = MOST) -> None:
+    """Raise :class:`ConfigError` unless the values are whole numbers from ``least`` to ``most``."""
     for key in keys:
-        if not isinstance(config[key], int) or isinstance(config[key], bool) or config[key] < least:
+        if not is_whole(config[key]) or config[key] < least:
             raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
+        if config[key] > most:
+            raise ConfigError(key, f"{config[key]} is too large; {most} is the most")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` unless the values are true or false."""
+    for key in keys:
+        if not isinstance(config[key], bool):
+            raise ConfigError(key, f"{config[key]!r} should be true or false")
 
 
 def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Raise :class:`ConfigError` unless the values are at least 0 and less than 1."""
     for key in keys:
-        if not isinstance(config[key], (int, float)) or not 0 <= config[key] < 1:
+        if not _is_number(config[key]) or not 0 <= config[key] < 1:
             raise ConfigError(key, f"{config[key]!r} should be at least 0 and less than 1")
 
 
-def check_not_negative(config: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Raise :class:`ConfigError` unless the values are numbers, 0 or more."""
+def check_not_negative(config: Mapping[str, Any], keys: Iterable[str], most: float = 1e30) -> None:
+    """Raise :class:`ConfigError` unless the values are numbers from 0 to ``most``."""
     for key in keys:
-        if not isinstance(config[key], (int, float)) or config[key] < 0:
-            raise ConfigError(key, f"{config[key]!r} should be a number, 0 or more")
+        if not _is_number(config[key]) or not 0 <= config[key] <= most:
+            raise ConfigError(key, f"{config[key]!r} should be a number from 0 to {most:g}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_problem_type(config: Mapping[str, Any]) -> None:
@@ -95,10 +119,23 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
         raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
 
 
+def _labels(names: Any) -> dict[int, str]:
+    """``id2label`` with numbers as keys, as JSON cannot hold it."""
+    try:
+        labels = {int(index): name for index, name in names.items()}
+    except (AttributeError, TypeError, ValueError):
+        labels = {}
+    if not labels or not all(isinstance(name, str) for name in labels.values()):
+        raise ConfigError("id2label", f"{names!r} should be a mapping of numbers to names")
+    return labels
+
+
 def settle_labels(config: dict[str, Any]) -> None:
     """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
+    if config["num_labels"] is not None:
+        check_whole(config, ("num_labels",), 1)
     if config["id2label"] is not None:
-        config["id2label"] = {int(index): name for index, name in config["id2label"].items()}
+        config["id2label"] = _labels(config["id2label"])
         count = len(config["id2label"])
         if config["num_labels"] not in (None, count):
             raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")

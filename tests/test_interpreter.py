@@ -59,7 +59,7 @@ def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
     request = dataclasses.replace(trial_request("ctrl", "random", 0), reference_python=python)
     report = run_gate(request, tmp_path / "out", Console(file=io.StringIO()))
     assert report.passed, report.summary()
-    assert "-m toolkit.parity.reference" in calls.read_text() and "candidate" not in calls.read_text()
+    assert " toolkit.parity.reference result " in calls.read_text() and "candidate" not in calls.read_text()
 
 
 @pytest.mark.skipif(OTHER is None, reason="TOOLKIT_REFERENCE_PYTHON names no interpreter with another transformers")

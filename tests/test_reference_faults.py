@@ -61,8 +61,8 @@ def broken(folder: Path, fault: str) -> tuple[str, str]:
     (folder / "fault.py").write_text(code)
     line = next(number for number, text in enumerate(code.splitlines(), start=1) if text.endswith("# here"))
     python = folder / "python"
-    faulty, other = f'{sys.executable} {folder}/fault.py "$3" "$4"', f'{sys.executable} "$@"'
-    python.write_text(f'#!/bin/sh\ncase "$1" in -m) exec {faulty};; esac\nexec {other}\n')
+    faulty, other = f'{sys.executable} {folder}/fault.py "$5" "$6"', f'{sys.executable} "$@"'
+    python.write_text(f'#!/bin/sh\ncase "$4" in toolkit.parity.reference) exec {faulty};; esac\nexec {other}\n')
     python.chmod(0o755)
     return str(python), f"fault.py:{line}"
 

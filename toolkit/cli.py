@@ -152,7 +152,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     from toolkit.recipe import load_recipe
 
     checked = load_recipe(path, overrides)
-    for note in (*check_model(checked), *check_data(checked)):
+    for note in (*checked.notes, *check_model(checked), *check_data(checked)):
         click.echo(f"note: {note}")
     click.echo(f"{path}: ok")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from models import families
+from toolkit import runtime
+from toolkit.memory import too_large
 from toolkit.recipe import Recipe
 from toolkit.tasks import task_of
 
@@ -43,6 +45,8 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
     keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
+    if problem := too_large(recipe, _resolved(recipe, keys), head_of(recipe), runtime.device() == "gpu"):
+        raise recipe.error("model.config", problem)
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
 
@@ -61,8 +65,9 @@ def check_model(recipe: Recipe) -> list[str]:
         return [
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
-    resolve(recipe, stored)
-    return []
+    config = _resolved(recipe, resolve(recipe, stored))
+    problem = too_large(recipe, config, head_of(recipe))
+    return [f"model.config: {problem}"] if problem else []
 
 
 def resolve(

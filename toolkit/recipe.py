@@ -18,7 +18,11 @@ from toolkit import yaml_source
 from toolkit.errors import UserError
 
 Setting = TypeVar("Setting")
-Positive = Annotated[int, Field(gt=0)]
+#: What Paddle and `datasets` keep in 32 bits.
+MOST = 2**31 - 1
+#: What NumPy takes for a seed.
+MOST_SEED = 2**32 - 1
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -81,7 +85,7 @@ class Tokenizer(Section):
 
     kind: Literal["bytes", "sentencepiece", "bpe", "checkpoint"] | None = None
     path: str | None = None
-    vocab_size: Annotated[int, Field(ge=8)] | None = None
+    vocab_size: Annotated[int, Field(ge=8, le=MOST)] | None = None
 
 
 class Files(Section):
@@ -115,7 +119,7 @@ class Data(Section):
     context: str | None = None
     answers: str | None = None
     document: str | None = None
-    stride: Annotated[int, Field(ge=0)] | None = None
+    stride: Annotated[int, Field(ge=0, le=MOST)] | None = None
     max_answer_length: Positive | None = None
     no_answer_threshold: float | None = None
     max_length: Positive
@@ -129,7 +133,7 @@ class Train(Section):
     """The optimisation."""
 
     output_dir: str | None = None
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
     max_steps: Positive | None = None
     batch_size: Positive = 8
     eval_batch_size: Positive | None = None
@@ -171,14 +175,14 @@ class Runtime(Section):
     """Where the run happens."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    threads: Positive | None = None
+    threads: Annotated[int, Field(gt=0, le=1024)] | None = None
 
 
 class Recipe(Section):
     """A checked recipe; :func:`load_recipe` makes one."""
 
     task: Literal["classification", "question_answering", "language_modeling"] = "classification"
-    seed: Annotated[int, Field(ge=0)] = 42
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 42
     model: Model = Model()
     tokenizer: Tokenizer = Tokenizer()
     data: Data
@@ -187,6 +191,7 @@ class Recipe(Section):
     tracking: Tracking = Tracking()
     runtime: Runtime = Runtime()
 
+    _notes: list[str] = PrivateAttr(default_factory=list)
     _source: yaml_source.Source = PrivateAttr(default_factory=lambda: yaml_source.Source("recipe"))
 
     @property
@@ -198,6 +203,16 @@ class Recipe(Section):
     def output_dir(self) -> Path:
         """The run folder."""
         return Path(self.train.output_dir or Path("runs") / self.path.stem)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about how the recipe was read, a line each."""
+        return self._notes
+
+    def is_overridden(self, key: str) -> bool:
+        """Whether the command line set a key, or the section that it stands in."""
+        path = tuple(key.split("."))
+        return any(path[:depth] in self._source.overridden for depth in range(1, len(path) + 1))
 
     def resolve(self, path: str) -> Path:
         """A path of the recipe: relative to the current directory if it exists there, else to the recipe's folder."""
@@ -218,25 +233,34 @@ class Recipe(Section):
         """The recipe with every default written out, and with absolute paths: it means the same read from anywhere."""
         values = self.model_dump()
         values["train"]["output_dir"] = str(self.output_dir.absolute())
-        for section, key in self._paths(values):
+        for path in _paths(values):
+            section, key = _section(values, path), path[-1]
             if (found := self.resolve(section[key])).exists():
                 section[key] = str(found.absolute())
         return yaml_source.dump(values)
 
-    @staticmethod
-    def _paths(values: dict[str, Any]) -> list[tuple[Any, Any]]:
-        """Every value that may be a path, as the section it stands in and its key."""
-        places: list[tuple[Any, Any]] = [
-            (values["model"], "weights"),
-            (values["tokenizer"], "path"),
-            (values["data"], "dataset"),
-        ]
-        places += [(values["parity"], "reference_python")]
-        places += [(values["data"]["files"] or {}, split) for split in ("train", "validation", "test")]
-        for code, files in (values["data"]["sources"] or {}).items():
-            places += [(files, index) for index in range(len(files))] if isinstance(files, list) else []
-            places += [(values["data"]["sources"], code)] if isinstance(files, str) else []
-        return [(section, key) for section, key in places if isinstance(section, list) or section.get(key)]
+
+def _paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Where the values stand that may be a path: keys, and numbers of a list's items."""
+    places: list[tuple[Any, ...]] = [
+        ("model", "weights"),
+        ("tokenizer", "path"),
+        ("data", "dataset"),
+        ("train", "output_dir"),
+        ("parity", "reference_python"),
+    ]
+    places += [("data", "files", split) for split in values["data"]["files"] or {}]
+    for code, files in (values["data"]["sources"] or {}).items():
+        source = ("data", "sources", code)
+        places += [(*source, index) for index in range(len(files))] if isinstance(files, list) else [source]
+    return [path for path in places if _section(values, path)[path[-1]]]
+
+
+def _section(values: Any, path: tuple[Any, ...]) -> Any:
+    """What the last part of a path is a key of."""
+    for name in path[:-1]:
+        values = values[name]
+    return values
 
 
 def settled(value: Setting | None) -> Setting:
@@ -262,6 +286,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
     recipe._source = source
+    _check_paths(recipe)
     _settle(recipe, "task", recipe.task, TASK_KEYS)
     _settle(recipe, "model", recipe.model.name, MODEL_KEYS)
     _check_task(recipe)
@@ -269,6 +294,18 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if recipe.train.eval_batch_size is None:
         recipe.train.eval_batch_size = recipe.train.batch_size
     return recipe
+
+
+def _check_paths(recipe: Recipe) -> None:
+    """Refuse what no file can be called, before anybody looks for it."""
+    values = recipe.model_dump()
+    for path in _paths(values):
+        written = _section(values, path)[path[-1]]
+        try:
+            Path(written).expanduser().exists()
+        except (OSError, RuntimeError) as problem:
+            reason = getattr(problem, "strerror", None) or str(problem)
+            raise recipe.error(tuple(map(str, path)), f"{written}: no file can be called so: {reason}") from None
 
 
 def _settle(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str, Any]]) -> None:
@@ -299,6 +336,7 @@ def _check_task(recipe: Recipe) -> None:
 def _check_choices(recipe: Recipe) -> None:
     """Keys that only make sense together, or not together."""
     train, data, tokenizer = recipe.train, recipe.data, recipe.tokenizer
+    _settle_length(recipe)
     if (train.epochs is None) == (train.max_steps is None):
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
@@ -321,6 +359,17 @@ def _check_choices(recipe: Recipe) -> None:
                 raise recipe.error(f"tokenizer.{key}", f"is for kind: {owners}, not for kind: {tokenizer.kind}")
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
+
+
+def _settle_length(recipe: Recipe) -> None:
+    """Where the file says epochs and the command line max_steps, or the other way round, the command line has it."""
+    train = recipe.train
+    if train.epochs is None or train.max_steps is None:
+        return
+    for chosen, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
+        if recipe.is_overridden(f"train.{chosen}") and not recipe.is_overridden(f"train.{other}"):
+            setattr(train, other, None)
+            recipe._notes.append(f"train.{chosen}={getattr(train, chosen)} takes the place of the recipe's {other}")
 
 
 def _any(names: Iterable[str]) -> str:

@@ -128,6 +128,13 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
     return chosen
 
 
+def device() -> str:
+    """Where Paddle computes since :func:`configure`, ``cpu`` or ``gpu``."""
+    import paddle
+
+    return paddle.device.get_device().partition(":")[0]
+
+
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed blocks for the next allocation in place of giving them back to the system.
 

@@ -13,7 +13,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
-    _describe(job, device, console)
+    _describe(job, recipe.notes, device, console)
     verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
@@ -210,8 +210,8 @@ def checkpoint_folder(recipe: Recipe) -> Path | None:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
 
 
-def _describe(job: Job, device: str, console: Console) -> None:
-    """Print a line each on the data and the model, and the notes on the data."""
+def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> None:
+    """Print a line each on the data and the model, and the notes on the recipe and the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
     parameters = sum(value.size for value in job.weights.values())
     layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
@@ -222,7 +222,7 @@ def _describe(job: Job, device: str, console: Console) -> None:
         f"model  {len(layers)} layers, {parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
-    for note in job.prepared.notes:
+    for note in (*notes, *job.prepared.notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 
@@ -333,6 +333,12 @@ def reference_python(recipe: Recipe) -> str | None:
 
     if recipe.parity.reference_python is None:
         return None
+    if not recipe.is_overridden("parity.reference_python"):
+        raise recipe.error(
+            "parity.reference_python",
+            "names a program, which is not run because a file says so; say it yourself: toolkit finetune "
+            f"{recipe.path} parity.reference_python={recipe.parity.reference_python}",
+        )
     try:
         return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
     except UserError as problem:

@@ -21,6 +21,15 @@ from toolkit.errors import UserError
 
 KeyPath = tuple[str, ...]
 
+#: A number of more digits, or a value below more keys, is a slip; Python has limits of its own a little above.
+MOST_DIGITS = 1000
+MOST_LEVELS = 32
+#: A file of more is not a recipe; nor is one with so many brackets open at once, or in one line.
+MOST_CHARACTERS = 2**20
+MOST_BRACKETS = 1000
+#: The longest message about a value, in characters; the middle of a longer one is left out.
+LONGEST_MESSAGE = 600
+
 _INT = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?")
 _CONSTANTS = {
@@ -62,9 +71,8 @@ class Source:
     def error(self, key: str | KeyPath, message: str) -> UserError:
         """The error to raise about a key: ``file:line: key.path: message``."""
         path = tuple(key.split(".")) if isinstance(key, str) else key
-        return UserError(
-            f"{self.where(path)}: {'.'.join(path)}: {message}" if path else f"{self.where(path)}: {message}"
-        )
+        place = f"{self.where(path)}: {'.'.join(path)}: " if path else f"{self.where(path)}: "
+        return UserError(_in_one_line(place) + _in_one_line(message))
 
 
 def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Source]:
@@ -88,6 +96,18 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
     return values, source
 
 
+def parse_value(text: str, where: str) -> Any:
+    """The value of a word of the command line, read as a recipe's values are.
+
+    Args:
+        where: what it is the value of, for an error.
+
+    Raises:
+        UserError: it is not YAML.
+    """
+    return _parse(text, Source(where)) if text else None
+
+
 def dump(values: dict[str, Any]) -> str:
     """YAML text that :func:`read` reads back as the same values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
@@ -95,8 +115,15 @@ def dump(values: dict[str, Any]) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """``, did you mean KNOWN?`` for a word that resembles a known one, else the empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.6)
     return f", did you mean {close[0]}?" if close else ""
+
+
+def _in_one_line(text: str) -> str:
+    """Text with what is not to be seen (line breaks, control characters) as Python writes it, and not too long."""
+    shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    half = LONGEST_MESSAGE // 2
+    return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[:half]} ... {shown[-half:]}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -104,7 +131,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    plain = isinstance(_scalar(text), str)
+    plain = len(text) <= MOST_DIGITS and isinstance(_scalar(text), str)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
 
 
@@ -112,6 +139,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def _parse(text: str, source: Source) -> Any:
+    _check_size(text, source)
     try:
         for event in yaml.parse(text, Loader=yaml.BaseLoader):
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
@@ -128,15 +156,28 @@ def _parse(text: str, source: Source) -> Any:
         raise UserError(f"{source.name}: nested too deeply") from None
 
 
+def _check_size(text: str, source: Source) -> None:
+    """Refuse what the parser, whose time grows with the square of brackets that are open, would take minutes over."""
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(f"{source.name}: {len(text)} characters are no recipe")
+    opened = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        opened += line.count("[") + line.count("{") - line.count("]") - line.count("}")
+        if max(opened, line.count("[") + line.count("{")) > MOST_BRACKETS:
+            raise UserError(f"{source.name}:{number}: nested too deeply")
+
+
 def _value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
     """The value of a node; records the line of every mapping key below it."""
     source.lines.setdefault(path, node.start_mark.line + 1)
     if node.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq", "!"):
         raise source.error(path, f"the tag {node.tag} is not read; write the plain value")
+    if len(path) > MOST_LEVELS:
+        raise source.error(path[:MOST_LEVELS], "nested too deeply")
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, (*path, str(index)), source) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.ScalarNode):
-        return _scalar(node.value) if node.style is None else node.value
+        return _checked_scalar(node, path, source)
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
@@ -144,12 +185,32 @@ def _value(node: yaml.Node, path: KeyPath, source: Source) -> Any:
         if not isinstance(key, str):
             raise UserError(f"{source.name}:{line}: a key must be a word")
         place = (*path, key)
+        if "\0" in key or not _is_writable(key):
+            raise UserError(f"{source.name}:{line}: {_in_one_line(key)}: holds something that is no character")
         if key in mapping:
             first = source.lines[place]
             raise UserError(f"{source.name}:{line}: {'.'.join(place)}: written twice, first at line {first}")
         source.lines[place] = line
         mapping[key] = _value(value_node, place, source)
     return mapping
+
+
+def _checked_scalar(node: yaml.ScalarNode, path: KeyPath, source: Source) -> Any:
+    text = node.value
+    if node.style is None and len(text) > MOST_DIGITS and (_INT.fullmatch(text) or _FLOAT.fullmatch(text)):
+        raise source.error(path, f"a number of {len(text)} digits is not read")
+    if "\0" in text or not _is_writable(text):
+        raise source.error(path, f"{text!r} holds something that is no character")
+    return _scalar(text) if node.style is None else text
+
+
+def _is_writable(text: str) -> bool:
+    """Whether UTF-8 can write it: it can't half of a surrogate pair."""
+    try:
+        text.encode()
+        return True
+    except UnicodeEncodeError:
+        return False
 
 
 def _scalar(text: str) -> Any:
@@ -169,7 +230,7 @@ def _apply(values: dict[str, Any], override: str, source: Source) -> None:
     path = tuple(key.split("."))
     if not equals or not all(path):
         raise UserError(f"command line: {override!r}: expected key.path=value, for example train.batch_size=4")
-    value = _parse(text, Source(f"command line: {key}"))
+    value = parse_value(text, f"command line: {key}")
     section = values
     for depth, name in enumerate(path[:-1], start=1):
         below = section.setdefault(name, {})
@@ -178,7 +239,7 @@ def _apply(values: dict[str, Any], override: str, source: Source) -> None:
         if not isinstance(below, dict):
             raise UserError(f"command line: {key}: {'.'.join(path[:depth])} is {_kind(below)}, which has no keys")
         section = below
-    section[path[-1]] = None if text == "" else value
+    section[path[-1]] = value
     source.lines = {known: line for known, line in source.lines.items() if known[: len(path)] != path}
     source.overridden.add(path)
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.schema import (
+    MOST_EPSILON,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
+    check_flags,
     check_not_negative,
     check_probabilities,
     check_problem_type,
@@ -56,6 +58,9 @@ INERT = SHARED_INERT | {
     "temperature", "top_k", "top_p",
 }  # fmt: skip
 
+#: Far more than anybody has trained; each is a dozen named parameters.
+MOST_LAYERS = 10_000
+
 #: As :data:`models.schema.SHARED_ONLY`.
 ONLY = {**SHARED_ONLY, "use_bfloat16": False}
 
@@ -67,18 +72,19 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
     """
     config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
-    check_whole(config, ("dff", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"), 1)
+    check_whole(config, ("dff", "n_embd", "n_head", "n_positions", "vocab_size"), 1)
+    check_whole(config, ("n_layer",), 1, MOST_LAYERS)
     if config["pad_token_id"] is not None:
         check_whole(config, ("pad_token_id",), 0)
     check_probabilities(config, ("embd_pdrop", "resid_pdrop"))
-    check_not_negative(config, ("layer_norm_epsilon", "initializer_range"))
+    check_not_negative(config, ("initializer_range",))
+    check_not_negative(config, ("layer_norm_epsilon",), MOST_EPSILON)
     check_problem_type(config)
     if config["n_embd"] % 2:
         raise ConfigError("n_embd", f"{config['n_embd']} is odd: half of the position table is sines, half cosines")
     if config["n_embd"] % config["n_head"]:
         raise ConfigError("n_head", f"{config['n_head']} heads do not divide n_embd = {config['n_embd']}")
-    if not isinstance(config["tie_word_embeddings"], bool):
-        raise ConfigError("tie_word_embeddings", f"{config['tie_word_embeddings']!r} should be true or false")
+    check_flags(config, ("tie_word_embeddings",))
     settle_labels(config)
     return config
 
@@ -96,3 +102,9 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
     """Raise :class:`ConfigError` unless the model can be trained on sequences of ``length`` tokens."""
     if length > config["n_positions"]:
         raise ConfigError("n_positions", f"{config['n_positions']} is less than {length}")
+
+
+def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
+    """What training on one text takes at the least, in float32: its stream and the largest tensors of a layer."""
+    width = config["n_embd"] + config["dff"] + config["n_head"] * length + (config["vocab_size"] if causal_lm else 0)
+    return 4 * (length * width + config["n_positions"] * config["n_embd"])

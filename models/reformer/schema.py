@@ -6,17 +6,21 @@ A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.schema import (
+    MOST,
+    MOST_EPSILON,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
+    check_flags,
     check_not_negative,
     check_probabilities,
     check_problem_type,
     check_whole,
+    is_whole,
     merge,
     settle_labels,
 )
@@ -91,6 +95,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
     """
     config = merge(given, DEFAULTS, ONLY, INERT)
+    check_flags(config, ("is_decoder", "axial_pos_embds", "tie_word_embeddings"))
     _check_layers(config)
     for kind in {"local", "lsh"} - set(config["attn_layers"]):  # published files have nulls for a kind they do not use
         config.update({k: DEFAULTS[k] for k in config if k.startswith(f"{kind}_") and config[k] is None})
@@ -129,6 +134,28 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
         )
     if length > config["max_position_embeddings"]:
         raise ConfigError("max_position_embeddings", f"{config['max_position_embeddings']} is less than {length}")
+    for key in ("chunk_size_feed_forward", "chunk_size_lm_head"):
+        if config[key] and length % config[key]:
+            raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}; set 0 for all at once")
+    for kind, rounds in (("local", 1), ("lsh", config["num_hashes"])):
+        chunks = rounds * length // config[f"{kind}_attn_chunk_length"]
+        for key in (f"{kind}_num_chunks_before", f"{kind}_num_chunks_after"):
+            if kind in config["attn_layers"] and config[key] > max(chunks, 1):
+                raise ConfigError(key, f"{config[key]} neighbours, but {length} tokens have {chunks} chunks")
+
+
+def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
+    """What training on one text takes at the least, in float32: its two streams and the largest tensors of a layer."""
+    elements = [2 * length * config["hidden_size"]]
+    elements.append((config["chunk_size_feed_forward"] or length) * config["feed_forward_size"])
+    for kind in set(config["attn_layers"]):
+        rounds = config["num_hashes"] if kind == "lsh" else 1
+        chunk = min(config[f"{kind}_attn_chunk_length"], length)
+        seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
+        elements.append(config["num_attention_heads"] * rounds * length * chunk * seen)
+    if causal_lm:
+        elements.append((config["chunk_size_lm_head"] or length) * config["vocab_size"])
+    return 4 * sum(elements)
 
 
 def _factor(length: int) -> list[int]:
@@ -141,7 +168,10 @@ def _check_values(config: Mapping[str, Any]) -> None:
     check_whole(config, _POSITIVE, 1)
     check_whole(config, _COUNTS, 0)
     check_probabilities(config, _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None))
-    check_not_negative(config, ("layer_norm_eps", "initializer_range", "axial_norm_std"))
+    check_not_negative(config, ("initializer_range", "axial_norm_std"))
+    check_not_negative(config, ("layer_norm_eps",), MOST_EPSILON)
+    if config["hash_seed"] is not None:
+        check_whole(config, ("hash_seed",), 0)
     check_problem_type(config)
     if config["hidden_act"] not in ACTIVATIONS:
         raise ConfigError("hidden_act", f"{config['hidden_act']!r} is none of {', '.join(ACTIVATIONS)}")
@@ -151,7 +181,7 @@ def _check_values(config: Mapping[str, Any]) -> None:
 
 def _check_layers(config: Mapping[str, Any]) -> None:
     layers = config["attn_layers"]
-    if not isinstance(layers, Sequence) or not layers or set(layers) - {"local", "lsh"}:
+    if not isinstance(layers, (list, tuple)) or not layers or not all(kind in ("local", "lsh") for kind in layers):
         raise ConfigError("attn_layers", f"{layers!r} should be a list of 'local' and 'lsh', at least one")
     if config["is_decoder"]:
         for kind in sorted(set(layers)):
@@ -161,18 +191,29 @@ def _check_layers(config: Mapping[str, Any]) -> None:
 
 def _check_buckets(config: Mapping[str, Any]) -> None:
     buckets = config["num_buckets"]
-    for factor in [] if buckets is None else [buckets] if isinstance(buckets, int) else buckets:
-        if not isinstance(factor, int) or factor < 2 or factor % 2:
-            raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
+    if buckets is None:
+        return
+    factors = buckets if isinstance(buckets, (list, tuple)) else [buckets]
+    if not factors or not all(is_whole(factor) and 2 <= factor <= MOST and factor % 2 == 0 for factor in factors):
+        raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
+
+
+def _are_two(numbers: Any) -> bool:
+    """Whether this is a list of two positive whole numbers."""
+    return (
+        isinstance(numbers, (list, tuple))
+        and len(numbers) == 2
+        and all(is_whole(number) and 0 < number <= MOST for number in numbers)
+    )
 
 
 def _check_positions(config: Mapping[str, Any]) -> None:
     if not config["axial_pos_embds"]:
         return
     shape, dims = config["axial_pos_shape"], config["axial_pos_embds_dim"]
-    if not isinstance(shape, Sequence) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+    if not _are_two(shape):
         raise ConfigError("axial_pos_shape", f"{shape!r} should be two positive whole numbers")
-    if not isinstance(dims, Sequence) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
+    if not _are_two(dims) or sum(dims) != config["hidden_size"]:
         raise ConfigError(
             "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 
 from models.families import part
 from models.hub import resolve_folder, stored_tensors
@@ -26,6 +25,7 @@ from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import RANDOM, varied
 from toolkit.quiet import silence_startup
+from toolkit.yaml_source import parse_value
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
 #: more neighbouring chunks. CTRL's own defaults are those of Salesforce/ctrl.
@@ -262,7 +262,7 @@ def configuration(
         key, equals, value = override.partition("=")
         if not equals:
             raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
-        config[key] = yaml.safe_load(value)
+        config[key] = parse_value(value, override)
     try:
         resolved = schema.resolve(config)
         schema.check_training_length(resolved, length)

@@ -1,0 +1,70 @@
+"""A process that checks recipes, and trains those that are accepted for one step: one JSON line in, one out.
+
+A recipe that ends it by a signal or hangs is found by whoever asks (:class:`recipe_fuzz.Worker`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from toolkit.errors import ToolkitError
+from toolkit.model_config import check_model
+from toolkit.quiet import silence_startup
+from toolkit.recipe import load_recipe
+from toolkit.runtime import configure
+
+#: Laid over a recipe that is trained for one step.
+ONE_STEP = ("train.epochs=null", "train.max_steps=1", "train.output_dir=run", "runtime.threads=null")
+
+
+def answer(text: bytes, overrides: list[str], train: bool) -> dict:
+    """What becomes of a recipe: ``refused`` with the message; ``accepted``; or ``traceback``."""
+    Path("x.yaml").write_bytes(text)
+    try:
+        recipe = load_recipe("x.yaml", overrides)
+        from toolkit.data import check_data
+
+        check_model(recipe)
+        check_data(recipe)
+    except ToolkitError as problem:
+        return {"refused": str(problem), "status": problem.exit_status}
+    except Exception:
+        return {"traceback": traceback.format_exc()}
+    return one_step(overrides) if train else {"accepted": None}
+
+
+def one_step(overrides: list[str]) -> dict:
+    from toolkit.train import finetune
+
+    shutil.rmtree("run", ignore_errors=True)
+    try:
+        finetune(load_recipe("x.yaml", [*overrides, *ONE_STEP]), "fuzzed", Console(file=io.StringIO()))
+    except ToolkitError as problem:
+        return {"accepted": None, "stopped": str(problem), "status": problem.exit_status}
+    except Exception:
+        return {"accepted": None, "traceback": traceback.format_exc()}
+    return {"accepted": None, "trained": True}
+
+
+def main() -> None:
+    asked, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    silence_startup()
+    configure("cpu", 1)
+    for line in asked:
+        case = json.loads(line)
+        told = answer(bytes.fromhex(case["text"]), case["overrides"], case["train"])
+        said.write(json.dumps(told) + "\n")
+        said.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
