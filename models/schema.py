@@ -88,6 +88,17 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def check_pad_token(config: Mapping[str, Any]) -> None:
+    """Raise :class:`ConfigError` unless the padding has an id of the vocabulary, or none."""
+    if config["pad_token_id"] is None:
+        return
+    check_whole(config, ("pad_token_id",), 0)
+    if config["pad_token_id"] >= config["vocab_size"]:
+        raise ConfigError(
+            "pad_token_id", f"{config['pad_token_id']} is no id of a vocabulary of {config['vocab_size']}"
+        )
+
+
 def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Raise :class:`ConfigError` unless the values are true or false."""
     for key in keys:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from toolkit import cli
+from toolkit.parity.options import configuration
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
@@ -233,3 +234,39 @@ def test_an_interruption_is_one_line(run, monkeypatch):
     monkeypatch.setattr(recipe, "load_recipe", interrupt)
     status, _, err = run("recipe", "show", "x")
     assert status == 130 and err.strip() == "interrupted"
+
+
+#: Options of `toolkit parity` that gave a traceback, or seconds of work, and the beginning of what is said now.
+IMPOSSIBLE = [
+    (["--length", "1000000000"], "the configuration, --length and --batch-size: 10,630,530 parameters take 0.6 GB"),
+    (["num_hashes=999999999"], "the configuration, --length and --batch-size: "),
+    (["--batch-size", "999999999"], "the configuration, --length and --batch-size: "),
+    (["--seed", "9" * 30], "Invalid value for '--seed'"),
+    (["--output", "/dev/null/x"], "--output /dev/null/x/cpu: cannot write there: Not a directory"),
+    (["=3"], "=3: expected KEY=VALUE"),
+    (["hidden_size=[1"], "command line: hidden_size:1: not YAML"),
+    (["layer_norm_eps=1e-2"], "layer_norm_eps: 0.01 should be a number from 0 to 0.001"),
+    (["hash_seed=x"], "hash_seed: 'x' should be a whole number"),
+    (["id2label=3"], "id2label: 3 should be a mapping of numbers to names"),
+    (["num_labels=-1"], "num_labels: -1 should be a whole number"),
+    (["pad_token_id=9999"], "pad_token_id: 9999 is no id of a vocabulary of 320"),
+    (["attn_layers=[[]]"], "attn_layers: [[]] should be a list of 'local' and 'lsh'"),
+    (["num_buckets=1.5"], "num_buckets: 1.5 should be an even number"),
+    (["axial_pos_embds_dim=[a, b]"], "axial_pos_embds_dim: ['a', 'b'] should be two numbers"),
+    (["--reference-python", "/"], "--reference-python: /: is not an executable file"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), IMPOSSIBLE, ids=[" ".join(options)[:30] for options, _ in IMPOSSIBLE])
+def test_what_no_gate_can_be_is_refused_in_one_line(options, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as leave:
+        cli.main(["parity", "--model", "reformer", *options])
+    assert leave.value.code == 2
+    assert f"rror: {said}" in capsys.readouterr().err
+
+
+def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
+    """YAML 1.1 takes 1e-5 for a word."""
+    config = configuration("reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random")
+    assert config["layer_norm_eps"] == 1e-5

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, UserError
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -79,6 +79,20 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Make a folder and see that something can be written into it, before hours are spent on what is to stand there.
+
+    Raises:
+        UserError: it cannot, with the reason.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as problem:
+        raise UserError(f"{option} {folder}: cannot write there: {problem.strerror}") from None
 
 
 def verify_folder(folder: Path) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from models import families
-from toolkit.recipe import Recipe
 
 #: Bytes of each parameter while it is trained: the weight, its gradient, AdamW's two moments, in float32.
 TRAINED_BYTES = 16
 #: Where a GPU holds these, of each weight as it is read.
 READ_BYTES = 4
+#: While the gate compares a model as a whole, in each of its two processes.
+COMPARED_BYTES = 60
 
 
 def physical_memory() -> int | None:
@@ -24,29 +25,31 @@ def physical_memory() -> int | None:
         return None
 
 
-def too_large(recipe: Recipe, config: Mapping[str, Any], head: str, on_gpu: bool = False) -> str | None:
-    """Why a model cannot be trained in this machine's memory, in a sentence; None where nothing speaks against it.
+def too_large(
+    model: str, config: Mapping[str, Any], head: str, length: int, texts: int = 1, bytes_each: int = TRAINED_BYTES
+) -> str | None:
+    """Why this machine's memory cannot hold a model, in a sentence; None where nothing speaks against it.
 
     A lower bound, which finds slips such as a zero too many; what it lets through may still not fit.
 
     Args:
+        model: the family.
         config: Hugging Face's keys, resolved.
         head: of the model.
-        on_gpu: it is trained there, and this machine only reads it.
+        length: tokens of a text.
+        texts: that are computed at once; 0 where it happens elsewhere, on a GPU.
+        bytes_each: of each parameter.
     """
     memory = physical_memory()
     if memory is None:
         return None
-    table = families.part(recipe.model.name, "weights").parameters(config, head)
-    parameters = sum(math.prod(shape) for shape, _ in table.values())
-    schema = families.part(recipe.model.name, "schema")
-    weights = parameters * (READ_BYTES if on_gpu else TRAINED_BYTES)
-    text = 0 if on_gpu else schema.activation_bytes(config, recipe.data.max_length, head == "causal_lm")
-    if weights + text <= memory:
+    parameters = sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())
+    activations = texts * families.part(model, "schema").activation_bytes(config, length, head == "causal_lm")
+    if parameters * bytes_each + activations <= memory:
         return None
     return (
-        f"{parameters:,} parameters take {_gigabytes(weights)} while they are trained, and one text of "
-        f"{recipe.data.max_length} tokens {_gigabytes(text)} at the least; this machine has {_gigabytes(memory)}"
+        f"{parameters:,} parameters take {_gigabytes(parameters * bytes_each)}, and what is computed of {texts} "
+        f"texts of {length} tokens {_gigabytes(activations)} at the least; this machine has {_gigabytes(memory)}"
     )
 
 

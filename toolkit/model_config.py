@@ -9,7 +9,7 @@ from typing import Any
 
 from models import families
 from toolkit import runtime
-from toolkit.memory import too_large
+from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
 from toolkit.tasks import task_of
 
@@ -45,7 +45,7 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.
     """
     keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
-    if problem := too_large(recipe, _resolved(recipe, keys), head_of(recipe), runtime.device() == "gpu"):
+    if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
@@ -65,9 +65,14 @@ def check_model(recipe: Recipe) -> list[str]:
         return [
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
-    config = _resolved(recipe, resolve(recipe, stored))
-    problem = too_large(recipe, config, head_of(recipe))
+    problem = _too_large(recipe, resolve(recipe, stored))
     return [f"model.config: {problem}"] if problem else []
+
+
+def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
+    texts, each = (0, READ_BYTES) if on_gpu else (1, TRAINED_BYTES)
+    config, length = _resolved(recipe, keys), recipe.data.max_length
+    return too_large(recipe.model.name, config, head_of(recipe), length, texts, each)
 
 
 def resolve(

@@ -15,6 +15,7 @@ from models.schema import (
     ConfigError,
     check_flags,
     check_not_negative,
+    check_pad_token,
     check_probabilities,
     check_problem_type,
     check_whole,
@@ -74,8 +75,7 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
     check_whole(config, ("dff", "n_embd", "n_head", "n_positions", "vocab_size"), 1)
     check_whole(config, ("n_layer",), 1, MOST_LAYERS)
-    if config["pad_token_id"] is not None:
-        check_whole(config, ("pad_token_id",), 0)
+    check_pad_token(config)
     check_probabilities(config, ("embd_pdrop", "resid_pdrop"))
     check_not_negative(config, ("initializer_range",))
     check_not_negative(config, ("layer_norm_epsilon",), MOST_EPSILON)

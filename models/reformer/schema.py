@@ -17,6 +17,7 @@ from models.schema import (
     ConfigError,
     check_flags,
     check_not_negative,
+    check_pad_token,
     check_probabilities,
     check_problem_type,
     check_whole,
@@ -83,7 +84,7 @@ _POSITIVE = (
 )  # fmt: skip
 _COUNTS = (
     "chunk_size_feed_forward", "chunk_size_lm_head", "local_num_chunks_after", "local_num_chunks_before",
-    "lsh_num_chunks_after", "lsh_num_chunks_before", "pad_token_id", "eos_token_id",
+    "lsh_num_chunks_after", "lsh_num_chunks_before", "eos_token_id",
 )  # fmt: skip
 _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob"]
 
@@ -137,11 +138,6 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
     for key in ("chunk_size_feed_forward", "chunk_size_lm_head"):
         if config[key] and length % config[key]:
             raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}; set 0 for all at once")
-    for kind, rounds in (("local", 1), ("lsh", config["num_hashes"])):
-        chunks = rounds * length // config[f"{kind}_attn_chunk_length"]
-        for key in (f"{kind}_num_chunks_before", f"{kind}_num_chunks_after"):
-            if kind in config["attn_layers"] and config[key] > max(chunks, 1):
-                raise ConfigError(key, f"{config[key]} neighbours, but {length} tokens have {chunks} chunks")
 
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
@@ -167,6 +163,7 @@ def _factor(length: int) -> list[int]:
 def _check_values(config: Mapping[str, Any]) -> None:
     check_whole(config, _POSITIVE, 1)
     check_whole(config, _COUNTS, 0)
+    check_pad_token(config)
     check_probabilities(config, _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None))
     check_not_negative(config, ("initializer_range", "axial_norm_std"))
     check_not_negative(config, ("layer_norm_eps",), MOST_EPSILON)

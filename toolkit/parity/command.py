@@ -10,6 +10,10 @@ import click
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
+#: What is kept in 32 bits, and what NumPy takes for a seed.
+COUNT = click.IntRange(1, 2**31 - 1)
+SEEDS = click.IntRange(0, 2**32 - 1)
+MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
@@ -22,11 +26,9 @@ OUTPUT = click.option(
 HEAD = click.option(
     "--head", type=click.Choice(HEADS), help="Default: sequence_classification of reformer, causal_lm of ctrl."
 )
-LENGTH = click.option(
-    "--length", type=click.IntRange(1), help="Tokens a sequence; default: 320 of reformer, 54 of ctrl."
-)
+LENGTH = click.option("--length", type=COUNT, help="Tokens a sequence; default: 320 of reformer, 54 of ctrl.")
 SEED = click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the weights, the tokens and all draws."
+    "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
 )
 REFERENCE_PYTHON = click.option(
     "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
@@ -42,12 +44,10 @@ DESCRIPTION = (
     MODEL,
     OVERRIDES,
     HEAD,
-    click.option("--layers", type=click.IntRange(1), help="Default: 6 of reformer, all 48 of ctrl."),
+    click.option("--layers", type=click.IntRange(1, MOST_LAYERS), help="Default: 6 of reformer, all 48 of ctrl."),
     click.option("--attention", type=click.Choice(["mixed", "local", "lsh"]), help="Reformer's; default: mixed."),
     LENGTH,
-    click.option(
-        "--batch-size", type=click.IntRange(1), help="Default: 3 of reformer, 5 of ctrl; fewer, but 2, of long texts."
-    ),
+    click.option("--batch-size", type=COUNT, help="Default: 3 of reformer, 5 of ctrl; fewer, but 2, of long texts."),
     click.option(
         "--weights",
         "weights_from",
@@ -194,7 +194,7 @@ def limits(**trial: Any) -> int:
 
 @click.command("parity sweep", epilog="KEY=VALUE, --head and --length are for a checkpoint's model.")
 @takes(MODEL, OVERRIDES)
-@click.option("--gates", type=click.IntRange(1), metavar="N", required=True, help="How many right ports are gated.")
+@click.option("--gates", type=COUNT, metavar="N", required=True, help="How many right ports are gated.")
 @click.option(
     "--weights",
     "weights_from",
@@ -221,7 +221,12 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
 @click.command("parity texts")
 @takes(MODEL)
 @click.option(
-    "--texts", type=click.IntRange(1), metavar="N", default=2000, show_default=True, help="How many texts are drawn."
+    "--texts",
+    type=COUNT,
+    metavar="N",
+    default=2000,
+    show_default=True,
+    help="How many texts are drawn.",
 )
 @click.option(
     "--tokenizer",
@@ -229,7 +234,7 @@ def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     metavar="FOLDER|bytes",
     help="A Hugging Face folder; or, of reformer, bytes. Default: a small one, learnt from Python's own texts.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the texts.")
+@click.option("--seed", type=SEEDS, default=0, show_default=True, help="Of the texts.")
 @takes(REFERENCE_PYTHON)
 def texts(texts: int, seed: int, **description: Any) -> int:
     """Search for texts of which the two tokenizers make something else.
@@ -254,12 +259,16 @@ COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits, texts)
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
     runs: whatever stops this one, none can be taken for its own."""
+    from toolkit.checkpoint import check_writable
     from toolkit.parity.options import devices
     from toolkit.parity.report.report import remove_report
 
     for wanted in ("cpu", "gpu") if device == "all" else (device,):
         remove_report(output / wanted)
-    return [(found, output / found) for found in devices(device)]
+    places = [(found, output / found) for found in devices(device)]
+    for _, folder in places:
+        check_writable(folder, "--output")
+    return places
 
 
 def _console() -> Any:

@@ -15,7 +15,8 @@ from models.schema import ConfigError
 from models.weights import WeightsError, new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.parity.job.build import LONG, is_streamed
+from toolkit.memory import COMPARED_BYTES, too_large
+from toolkit.parity.job.build import LONG, goes_by_stages, is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
@@ -92,6 +93,8 @@ def make_request(
     if reference_reversible and model != "reformer":
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    batch_size = batch_size or _default_batch_size(model, length)
+    _check_memory(model, config, head, length, batch_size)
     weights, checkpoint = chosen_weights(model, config, head, seed, weights_from)
     tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
@@ -99,7 +102,7 @@ def make_request(
         head=head,
         config=config,
         weights=weights,
-        batch=random_batch(config, head, batch_size or _default_batch_size(model, length), length, seed, model),
+        batch=random_batch(config, head, batch_size, length, seed, model),
         dtypes=dtypes_of(dtype),
         seed=seed,
         judge_reference_reversible=reference_reversible,
@@ -112,6 +115,14 @@ def make_request(
 def _default_batch_size(model: str, length: int) -> int:
     """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
     return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
+
+
+def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
+    """Refuse what this machine's memory cannot hold; a large CTRL is compared stage by stage, and never held whole."""
+    resolved = part(model, "schema").resolve(config)
+    each = 0 if goes_by_stages(model, resolved, head) else COMPARED_BYTES
+    if problem := too_large(model, resolved, head, length, batch_size, each):
+        raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
 
 def kernel_kinds(names: str | None) -> list[str]:
@@ -260,9 +271,9 @@ def configuration(
             config.update(NOTHING_AHEAD)
     for override in overrides:
         key, equals, value = override.partition("=")
-        if not equals:
+        if not equals or not key:
             raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
-        config[key] = parse_value(value, override)
+        config[key] = parse_value(value, f"command line: {key}")
     try:
         resolved = schema.resolve(config)
         schema.check_training_length(resolved, length)

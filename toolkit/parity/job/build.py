@@ -47,11 +47,14 @@ def is_streamed(request: GateRequest) -> bool:
     """Whether the model is too large to be compared as a whole. Only CTRL's language model is ever that large."""
     if request.streamed is not None:
         return request.streamed
-    table = part(request.model, "weights").parameters(
-        part(request.model, "schema").resolve(request.config), request.head
-    )
+    return goes_by_stages(request.model, part(request.model, "schema").resolve(request.config), request.head)
+
+
+def goes_by_stages(model: str, config: Mapping[str, Any], head: str) -> bool:
+    """Whether a model with a resolved configuration is compared stage by stage unless the request says otherwise."""
+    table = part(model, "weights").parameters(config, head)
     large = sum(math.prod(shape) for shape, _ in table.values()) > STREAMED_ABOVE
-    return large and (request.model, request.head) == ("ctrl", "causal_lm")
+    return large and (model, head) == ("ctrl", "causal_lm")
 
 
 def job_of(request: GateRequest) -> Job:

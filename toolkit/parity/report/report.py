@@ -84,5 +84,5 @@ def short_name(name: str) -> str:
 def remove_report(folder: Path) -> None:
     """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own."""
     for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (folder / name).unlink()
