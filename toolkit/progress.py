@@ -24,10 +24,10 @@ class ProgressBar:
         self._title = title
         self._numbers = ""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,

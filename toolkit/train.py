@@ -29,6 +29,7 @@ from toolkit import checkpoint, runtime
 from toolkit.batches import collate
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
+from toolkit.console import LiteralConsole
 from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
@@ -96,7 +97,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     check_folder(recipe, folder)
     first = runtime.is_first_process()
     if not first:  # what all processes write is the same: the others' goes where nobody looks
-        folder, console = Path(tempfile.mkdtemp(prefix="toolkit-")), Console(quiet=True)
+        folder, console = Path(tempfile.mkdtemp(prefix="toolkit-")), LiteralConsole(quiet=True)
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     check_device(recipe, device)

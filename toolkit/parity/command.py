@@ -264,6 +264,6 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
 
 
 def _console() -> Any:
-    from rich.console import Console
+    from toolkit.console import LiteralConsole
 
-    return Console()
+    return LiteralConsole()
