@@ -26,7 +26,7 @@ OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for examp
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 130 interrupted."""
     if sys.stdout is None:  # closed by the shell (>&-)
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
     settings = Settings()
@@ -64,8 +64,7 @@ class Settings:
 
 def _unforeseen(problem: Exception, debug: bool) -> int:
     """Say in one line what went wrong; returns the exit status, 1."""
-    unwritten = isinstance(problem, BrokenPipeError) or _stdout_failed()
-    if unwritten:
+    if isinstance(problem, BrokenPipeError) or _stdout_failed():
         with contextlib.suppress(OSError, ValueError):  # or Python complains at its end, when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(problem, BrokenPipeError):  # `toolkit ... | head`: nobody reads on
@@ -73,8 +72,7 @@ def _unforeseen(problem: Exception, debug: bool) -> int:
     if debug:
         click.echo(visible("".join(traceback.format_exception(problem))), err=True, nl=False)
         return 1
-    where = "standard output: " if unwritten and isinstance(problem, OSError) else ""
-    click.echo(f"error: {where}{describe(problem)}; {keep_traceback(problem)}", err=True)
+    click.echo(f"error: {describe(problem)}; {keep_traceback(problem)}", err=True)
     return 1
 
 

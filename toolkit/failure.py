@@ -22,12 +22,16 @@ SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 LONGEST = 400
 
 
-def describe(problem: BaseException) -> str:
-    """One line: the toolkit's own words, the system's words with the file, or type and message."""
+def describe(problem: BaseException, less_memory: str = LESS_MEMORY) -> str:
+    """One line: the toolkit's own words, the system's words with the file, or type and message.
+
+    Args:
+        less_memory: what to say of a failure for want of memory.
+    """
     if isinstance(problem, ToolkitError):
         return one_line(str(problem))
     if is_out_of_memory(problem):
-        return f"out of memory{_wanted(problem)}; {LESS_MEMORY}"
+        return f"out of memory{_wanted(problem)}; {less_memory}"
     number = system_error(problem)
     if number is not None:
         place = getattr(problem, "filename2", None) or getattr(problem, "filename", None)

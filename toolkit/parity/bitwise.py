@@ -156,7 +156,7 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
         versions={"reference": reference.execution.versions, "candidate": candidate.execution.versions},
     )
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / BITWISE, outcome.as_content())
+    files.write_report(folder / BITWISE, outcome.as_content())
     print_bitwise(outcome, console)
     return outcome
 

@@ -39,6 +39,7 @@ from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
+from toolkit.strict_json import finite
 
 
 @dataclass
@@ -136,8 +137,8 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
         files.write_tensors(folder / CONSTANTS, constants)
-    content = as_content(report)
-    files.write_json(folder / JSON, content)
+    content = finite(as_content(report))
+    files.write_report(folder / JSON, content)
     write_junit(content, folder / JUNIT)
     write_page(content, folder / PAGE)
 
