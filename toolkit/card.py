@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         results: the content of metrics.json.
     """
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
-    commands = (task.command(folder.as_posix()), f"toolkit evaluate {folder.as_posix()}")
+    commands = (task.command(folder.as_posix()), f"toolkit evaluate {shlex.quote(folder.as_posix())}")
     sections = (
         _header(recipe, task),
         f"# {markdown(folder.name)}\n",

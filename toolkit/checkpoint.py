@@ -103,7 +103,7 @@ def verify_folder(folder: Path) -> None:
     """
     try:
         expected = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):
@@ -397,5 +397,5 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """
     try:
         return dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{checkpoint}: {STATE} cannot be read") from None

@@ -30,13 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
     settings = Settings()
-    with second_interrupt_ends():
+    with second_interrupt_ends() as interrupted:
         try:
             status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
             sys.stdout.flush()
-        except (KeyboardInterrupt, click.Abort):
-            click.echo("interrupted", err=True)
-            status = INTERRUPTED
         except click.exceptions.Exit as leave:
             status = leave.exit_code
         except click.ClickException as problem:
@@ -46,8 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for line in str(problem).splitlines():
                 click.echo(f"error: {visible(line)}", err=True)
             status = problem.exit_status
-        except Exception as problem:
-            status = _unforeseen(problem, settings.debug)
+        except (Exception, KeyboardInterrupt) as problem:
+            if interrupted() or isinstance(problem, (KeyboardInterrupt, click.Abort)):
+                click.echo("interrupted", err=True)
+                status = INTERRUPTED
+            else:
+                status = _unforeseen(problem, settings.debug)
     sys.exit(status)
 
 
@@ -110,6 +111,7 @@ class TwoWords(click.Group):
 @click.pass_obj
 def toolkit(settings: Settings, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
+    settings.debug = debug
 
 
 @toolkit.command(epilog=OVERRIDES_HELP)

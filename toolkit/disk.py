@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, UserError
 from toolkit.failure import system_error
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -30,6 +30,7 @@ def writing(path: Path, size: int | None = None) -> Iterator[None]:
 
     Raises:
         WriteFailed: the system refused it.
+        UserError: a folder is in its place.
     """
     try:
         yield
@@ -37,6 +38,8 @@ def writing(path: Path, size: int | None = None) -> Iterator[None]:
         number = system_error(problem)
         if number is None or isinstance(problem, ToolkitError):
             raise
+        if number == errno.EISDIR:
+            raise UserError(f"{path}: is a folder, where a file is to be written; remove it") from problem
         if number not in FULL:
             raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
         if size is not None:

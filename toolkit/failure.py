@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -13,11 +14,13 @@ from toolkit.escape import one_line
 #: How libraries that do not raise MemoryError say that there was no memory.
 NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc", re.I)
 #: How much they wanted: "Unable to allocate 1.2 GiB", "you tried to allocate 64 bytes", "alloc memory of 64 size".
-WANTED = re.compile(r"(?:allocate|alloc memory of)\s+([\d.]+)\s*([KMGT]?i?B|bytes|size)?", re.I)
+WANTED = re.compile(r"(?:allocate|alloc memory of)\s+([\d.]+)\s*([KMGTPE]?i?B|bytes|size)?", re.I)
 #: What takes less of it.
 LESS_MEMORY = "lower train.batch_size, train.eval_batch_size, data.max_length or the model's size"
 #: How libraries written in Rust, such as safetensors, name the error of the system.
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
+#: How NumPy says that a disk is full.
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
 #: The longest message that is repeated.
 LONGEST = 400
 
@@ -52,6 +55,8 @@ def system_error(problem: BaseException) -> int | None:
     """The number of the system's error (``errno``), also where a library tells it in words; None of other failures."""
     if isinstance(problem, OSError) and problem.errno is not None:
         return problem.errno if problem.errno > 0 else None
+    if isinstance(problem, OSError) and CUT_SHORT.search(str(problem)):
+        return errno.ENOSPC
     told = SYSTEM_ERROR.search(str(problem))
     return int(told[1]) if told else None
 
@@ -73,7 +78,7 @@ def _wanted(problem: BaseException) -> str:
     if not found:
         return ""
     unit = (found[2] or "bytes").lower()
-    size = float(found[1].rstrip(".")) * (1 if unit in ("bytes", "size", "b") else 1024 ** " kmgt".index(unit[0]))
+    size = float(found[1].rstrip(".")) * (1 if unit in ("bytes", "size", "b") else 1024 ** " kmgtpe".index(unit[0]))
     return f" when {size / 1e9:.1f} GB were asked for" if size >= 1e9 else f" when {size / 1e6:.1f} MB were asked for"
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 #: Exit status of a program that Ctrl-C ended.
@@ -40,11 +40,11 @@ class Interruption:
 
 
 @contextlib.contextmanager
-def second_interrupt_ends() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, as ever; a second one, while that tidies up, ends the process at once."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a thread's, or of a job in the background
-        yield
-        return
+def second_interrupt_ends() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C raises KeyboardInterrupt, as ever; a second one, while that tidies up, ends the process at once.
+
+    Yields a function that says whether there was one: some libraries make another exception of it.
+    """
     came = False
 
     def interrupt(number: int, frame: Any) -> None:
@@ -54,11 +54,14 @@ def second_interrupt_ends() -> Iterator[None]:
         came = True
         raise KeyboardInterrupt
 
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a thread's, or of a job in the background
+        yield lambda: False
+        return
     signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield lambda: came
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if came else signal.default_int_handler)
+        signal.signal(signal.SIGINT, (lambda *_: os._exit(INTERRUPTED)) if came else signal.default_int_handler)
 
 
 def leave_at_once() -> NoReturn:

@@ -51,8 +51,7 @@ def load_run(folder: Path) -> Run:
     model = load_model(recipe, folder / "model")
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
     names = [name for _, name in labels] if model.head == "sequence_classification" else None
-    with reading(folder / "model", MEND):
-        tokenizer = families.part(recipe.model.name, "tokenizer").load_tokenizer(folder / "model")
+    tokenizer = load_tokenizer(recipe, folder / "model")
     if tokenizer.vocab_size > model.config.vocab_size:
         found, room = tokenizer.vocab_size, model.config.vocab_size
         raise UserError(f"{folder / 'model'}: its tokenizer has {found} ids, its model {room}; {MEND}")
@@ -80,6 +79,20 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
         raise UserError(f"{folder / 'model.safetensors'}: is damaged ({wrong}); {MEND}")
     model.eval()
     return model
+
+
+def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
+    """The tokenizer in a run's ``model/``.
+
+    Raises:
+        UserError: a file of it is missing or damaged.
+    """
+    for name in ("tokenizer_config.json", "vocab.json"):
+        if (folder / name).exists():
+            read_json(folder / name, MEND)
+    names = [name for name in ("spiece.model", "merges.txt") if (folder / name).exists()]
+    with reading(folder / names[0] if names else folder, MEND):
+        return families.part(recipe.model.name, "tokenizer").load_tokenizer(folder)
 
 
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:

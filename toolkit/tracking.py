@@ -16,6 +16,7 @@ from typing import Any
 from toolkit.checkpoint import write_text
 from toolkit.disk import writing
 from toolkit.recipe import Recipe
+from toolkit.run_files import reading
 from toolkit.strict_json import dumps
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
@@ -100,13 +101,16 @@ def keep_aside(path: Path) -> Path:
 
 def _split(path: Path) -> list[bytes]:
     """The lines of a file; what follows the last line break is one, too."""
-    return path.read_bytes().split(b"\n") if path.exists() else []
+    if not path.exists():
+        return []
+    with reading(path, "remove it"):
+        return path.read_bytes().split(b"\n")
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
