@@ -57,7 +57,7 @@ def fail(monkeypatch, capsys, tmp_path):
         (PermissionError(13, "Permission denied", "/data/x"), "/data/x: Permission denied"),
         (OSError(30, "Read-only file system"), "Read-only file system"),
         (MemoryError(), "out of memory; lower train.batch_size"),
-        (RuntimeError("\n\n---\nC++ Traceback\n---\n\n---\nError Message Summary:\n---\nFatal: no"), "RuntimeError: Fatal: no"),
+        (RuntimeError("\n---\nC++ Traceback\n---\nError Message Summary:\n---\nFatal: no"), "RuntimeError: Fatal: no"),
         (RuntimeError("\x1b[31mred"), r"RuntimeError: \x1b[31mred"),
         (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import UserError
-from toolkit.predict import load_run
+from toolkit.predict import MEND, load_run
 from toolkit.run_files import read_json, reading
 from toolkit.tasks import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
@@ -37,7 +37,10 @@ def encode_prompt(run: Run, control: str, prompt: str, length: int) -> list[int]
     try:
         tokens = [run.tokenizer.control_code(control), *run.tokenizer.encode(prompt)]
     except ValueError as problem:
-        raise UserError(f"--control: {problem}; the run was trained with {', '.join(trained_codes(run))}") from None
+        if control in (known := trained_codes(run)):
+            files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
+            raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
+        raise UserError(f"--control: {problem}; the run was trained with {', '.join(known)}") from None
     positions = run.model.config.n_positions
     if len(tokens) + length > positions:
         raise UserError(
