@@ -52,7 +52,7 @@ class MetricsFile:
         self.csv_path = folder / "metrics.csv"
         if damaged := damaged_lines(self.json_path):
             aside = keep_aside(self.json_path)
-            tell(f"{self.json_path}: {_lines(damaged)} no rows of metrics; the others stay, the old file is {aside}")
+            tell(f"{self.json_path}: {_lines(damaged)}; the others stay, the old file is {aside}")
         kept = [row for row in read_metrics(self.json_path) if row["step"] <= last_step]
         self._columns = list(LEADING_COLUMNS)
         self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
@@ -117,8 +117,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def _lines(numbers: list[int]) -> str:
     if len(numbers) == 1:
-        return f"line {numbers[0]} is"
-    return f"{len(numbers)} lines, the first of them {numbers[0]}, are"
+        return f"line {numbers[0]} is no row of metrics"
+    return f"{len(numbers)} lines, the first of them {numbers[0]}, are no rows of metrics"
 
 
 class Tracker:
