@@ -161,9 +161,28 @@ TENSORS: dict[str, Callable[[Path], object]] = {"full of NaN": fill_with_nan, "w
 #: Kind of run -> command -> files that it may meet damaged.
 MET = {
     "classification": {
-        "predict": ("recipe.yaml", "model/config.json", "model/model.safetensors", "model/tokenizer_config.json"),
+        "predict": (
+            "recipe.yaml",
+            "model/config.json",
+            "model/model.safetensors",
+            "model/tokenizer_config.json",
+            "model/constants.safetensors",
+        ),
         "evaluate": ("metrics.json", "evaluation.json", "parity/skipped.json", "versions.json"),
-        "finetune": ("recipe.yaml", "versions.json", "metrics.jsonl", "metrics.csv", "parity/skipped.json"),
+        "finetune": (
+            "recipe.yaml",
+            "versions.json",
+            "metrics.jsonl",
+            "metrics.csv",
+            "parity/skipped.json",
+            "parity/constants.safetensors",
+            "checkpoints/NEWEST/manifest.json",
+            "checkpoints/NEWEST/weights.safetensors",
+            "checkpoints/NEWEST/optimizer.safetensors",
+            "checkpoints/NEWEST/state.json",
+            "checkpoints/NEWEST/trainer_state.json",
+            "checkpoints/BEST/weights.safetensors",
+        ),
     },
     "sentencepiece": {"predict": ("model/spiece.model", "model/tokenizer_config.json")},
     "answers": {"predict": ("model/config.json", "model/model.safetensors")},
@@ -213,6 +232,14 @@ def moved(run: Path, place: Path) -> Path:
     return place
 
 
+def named_in(folder: Path, name: str) -> str:
+    """The name of a file, with the folders of the newest checkpoint and of the newest best weights."""
+    for word, pattern in (("NEWEST", "step-*"), ("BEST", "best-*")):
+        if word in name:
+            name = name.replace(word, max(path.name for path in folder.glob(f"checkpoints/{pattern}")))
+    return name
+
+
 def command_on(kind: str, command: str, folder: Path, own_recipe: Path) -> list[str]:
     if command == "finetune":
         return ["finetune", str(own_recipe), "--skip-parity", "a test"]
@@ -235,9 +262,9 @@ def test_a_damaged_file_is_named_in_one_line_or_does_no_harm(
     folder = moved(run, tmp_path / "run")
     # What resumes a run is the recipe that it was started with; that in its folder is what is compared with.
     recipe = shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml")
-    path = folder / name
+    path = folder / named_in(folder, name)
     if not path.exists():
-        path.write_text("{}")
+        save_file({"a": np.zeros(1)}, path) if name.endswith(".safetensors") else path.write_text("{}")
     {**DAMAGES, **TENSORS}[damage](path)
     before = contents(folder)
     capfd.readouterr()

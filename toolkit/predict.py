@@ -69,10 +69,12 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
     kind, settings = model_class(recipe), port_settings(recipe)
     with reading(folder / "config.json", MEND):
         kind.config_class.from_pretrained(folder, **settings)
+    tensors = str(folder / "model.safetensors")
     if (constants := folder / CONSTANTS).exists():
         with reading(constants, MEND):
             load_file(constants)
-    with reading(folder / "model.safetensors", MEND):
+        tensors += f" or {CONSTANTS}"
+    with reading(tensors, MEND):
         model = kind.from_pretrained(folder, **settings)
     if model.new_weights or (name := first_not_finite(model)):
         wrong = f"lacks {model.new_weights[0]}" if model.new_weights else f"{name} is not finite"

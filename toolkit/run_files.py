@@ -13,11 +13,11 @@ from toolkit.failure import describe, is_out_of_memory
 
 
 @contextlib.contextmanager
-def reading(path: Path, remedy: str) -> Iterator[None]:
+def reading(path: Path | str, remedy: str) -> Iterator[None]:
     """Inside the ``with`` block a file of a run is read: whatever is wrong with it is told as damage.
 
     Args:
-        path: the file, or the folder whose files belong together.
+        path: the file, the folder whose files belong together, or several in words.
         remedy: what to do, for example "train again".
 
     Raises:
