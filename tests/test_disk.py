@@ -75,6 +75,14 @@ def test_an_impossible_run_folder_is_found_before_anything_is_loaded(
     assert sorted(path.name for path in tmp_path.iterdir()) == before and Path("file").read_text() == "mine"
 
 
+def test_a_report_that_cannot_be_written_is_found_before_the_gate_runs(capfd):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "ctrl", "--layers", "1", "n_embd=32", "dff=32", "--output", "/proc/reports"])
+    out, err = capfd.readouterr()
+    assert (left.value.code, out) == (2, "")
+    assert err.startswith("error: /proc/reports/cpu: cannot be written: ") and err.count("\n") == 1
+
+
 def test_a_failure_that_is_not_the_systems_is_passed_on(tmp_path):
     with pytest.raises(KeyError), writing(tmp_path / "x"):
         raise KeyError("x")

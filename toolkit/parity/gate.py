@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from toolkit.disk import check_writable
+from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, trace, unavailable
@@ -88,8 +90,11 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
     Raises:
         Inconclusive: a worker could not run, with its last words.
+        UserError: the report cannot be written there.
     """
     started = time.monotonic()
+    if refused := check_writable(folder):
+        raise UserError(f"{folder}: {refused}; name another folder")
     remove_report(folder)
     if recording is not None:
         measured = _measure_against(recording, request, console)
