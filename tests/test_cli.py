@@ -242,7 +242,7 @@ IMPOSSIBLE = [
     (["num_hashes=999999999"], "the configuration, --length and --batch-size: "),
     (["--batch-size", "999999999"], "the configuration, --length and --batch-size: "),
     (["--seed", "9" * 30], "Invalid value for '--seed'"),
-    (["--output", "/dev/null/x"], "--output /dev/null/x/cpu: cannot write there: Not a directory"),
+    (["--output", "/dev/null/x"], "--output /dev/null/x/cpu: cannot be written: Not a directory"),
     (["=3"], "=3: expected KEY=VALUE"),
     (["hidden_size=[1"], "command line: hidden_size:1: not YAML"),
     (["layer_norm_eps=1e-2"], "layer_norm_eps: 0.01 should be a number from 0 to 0.001"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -35,6 +36,7 @@ from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
 from toolkit.parity.report.report import Report
 from toolkit.parity.trials.mutation import CTRL_TRIAL
+from toolkit.strict_json import dumps
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"
@@ -417,6 +419,20 @@ def test_the_reports_of_a_gate_can_be_made_again_from_its_json(gate):
     content = json.loads((folder / "parity.json").read_text())
     assert (folder / "parity.html").read_text(encoding="utf-8") == page(content)
     assert (folder / "junit.xml").read_text(encoding="utf-8") == junit(content)
+
+
+def test_the_json_of_a_gate_is_strict_and_its_reports_cope_with_what_is_not_finite(gate):
+    text = (gate[0] / "parity.json").read_text()
+    content = json.loads(text, parse_constant=pytest.fail)
+    tensor = content["tensors"][0]
+    tensor |= {key: math.nan for key in ("error", "error_max", "relative", "margin", "bound")} | {"passed": False}
+    for name in content["recomputed"].get("float32", {}):
+        content["recomputed"]["float32"][name] = math.inf
+    strict = json.loads(dumps(content), parse_constant=pytest.fail)
+    assert strict["tensors"][0]["error"] is None
+    assert page(strict).count(tensor["name"]) >= 1
+    suites = ElementTree.fromstring(junit(strict))
+    assert suites.get("failures") == "1" and "error inf" in suites.find(".//failure").get("message")
 
 
 def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):

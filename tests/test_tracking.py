@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
 import sys
 import types
 
@@ -46,6 +48,36 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
     MetricsFile(tmp_path, last_step=2).write(row(3, loss=1.5))
     assert [line["step"] for line in read_metrics(metrics.json_path)] == [1, 2, 3]
     assert [line["step"] for line in table(tmp_path)] == ["1", "2", "3"]
+
+
+DAMAGED_LINE = (b"garbage", b"", b"[1]", b"null", b'{"step": "two"}', b'{"step": NaN}', b"\xff\xfe", b"{", b"[" * 5000)
+
+
+@pytest.mark.parametrize("damaged", DAMAGED_LINE)
+def test_a_damaged_line_loses_no_other_row_and_the_file_as_it_was_is_kept(tmp_path, damaged):
+    metrics = MetricsFile(tmp_path)
+    for step in (1, 2, 3):
+        metrics.write(row(step, loss=step / 2))
+    lines = metrics.json_path.read_bytes().splitlines()
+    metrics.json_path.write_bytes(b"\n".join([lines[0], damaged, *lines[2:]]) + b"\n")
+    before, told = metrics.json_path.read_bytes(), []
+    MetricsFile(tmp_path, last_step=3, tell=told.append).write(row(4, loss=2.0))
+    assert [line["step"] for line in read_metrics(metrics.json_path)] == [1, 3, 4]
+    assert [line["step"] for line in table(tmp_path)] == ["1", "3", "4"]
+    kept = tmp_path / "metrics.jsonl.damaged-1"
+    assert kept.read_bytes() == before
+    assert told == [f"{metrics.json_path}: line 2 is no row of metrics; the others stay, the old file is {kept}"]
+    MetricsFile(tmp_path, last_step=4, tell=told.append)
+    assert len(told) == 1 and [path.name for path in tmp_path.glob("*.damaged-*")] == [kept.name]
+
+
+def test_what_is_not_finite_is_null(tmp_path):
+    metrics = MetricsFile(tmp_path)
+    metrics.write(row(1, loss=math.nan, perplexity=math.inf))
+    strict = [json.loads(line, parse_constant=pytest.fail) for line in metrics.json_path.read_text().splitlines()]
+    assert strict == [row(1, loss=None, perplexity=None)]
+    MetricsFile(tmp_path, last_step=1).write(row(2, loss=0.5))
+    assert [line["loss"] for line in table(tmp_path)] == ["", "0.5"]
 
 
 def test_a_new_run_starts_empty(tmp_path):

@@ -22,7 +22,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from toolkit import runtime
-from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.parity.report.report import remove_report
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
@@ -213,6 +213,13 @@ def test_recipes_are_compared_key_by_key():
         "a.c: 2 there, 3 here",
         "d: None there, 4 here",
     ]
+
+
+def test_training_that_diverges_ends_with_an_error_and_is_no_finished_run(recipe_file, tmp_path):
+    with pytest.raises(ToolkitError, match=r"lower train\.learning_rate") as found:
+        train(recipe_file, tmp_path / "run", "train.learning_rate=1e30", "train.max_grad_norm=null")
+    assert found.value.exit_status == 1
+    assert not (tmp_path / "run/metrics.json").exists() and not (tmp_path / "run/model").exists()
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from models.pretrained import model_outputs  # noqa: E402
 from toolkit.batches import collate  # noqa: E402
 from toolkit.optimizer import decayed_parameters  # noqa: E402
 from toolkit.sampler import EpochPermutation  # noqa: E402
+from toolkit.schedule import Best  # noqa: E402
 from toolkit.tracking import Tracker, read_metrics  # noqa: E402
 from toolkit.trainer import (  # noqa: E402
     Diverged,
@@ -287,9 +288,45 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_what_to_change(tmp_path
     network = Network()
     trainer = finetuner(tmp_path, network)
     network.output.weight.set_value(np.full([16, CLASSES], math.nan, "float32"))
-    with pytest.raises(Diverged, match=r"loss is nan at step 1; lower train.learning_rate"):
+    with pytest.raises(Diverged, match=r"loss is nan at step 1 \(output\.weight is the first parameter .*; lower"):
         trainer.fit()
     assert not list(tmp_path.glob("checkpoints/step-*"))
+
+
+class BlindInEvaluation(Network):
+    """Learns, but its loss is no number whenever it is evaluated; its accuracy still is one."""
+
+    def forward(self, input_ids, labels=None):
+        output = super().forward(input_ids, labels)
+        if not self.training:
+            output.loss = output.loss * math.nan
+        return output
+
+
+@pytest.mark.parametrize("save_best", ["accuracy", "loss"])
+def test_a_run_without_one_finite_validation_has_no_best_model_and_fails(tmp_path, save_best):
+    trainer = finetuner(tmp_path, BlindInEvaluation(), save_best=save_best, max_steps=8, eval_steps=4)
+    trainer.fit()
+    assert trainer.best.best_step is None and not list(tmp_path.glob("checkpoints/best-*"))
+    with pytest.raises(Diverged, match=rf"no validation had a finite loss and {save_best}.*lower train.learning_rate"):
+        trainer.use_best_weights()
+    assert Diverged.exit_status == 1
+
+
+def test_an_update_that_leaves_numbers_is_named_with_its_step(tmp_path):
+    """The loss of the only step was finite; what the update left is not."""
+    trainer = finetuner(tmp_path, max_steps=1, learning_rate=1e38, weight_decay=100.0)
+    with pytest.raises(Diverged, match=r"^embedding\.weight is not finite after step 1; lower train.learning_rate"):
+        trainer.fit()
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize("lower_is_better", [True, False])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_the_best(value, lower_is_better):
+    assert not Best().better(value, lower_is_better)
+    assert not Best(best_step=1, best_value=0.5).better(value, lower_is_better)
+    assert Best().better(0.5, lower_is_better)
 
 
 def test_weight_decay_spares_biases_and_layer_norm(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,14 @@ import yaml
 
 from toolkit import runtime
 from toolkit.checkpoint import write_text
+from toolkit.escape import markdown, markdown_code, visible
 from toolkit.model_config import TITLES
 from toolkit.recipe import Recipe
 from toolkit.run_folder import read_starts
 from toolkit.tasks import Description, Run
+
+#: What to do about a damaged file of the gate, which the resumed run leaves anew.
+WRITTEN_ANEW = "remove it, and run the same command again"
 
 #: Labels beyond this many are counted, not listed.
 LISTED_LABELS = 60
@@ -22,7 +28,7 @@ LOAD = """\
 ```python
 from transformers import {auto_class}
 
-model = {auto_class}.from_pretrained("{model}")
+model = {auto_class}.from_pretrained({model})
 ```
 """
 
@@ -35,7 +41,7 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded
 ```python
 from transformers import ReformerTokenizer
 
-tokenizer = ReformerTokenizer.from_pretrained("{model}", pad_token="<unk>")  # id 0, masked
+tokenizer = ReformerTokenizer.from_pretrained({model}, pad_token="<unk>")  # id 0, masked
 batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")
 ```
 """,
@@ -43,7 +49,7 @@ batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=T
 ```python
 from transformers import CTRLTokenizer
 
-tokenizer = CTRLTokenizer.from_pretrained("{model}")
+tokenizer = CTRLTokenizer.from_pretrained({model})
 ```
 """,
 }
@@ -57,11 +63,10 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         results: the content of metrics.json.
     """
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
-    model = (folder / "model").as_posix()
-    commands = (task.command(folder.as_posix()), f"toolkit evaluate {folder.as_posix()}")
+    commands = (task.command(folder.as_posix()), f"toolkit evaluate {shlex.quote(folder.as_posix())}")
     sections = (
         _header(recipe, task),
-        f"# {folder.name}\n",
+        f"# {markdown(folder.name)}\n",
         _what(recipe, task, results),
         "## Results\n",
         _results(results),
@@ -70,15 +75,15 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "## Parity with the reference\n",
         parity_statement(read_starts(folder)) + "\n",
         "## How to load it\n",
-        LOAD.format(auto_class=task.auto_class, model=model),
+        LOAD.format(auto_class=task.auto_class, model=_model(folder)),
         _tokenizer(folder, recipe),
-        f"Or here: {', '.join(f'`{command}`' for command in commands)}.\n",
+        f"Or here: {', '.join(map(markdown_code, commands))}.\n",
         "## Training\n",
         _training(recipe, task, results),
         "## Versions\n",
         "".join(f"- {name} {version}\n" for name, version in runtime.versions().items()),
     )
-    write_text(folder / "README.md", "\n".join(sections))
+    write_text(folder / "README.md", visible("\n".join(sections)))
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
@@ -89,7 +94,7 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
     """
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [
-        f"**The parity gate was skipped** before {_steps(starts, start)}: {start['skipped']}. "
+        f"**The parity gate was skipped** before {_steps(starts, start)}: {markdown(start['skipped'])}. "
         "Nothing shows that this port equalled the reference."
         for start in starts
         if start["skipped"] is not None
@@ -99,7 +104,8 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
         sentences.append(
             f"The parity gate passed before {before}: on this model and training examples of this "
             "data, the port gave the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), "
-            f"within the bounds of rounding ({passed[-1]['passed']}). The measurements are in `parity/parity.json`."
+            f"within the bounds of rounding ({markdown(passed[-1]['passed'])}). The measurements are in "
+            "`parity/parity.json`."
         )
     return " ".join(sentences)
 
@@ -126,7 +132,7 @@ def _header(recipe: Recipe, task: Description) -> str:
 
 
 def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
-    start = f"starting from `{recipe.model.weights}`" if recipe.model.weights else "from new weights"
+    start = f"starting from {markdown_code(recipe.model.weights)}" if recipe.model.weights else "from new weights"
     return (
         f"A {TITLES[recipe.model.name]} for {task.name} with {results['parameters']:,} parameters, trained {start} "
         f"with Paddle and saved in the layout of Hugging Face transformers.\n"
@@ -136,11 +142,11 @@ def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
 def _results(results: dict[str, Any]) -> str:
     splits = [name for name in ("validation", "test") if name in results]
     names = list(results[splits[0]])
-    lines = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
-    lines += [f"| {split} | {' | '.join(f'{results[split][name]:.4f}' for name in names)} |" for split in splits]
+    lines = [f"| split | {' | '.join(map(markdown, names))} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
+    lines += [f"| {split} | {' | '.join(_figure(results[split][name]) for name in names)} |" for split in splits]
     best = results["best"]
     known = [
-        f"{name} {value:.1f} on {split}"
+        f"{markdown(name)} {value:.1f} on {split}"
         for split, numbers in results.get("baseline", {}).items()
         for name, value in numbers.items()
     ]
@@ -153,15 +159,15 @@ def _results(results: dict[str, Any]) -> str:
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:
     files = _files(recipe)
-    named = f" ({', '.join(files)})" if files else ""
+    named = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
-        f"`{recipe.data.dataset}`{named}: {sizes} {task.examples}, at most {recipe.data.max_length} tokens each "
-        f"(tokenizer: {recipe.tokenizer.kind}).\n"
+        f"{markdown_code(recipe.data.dataset)}{named}: {sizes} {task.examples}, "
+        f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
     if label_names is None:
         return text
-    listed = ", ".join(f"`{name}`" for name in label_names[:LISTED_LABELS])
+    listed = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
     return f"{text}\n{len(label_names)} labels: {listed}{more}.\n"
 
@@ -178,7 +184,16 @@ def _tokenizer(folder: Path, recipe: Recipe) -> str:
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
     kinds = [kind for name, kind in files.items() if (folder / "model" / name).exists()]
     text = TOKENIZERS[kinds[0] if kinds else "bytes"]
-    return text.format(model=(folder / "model").as_posix(), length=recipe.data.max_length)
+    return text.format(model=_model(folder), length=recipe.data.max_length)
+
+
+def _model(folder: Path) -> str:
+    """The model's folder as Python writes it."""
+    return json.dumps((folder / "model").as_posix(), ensure_ascii=False)
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:

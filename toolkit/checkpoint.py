@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.errors import ToolkitError, UserError
+from toolkit.disk import writing
+from toolkit.errors import ToolkitError
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
@@ -43,16 +44,21 @@ class DamagedCheckpoint(ToolkitError):
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a file so that a reader sees the old text or the new, never a part.
+
+    Raises:
+        WriteFailed: the system refuses it; the old text stays.
+    """
+    with writing(path):
+        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = True) -> None:
@@ -62,7 +68,15 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
         target: the folder; one that is already there is replaced.
         fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
+
+    Raises:
+        WriteFailed: the system refuses it; the old folder stays.
     """
+    with writing(target):
+        _write_folder(target, fill, manifest)
+
+
+def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{target.name}-", dir=target.parent))
     try:
@@ -81,20 +95,6 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
         raise
 
 
-def check_writable(folder: Path, option: str) -> None:
-    """Make a folder and see that something can be written into it, before hours are spent on what is to stand there.
-
-    Raises:
-        UserError: it cannot, with the reason.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as problem:
-        raise UserError(f"{option} {folder}: cannot write there: {problem.strerror}") from None
-
-
 def verify_folder(folder: Path) -> None:
     """Compare a folder with its manifest.
 
@@ -102,8 +102,8 @@ def verify_folder(folder: Path) -> None:
         DamagedCheckpoint: a file is missing, changed or was never listed.
     """
     try:
-        expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+        expected = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):
@@ -232,6 +232,16 @@ def load_weights(model: Any, folder: Path) -> None:
     model.set_state_dict(saved)
 
 
+def first_not_finite(model: Any) -> str | None:
+    """The name of the model's first parameter that holds an infinity or NaN; None where all are finite."""
+    import paddle
+
+    for name, parameter in model.named_parameters():
+        if not bool(paddle.isfinite(parameter.astype("float32")).all()):
+            return name
+    return None
+
+
 def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
     """Write the optimizer's tensors; returns the state of its learning-rate schedule, for the caller's JSON.
 
@@ -277,7 +287,8 @@ def _split_accumulator(key: str) -> tuple[str, str]:
 def _save_tensors(tensors: dict[str, np.ndarray], path: Path) -> None:
     from safetensors.numpy import save_file
 
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, str(path))
+    with writing(path, sum(value.nbytes for value in tensors.values())):
+        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, str(path))
 
 
 def _load_tensors(path: Path) -> dict[str, np.ndarray]:
@@ -385,6 +396,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         DamagedCheckpoint: they cannot be read.
     """
     try:
-        return json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{checkpoint}: {STATE} cannot be read") from None

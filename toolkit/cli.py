@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from toolkit.errors import ToolkitError, UserError
+from toolkit.escape import visible
+from toolkit.failure import describe, keep_traceback
+from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
 
 OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
@@ -17,20 +25,74 @@ OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for examp
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 130 interrupted."""
+    if sys.stdout is None:  # closed by the shell (>&-)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
+        sys.stdout.reconfigure(errors="backslashreplace")
+    settings = Settings()
+    with second_interrupt_ends() as interrupted:
+        try:
+            status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
+            sys.stdout.flush()
+        except click.exceptions.Exit as leave:
+            status = leave.exit_code
+        except click.ClickException as problem:
+            problem.show()
+            status = problem.exit_code
+        except ToolkitError as problem:
+            for line in str(problem).splitlines():
+                click.echo(f"error: {visible(line)}", err=True)
+            status = problem.exit_status
+        except (Exception, KeyboardInterrupt) as problem:
+            if interrupted() or isinstance(problem, (KeyboardInterrupt, click.Abort)):
+                click.echo("interrupted", err=True)
+                status = INTERRUPTED
+            else:
+                status = _unforeseen(problem, settings.debug)
+    sys.exit(status)
+
+
+@dataclass
+class Settings:
+    """The options that stand before the command.
+
+    Attributes:
+        debug: show the traceback of a failure that nobody foresaw.
+    """
+
+    debug: bool = False
+
+
+def _unforeseen(problem: Exception, debug: bool) -> int:
+    """Say in one line what went wrong; returns the exit status, 1."""
+    if isinstance(problem, BrokenPipeError) or _stdout_failed():
+        with contextlib.suppress(OSError, ValueError):  # or Python complains at its end, when it flushes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(problem, BrokenPipeError):  # `toolkit ... | head`: nobody reads on
+        return 1
+    if debug:
+        click.echo(visible("".join(traceback.format_exception(problem))), err=True, nl=False)
+        return 1
+    click.echo(f"error: {describe(problem)}; {keep_traceback(problem)}", err=True)
+    return 1
+
+
+def _stdout_failed() -> bool:
     try:
-        sys.exit(toolkit.main(arguments, standalone_mode=False) or 0)
-    except ToolkitError as problem:
-        for line in str(problem).splitlines():
-            click.echo(f"error: {line}", err=True)
-        sys.exit(problem.exit_status)
-    except click.exceptions.Exit as leave:
-        sys.exit(leave.exit_code)
-    except click.ClickException as problem:
-        problem.show()
-        sys.exit(problem.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; nan, which is beyond no bound, and inf are none."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        number = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", parameter, context)
+        return number
 
 
 class TwoWords(click.Group):
@@ -45,8 +107,11 @@ class TwoWords(click.Group):
 
 @click.group(cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
-def toolkit() -> None:
+@click.option("--debug", is_flag=True, help="Show the traceback of a failure that nobody foresaw.")
+@click.pass_obj
+def toolkit(settings: Settings, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
+    settings.debug = debug
 
 
 @toolkit.command(epilog=OVERRIDES_HELP)
@@ -55,8 +120,7 @@ def toolkit() -> None:
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
 def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) -> None:
     """Prove the port equal, then train as RECIPE says."""
-    from rich.console import Console
-
+    from toolkit.console import LiteralConsole
     from toolkit.recipe import load_recipe
 
     if skip_parity is not None and not skip_parity.strip():
@@ -65,7 +129,7 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
 
     from toolkit.train import finetune as run
 
-    run(checked, skip_parity, Console())
+    run(checked, skip_parity, LiteralConsole())
 
 
 for command in COMMANDS:
@@ -88,11 +152,10 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
         return
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
-    from rich.console import Console
-
+    from toolkit.console import LiteralConsole
     from toolkit.predict import evaluate as measure
 
-    measure(_run_folder(run), Console(), split)
+    measure(_run_folder(run), LiteralConsole(), split)
 
 
 @toolkit.command()
@@ -102,12 +165,11 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
 def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None) -> None:
     """Ask the best model of RUN."""
-    from rich.console import Console
-
+    from toolkit.console import LiteralConsole
     from toolkit.predict import predict as ask
 
     text = None if context is None else _read_text(context)
-    ask(_run_folder(run), Console(), texts=list(texts), question=question, context=text)
+    ask(_run_folder(run), LiteralConsole(), texts=list(texts), question=question, context=text)
 
 
 @toolkit.command()
@@ -115,10 +177,10 @@ def predict(run: Path, texts: tuple[str, ...], question: str | None, context: st
 @click.option("--control", metavar="CODE", help="The control code; by default the first that RUN was trained with.")
 @click.option("--prompt", default="", help="The words to go on from.")
 @click.option("--length", type=click.IntRange(1), default=100, show_default=True, help="New tokens, at most.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), help="Sample; below 1 prefers the probable.")
+@click.option("--temperature", type=FiniteRange(0, min_open=True), help="Sample; below 1 prefers the probable.")
 @click.option("--top-k", type=click.IntRange(1), help="Sample from the K most probable tokens.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Sample from the most probable share P.")
-@click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), default=1.2, show_default=True)
+@click.option("--top-p", type=FiniteRange(0, 1, min_open=True), help="Sample from the most probable share P.")
+@click.option("--repetition-penalty", type=FiniteRange(0, min_open=True), default=1.2, show_default=True)
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="Beam search with so many beams.")
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the samples.")
@@ -127,11 +189,10 @@ def generate(run: Path, **options: Any) -> None:
 
     Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
     """
-    from rich.console import Console
-
+    from toolkit.console import LiteralConsole
     from toolkit.generate import generate_text
 
-    generate_text(_run_folder(run), Console(), **options)
+    generate_text(_run_folder(run), LiteralConsole(), **options)
 
 
 @toolkit.group()
@@ -153,8 +214,8 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
 
     checked = load_recipe(path, overrides)
     for note in (*checked.notes, *check_model(checked), *check_data(checked)):
-        click.echo(f"note: {note}")
-    click.echo(f"{path}: ok")
+        click.echo(visible(f"note: {note}"))
+    click.echo(visible(f"{path}: ok"))
 
 
 @recipe.command("show", epilog=OVERRIDES_HELP)

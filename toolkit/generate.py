@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import UserError
-from toolkit.predict import load_run
+from toolkit.predict import MEND, load_run
+from toolkit.run_files import read_json, reading
 from toolkit.tasks import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
 from toolkit.tasks.language_modeling.samples import readable
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 def trained_codes(run: Run) -> list[str]:
     """The control codes that a run was trained on."""
-    metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
-    return [name.removeprefix(PERPLEXITY_OF) for name in metrics["validation"] if name.startswith(PERPLEXITY_OF)]
+    path, remedy = run.folder / "metrics.json", "restore it from a copy, or train again"
+    metrics = read_json(path, remedy)
+    with reading(path, remedy):
+        known = [name.removeprefix(PERPLEXITY_OF) for name in metrics["validation"] if name.startswith(PERPLEXITY_OF)]
+        if not known:
+            raise ValueError("it names no control code")
+    return known
 
 
 def encode_prompt(run: Run, control: str, prompt: str, length: int) -> list[int]:
@@ -32,7 +37,10 @@ def encode_prompt(run: Run, control: str, prompt: str, length: int) -> list[int]
     try:
         tokens = [run.tokenizer.control_code(control), *run.tokenizer.encode(prompt)]
     except ValueError as problem:
-        raise UserError(f"--control: {problem}; the run was trained with {', '.join(trained_codes(run))}") from None
+        if control in (known := trained_codes(run)):
+            files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
+            raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
+        raise UserError(f"--control: {problem}; the run was trained with {', '.join(known)}") from None
     positions = run.model.config.n_positions
     if len(tokens) + length > positions:
         raise UserError(
@@ -90,16 +98,15 @@ def stream(run: Run, control: str, prompt: str, decoding: Decoding, console: Con
     """Print the prompt and then each token as soon as it is chosen; returns the new text."""
     tokens = encode_prompt(run, control, prompt, decoding.length)
     if control not in (known := trained_codes(run)):
-        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {', '.join(known)}",
-                      highlight=False, markup=False)  # fmt: skip
+        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {', '.join(known)}")
     new: list[int] = []
     shown = readable(run.tokenizer, tokens[1:])
-    console.print(shown, end="", highlight=False, markup=False, soft_wrap=True)
+    console.print(shown, end="", soft_wrap=True)
     for token in generate(NextToken(run.model), tokens, decoding):
         new.append(token)
         text = readable(run.tokenizer, tokens[1:] + new)
         if text.startswith(shown):
-            console.print(text[len(shown) :], end="", highlight=False, markup=False, soft_wrap=True)
+            console.print(text[len(shown) :], end="", soft_wrap=True)
             shown = text
     console.print()
     return readable(run.tokenizer, new)

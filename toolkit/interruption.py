@@ -1,10 +1,16 @@
-"""Ctrl-C and SIGTERM as a request to stop after the running step."""
+"""Ctrl-C and SIGTERM as a request to stop after the running step; a second one ends the process at once."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+#: Exit status of a program that Ctrl-C ended.
+INTERRUPTED = 130
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,5 +35,39 @@ class Interruption:
 
     def _request(self, number: int, frame: Any) -> None:
         if self.requested:
-            raise KeyboardInterrupt
+            leave_at_once()
         self.requested = True
+
+
+@contextlib.contextmanager
+def second_interrupt_ends() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C raises KeyboardInterrupt, as ever; a second one, while that tidies up, ends the process at once.
+
+    Yields a function that says whether there was one: some libraries make another exception of it.
+    """
+    came = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal came
+        if came:
+            leave_at_once()
+        came = True
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a thread's, or of a job in the background
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGINT, (lambda *_: os._exit(INTERRUPTED)) if came else signal.default_int_handler)
+
+
+def leave_at_once() -> NoReturn:
+    """End the process without tidying up: a KeyboardInterrupt would pass through libraries that lose it. What is
+    written appears whole or not at all, and the gate's workers end with their parent."""
+    if os.isatty(1):
+        os.write(1, b"\x1b[?25h")  # a progress bar hides the cursor
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)

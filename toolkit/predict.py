@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from safetensors.numpy import load_file
 
 from models import families
 from toolkit import runtime
-from toolkit.checkpoint import write_text
+from toolkit.checkpoint import first_not_finite, write_text
 from toolkit.errors import UserError
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
+from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
+from toolkit.strict_json import dumps
 from toolkit.tasks import Run, task_of
 from toolkit.train import make_trainer, metrics_table
+
+#: The constants that a model was given, in its folder.
+CONSTANTS = "constants.safetensors"
+#: What to do about a model that cannot be loaded.
+MEND = "restore the run's model folder from a copy, or train again"
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -42,14 +49,53 @@ def load_run(folder: Path) -> Run:
     silence_startup()
     runtime.configure(recipe.runtime.device, recipe.runtime.threads)
     runtime.seed_everything(recipe.seed)
-    from toolkit.model_config import model_class, port_settings
-
-    model = model_class(recipe).from_pretrained(folder / "model", **port_settings(recipe))
-    model.eval()
+    model = load_model(recipe, folder / "model")
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
     names = [name for _, name in labels] if model.head == "sequence_classification" else None
-    tokenizer = families.part(recipe.model.name, "tokenizer").load_tokenizer(folder / "model")
+    tokenizer = load_tokenizer(recipe, folder / "model")
+    if tokenizer.vocab_size > model.config.vocab_size:
+        found, room = tokenizer.vocab_size, model.config.vocab_size
+        raise UserError(f"{folder / 'model'}: its tokenizer has {found} ids, its model {room}; {MEND}")
     return Run(folder, recipe, task_of(recipe), tokenizer, model, names)
+
+
+def load_model(recipe: Recipe, folder: Path) -> Any:
+    """The model in a run's ``model/``, ready to evaluate.
+
+    Raises:
+        UserError: a file of it is missing, damaged, or of another model.
+    """
+    from toolkit.model_config import model_class, port_settings
+
+    kind, settings = model_class(recipe), port_settings(recipe)
+    with reading(folder / "config.json", MEND):
+        kind.config_class.from_pretrained(folder, **settings)
+    tensors = str(folder / "model.safetensors")
+    if (constants := folder / CONSTANTS).exists():
+        with reading(constants, MEND):
+            load_file(constants)
+        tensors += f" or {CONSTANTS}"
+    with reading(tensors, MEND):
+        model = kind.from_pretrained(folder, **settings)
+    if model.new_weights or (name := first_not_finite(model)):
+        wrong = f"lacks {model.new_weights[0]}" if model.new_weights else f"{name} is not finite"
+        raise UserError(f"{folder / 'model.safetensors'}: is damaged ({wrong}); {MEND}")
+    model.eval()
+    return model
+
+
+def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
+    """The tokenizer in a run's ``model/``.
+
+    Raises:
+        UserError: a file of it is missing or damaged.
+    """
+    for name in ("tokenizer_config.json", "vocab.json"):
+        if (folder / name).exists():
+            read_json(folder / name, MEND)
+    names = [name for name in ("spiece.model", "merges.txt") if (folder / name).exists()]
+    with reading(folder / names[0] if names else folder, MEND):
+        return families.part(recipe.model.name, "tokenizer").load_tokenizer(folder)
 
 
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
@@ -69,6 +115,8 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     # Before PaddleNLP is imported, which puts a load_dataset of its own, one that trusts remote code, in the place of
     # that of `datasets`.
     recipe = read_recipe(folder)
+    path = folder / "evaluation.json"
+    known = read_json(path, "remove it: it is written anew") if path.exists() else {}
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
     prepared = run.task.prepare(run.recipe, run.tokenizer, splits)
@@ -81,10 +129,9 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     unit = run.task.DESCRIPTION.examples
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
-    path = folder / "evaluation.json"
     with amending(folder):
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        write_text(path, json.dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
+        known = read_json(path, "remove it: it is written anew") if path.exists() else {}
+        write_text(path, dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")
     return metrics
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from toolkit.escape import visible
+
 
 class ProgressBar:
     """A bar over `total` steps with the latest numbers beside it.
@@ -21,13 +23,13 @@ class ProgressBar:
 
     def __init__(self, console: Console, title: str, total: int, done: int = 0) -> None:
         self._console = console
-        self._title = title
+        self._title = visible(title)
         self._numbers = ""
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -35,7 +37,7 @@ class ProgressBar:
             refresh_per_second=4,
             transient=True,
         )
-        self._task = self._progress.add_task(title, total=total, completed=done, numbers="")
+        self._task = self._progress.add_task(self._title, total=total, completed=done, numbers="")
 
     def start(self) -> None:
         """Begin to draw."""
@@ -54,14 +56,14 @@ class ProgressBar:
 
     def update(self, done: int, **numbers: float | None) -> None:
         """Show how many steps are done, and the numbers that are known (None is left out)."""
-        self._numbers = "  ".join(
-            f"{name} {format_number(value)}" for name, value in numbers.items() if value is not None
+        self._numbers = visible(
+            "  ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if value is not None)
         )
         self._progress.update(self._task, completed=done, description=self._title, numbers=self._numbers)
 
     def busy(self, what: str) -> None:
         """Show, in place of the title, what the run is doing between two steps, for example `validation 3/10`."""
-        self._progress.update(self._task, description=what)
+        self._progress.update(self._task, description=visible(what))
 
     def line(self, text: str) -> None:
         """Print a line above the bar."""

@@ -13,7 +13,9 @@ import yaml
 from filelock import FileLock, Timeout
 
 from toolkit.checkpoint import TEMPORARY, Checkpoints, write_text
+from toolkit.disk import check_writable
 from toolkit.recipe import Recipe
+from toolkit.run_files import reading
 
 #: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
 LOCK = ".lock"
@@ -35,6 +37,8 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
         UserError: another process works in it, or it holds something that this recipe cannot go on from.
     """
     folder = recipe.output_dir
+    if refused := check_writable(folder):
+        raise recipe.error("train.output_dir", f"{folder}: {refused}; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _locked(folder, patience=0):
@@ -86,7 +90,8 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         raise recipe.error(
             "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {others}"
         )
-    differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+    with reading(folder / "recipe.yaml", others):
+        differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
     if differing:
         raise recipe.error(
             "train.output_dir",

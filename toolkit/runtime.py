@@ -6,17 +6,23 @@ without a word. So this module imports nothing heavy, and :func:`configure` is t
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import importlib.metadata
 import io
 import os
 import platform
 import random
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
+from toolkit.escape import visible
 
 #: The distributions whose versions decide what a run computes; recorded in every run and every parity report.
 RECORDED_DISTRIBUTIONS = (
@@ -32,10 +38,25 @@ RECORDED_DISTRIBUTIONS = (
     "numpy",
 )
 
+#: Bytes below which the disk of the cache is full: what some texts' tokens and a gate's verdict take.
+CACHE_ROOM = 32 * 2**20
+
 
 def cache_folder() -> Path:
-    """Where tokens and verdicts are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here."""
-    return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
+    """Where tokens and verdicts are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here. In place of one that
+    cannot be written, or whose disk is full, a folder that is gone when this process ends; a note says so."""
+    return _usable_cache(Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute())
+
+
+@functools.cache
+def _usable_cache(folder: Path) -> Path:
+    refused = check_writable(folder) or missing_room(folder, CACHE_ROOM)
+    if refused is None:
+        return folder
+    scratch = Path(tempfile.mkdtemp(prefix="toolkit-cache-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    print(visible(f"note: the cache {folder}: {refused}; nothing is kept for later runs"), file=sys.stderr)
+    return scratch
 
 
 def physical_cores() -> int:

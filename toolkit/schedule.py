@@ -36,8 +36,8 @@ class Best:
     stopped: bool = False
 
     def better(self, value: float, lower_is_better: bool) -> bool:
-        """Whether a value beats the best; the first one does, unless it is not a number."""
-        if math.isnan(value):
+        """Whether a value beats the best; the first one does. What is not finite never does."""
+        if not math.isfinite(value):
             return False
         if self.best_value is None:
             return True

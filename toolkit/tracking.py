@@ -5,13 +5,19 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
+import itertools
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint import write_text
+from toolkit.disk import writing
 from toolkit.recipe import Recipe
+from toolkit.run_files import reading
+from toolkit.strict_json import dumps
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
 LEADING_COLUMNS = ("step", "epoch", "split")
@@ -38,27 +44,31 @@ class MetricsFile:
         folder: the run folder.
         last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
             that resumes writes them again.
+        tell: told of lines that are no rows; the file that had them is kept beside the new one.
     """
 
-    def __init__(self, folder: Path, last_step: int = 0) -> None:
+    def __init__(self, folder: Path, last_step: int = 0, tell: Callable[[str], None] = lambda text: None) -> None:
         self.json_path = folder / "metrics.jsonl"
         self.csv_path = folder / "metrics.csv"
+        if damaged := damaged_lines(self.json_path):
+            aside = keep_aside(self.json_path)
+            tell(f"{self.json_path}: {_lines(damaged)}; the others stay, the old file is {aside}")
         kept = [row for row in read_metrics(self.json_path) if row["step"] <= last_step]
         self._columns = list(LEADING_COLUMNS)
         self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
-        write_text(self.json_path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_text(self.json_path, "".join(dumps(row) + "\n" for row in kept))
         self._write_table(kept)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row; a key that is new becomes a new column."""
-        with self.json_path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(row) + "\n")
+        with writing(self.json_path), self.json_path.open("a", encoding="utf-8") as lines:
+            lines.write(dumps(row) + "\n")
         new = [key for key in row if key not in self._columns]
         if new:
             self._columns += new
             self._write_table(read_metrics(self.json_path))
             return
-        with self.csv_path.open("a", encoding="utf-8", newline="") as table:
+        with writing(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
             csv.DictWriter(table, self._columns).writerow(row)
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
@@ -70,16 +80,45 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; none when there is no such file. A last line cut short by a kill is left out."""
+    """The rows of a metrics.jsonl; none when there is no such file. Lines that are no rows are left out."""
+    return [row for row in map(_row, _split(path)) if row is not None]
+
+
+def damaged_lines(path: Path) -> list[int]:
+    """The numbers of the lines that are no rows, from 1. A last line cut short by a kill is not counted."""
+    lines = _split(path)
+    return [number for number, line in enumerate(lines[:-1], start=1) if _row(line) is None]
+
+
+def keep_aside(path: Path) -> Path:
+    """Copy a file to a name beside it that is free; returns that."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    with writing(aside):
+        shutil.copyfile(path, aside)
+    return aside
+
+
+def _split(path: Path) -> list[bytes]:
+    """The lines of a file; what follows the last line break is one, too."""
     if not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
+    with reading(path, "remove it"):
+        return path.read_bytes().split(b"\n")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+
+
+def _lines(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]} is no row of metrics"
+    return f"{len(numbers)} lines, the first of them {numbers[0]}, are no rows of metrics"
 
 
 class Tracker:
@@ -89,10 +128,13 @@ class Tracker:
         folder: the run folder.
         recipe: says which trackers beside the files.
         last_step: the step that a resumed run starts from, 0 for a new one.
+        tell: see :class:`MetricsFile`.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, last_step: int = 0) -> None:
-        self._file = MetricsFile(folder, last_step)
+    def __init__(
+        self, folder: Path, recipe: Recipe, last_step: int = 0, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._file = MetricsFile(folder, last_step, tell)
         self._wandb = _start_wandb(folder, recipe) if recipe.tracking.wandb else None
         self._visualdl = _start_visualdl(folder) if recipe.tracking.visualdl else None
 

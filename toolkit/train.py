@@ -12,6 +12,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,14 +24,17 @@ from rich.console import Console
 from rich.table import Table
 
 from models import families
-from toolkit import checkpoint, runtime
+from toolkit import checkpoint, runtime, strict_json
 from toolkit.batches import collate
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
+from toolkit.console import LiteralConsole
+from toolkit.disk import missing_room, size_of
 from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.run_files import read_json, reading
 from toolkit.run_folder import REPORT, differing_keys, occupied, record_start
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
@@ -94,7 +98,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
     check_trackers(recipe)
     if not runtime.is_first_process():  # what all processes write is the same: the others' goes where nobody looks
         with scratch_folder("toolkit-") as folder:
-            return _finetune_in(folder, recipe, "the first process runs it", Console(quiet=True))
+            return _finetune_in(folder, recipe, "the first process runs it", LiteralConsole(quiet=True))
     with occupied(recipe) as folder:
         return _finetune_in(folder, recipe, skip_parity, console)
 
@@ -108,12 +112,13 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _describe(job, recipe.notes, device, console)
+    check_room(recipe, folder, job)
     verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
     record_start(folder, last_step, verdict, skip_parity)
     trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
-    trainer.tracker = Tracker(folder, recipe, last_step)
+    trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
     try:
         _fit(trainer, resume_from, console)
         results = finish(recipe, folder, job, trainer)
@@ -126,6 +131,20 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
 
 
 # -- before the gate ------------------------------------------------------------------------------------------------
+
+
+def check_room(recipe: Recipe, folder: Path, job: Job) -> None:
+    """See that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
+
+    Raises:
+        UserError: it has not, with how much it takes.
+    """
+    weights = sum(value.nbytes for value in job.weights.values())
+    at_once = min(3, Schedule.of(recipe, len(job.prepared.train)).max_steps)
+    checkpoint_size, best_size = 3 * weights, weights  # the optimizer holds two moments of each weight
+    needed = at_once * (checkpoint_size + best_size) + weights
+    if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
+        raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
 
 
 def check_device(recipe: Recipe, device: str) -> None:
@@ -359,7 +378,10 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     if found is not None:
         step = checkpoint.read_state(found)["step"]
         console.print(f"resuming {folder} after step {step}", highlight=False)
-        changed = differing_keys(versions.read_text(encoding="utf-8"), json.dumps(here)) if versions.exists() else []
+        before = None
+        with contextlib.suppress(UserError):  # it is written anew below
+            before = json.dumps(read_json(versions, ""))
+        changed = differing_keys(before, json.dumps(here)) if before else []
         if changed:
             console.print(
                 f"note   {'; '.join(changed[:3])}: the result may differ in its last digits from an uninterrupted run",
@@ -380,7 +402,8 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)
     if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
-        model.hold_constants(load_file(constants))
+        with reading(constants, "remove it, and run the same command again"):
+            model.hold_constants(load_file(constants))
     return model
 
 
@@ -444,7 +467,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     trainer.model.eval()
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)
-    write_text(folder / "metrics.json", json.dumps(results, indent=1) + "\n")
+    write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
     trainer.checkpoints.remove()
     return results
 

@@ -51,8 +51,12 @@ CHECKPOINT_SECONDS = 60.0
 TRAINER_STATE = "trainer_state.json"
 
 
+#: What helps a training that diverges.
+STEADIER = "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
+
+
 class Diverged(ToolkitError):
-    """The loss is infinite or not a number."""
+    """The loss, a parameter, or every validation is infinite or not a number."""
 
 
 class Finetuner(Trainer):
@@ -133,9 +137,17 @@ class Finetuner(Trainer):
             raise Interrupted(self.state.global_step)
 
     def use_best_weights(self) -> None:
-        """Put the weights of the best evaluation into the model; the last ones stay if none was a number."""
-        if self.best.best_step is not None:
-            checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
+        """Put the weights of the best evaluation into the model.
+
+        Raises:
+            Diverged: none had a finite loss and a finite value of ``train.save_best``: no model is worth keeping.
+        """
+        if self.best.best_step is None:
+            raise Diverged(
+                f"no validation had a finite loss and {self.save_best}, so there is no best model; {STEADIER}, "
+                f"and train into another folder"
+            )
+        checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
 
     def measure(self, dataset: Any, split: str) -> dict[str, float]:
         """The loss and the task's metrics over a data set.
@@ -157,9 +169,11 @@ class Finetuner(Trainer):
             self.tracker.write({**place, **numbers, "seconds": round(self.seconds, 3)})
 
     def judge(self, metrics: dict[str, float]) -> bool:
-        """Whether a validation is the best so far. If so its weights are kept; if not, patience is used up."""
+        """Whether a validation is the best so far. If so its weights are kept; if not, patience is used up. One whose
+        loss is not finite is never the best, whatever its other numbers."""
         name, patience = self.save_best, self.recipe.train.early_stopping_patience
-        if self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name]):
+        better = self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name])
+        if better and math.isfinite(metrics["loss"]):
             self.checkpoints.save_best(self.state.global_step, self.model)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             return True
@@ -236,10 +250,10 @@ class Finetuner(Trainer):
         """Read the step's loss, the only time in a step that the host waits for the device."""
         self.step_loss = float(self._loss)
         if not self.args.fp16 and not math.isfinite(self.step_loss):
-            raise Diverged(
-                f"the loss is {self.step_loss} at step {self.state.global_step + 1}; "
-                "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
-            )
+            name = checkpoint.first_not_finite(self.model)
+            found = f"{name} is the first parameter that is not finite" if name else "all parameters are finite"
+            step = self.state.global_step + 1
+            raise Diverged(f"the loss is {self.step_loss} at step {step} ({found}); {STEADIER}")
 
     def create_optimizer(self, lr_scheduler: Any = None) -> paddle.optimizer.Optimizer:
         """AdamW with the Trainer's arguments, as the gate has compared it."""
@@ -258,7 +272,13 @@ class Finetuner(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """As the Trainer's, with draws of its own (see :meth:`measure`)."""
+        """As the Trainer's, with draws of its own (see :meth:`measure`).
+
+        Raises:
+            Diverged: training has made a parameter infinite or NaN.
+        """
+        if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
+            raise Diverged(f"{name} is not finite after step {self.state.global_step}; {STEADIER}")
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         with checkpoint.undisturbed_random_state():
             seed_everything(self.recipe.seed)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from toolkit.errors import UserError
 from toolkit.parity.job import files
@@ -29,7 +28,7 @@ from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.measure.ulp import BitDifference
 from toolkit.parity.report.headline import place_of
 from toolkit.parity.report.report import BITWISE, remove_report, short_name
-from toolkit.parity.report.terminal import say
+from toolkit.parity.report.terminal import print_verdict, say
 
 #: Of ``bitwise.json``.
 SCHEMA = 1
@@ -157,7 +156,7 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
         versions={"reference": reference.execution.versions, "candidate": candidate.execution.versions},
     )
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / BITWISE, outcome.as_content())
+    files.write_report(folder / BITWISE, outcome.as_content())
     print_bitwise(outcome, console)
     return outcome
 
@@ -165,9 +164,9 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
 def print_bitwise(outcome: Bitwise, console: Console) -> None:
     """The outcome first, then the place of the first difference, then what was asked of the reference."""
     if outcome.passed:
-        console.print(f"[bold green]EXACT[/] {escape(outcome.summary())}", highlight=False, soft_wrap=True)
+        print_verdict(console, "EXACT", "bold green", outcome.summary())
     else:
-        console.print(f"[bold red]NOT EXACT[/] {escape(outcome.place())}", highlight=False, soft_wrap=True)
+        print_verdict(console, "NOT EXACT", "bold red", outcome.place())
         say(console, outcome.summary())
     if outcome.extra:
         say(console, f"{len(outcome.extra)} that the reference has not, the first of them {outcome.extra[0]}")

@@ -259,7 +259,8 @@ COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits, texts)
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
     runs: whatever stops this one, none can be taken for its own."""
-    from toolkit.checkpoint import check_writable
+    from toolkit.disk import check_writable
+    from toolkit.errors import UserError
     from toolkit.parity.options import devices
     from toolkit.parity.report.report import remove_report
 
@@ -267,11 +268,12 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
         remove_report(output / wanted)
     places = [(found, output / found) for found in devices(device)]
     for _, folder in places:
-        check_writable(folder, "--output")
+        if refused := check_writable(folder):
+            raise UserError(f"--output {folder}: {refused}")
     return places
 
 
 def _console() -> Any:
-    from rich.console import Console
+    from toolkit.console import LiteralConsole
 
-    return Console()
+    return LiteralConsole()

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from toolkit.disk import check_writable
+from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, trace, unavailable
@@ -39,6 +41,7 @@ from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
+from toolkit.strict_json import finite
 
 
 @dataclass
@@ -87,8 +90,11 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
     Raises:
         Inconclusive: a worker could not run, with its last words.
+        UserError: the report cannot be written there.
     """
     started = time.monotonic()
+    if refused := check_writable(folder):
+        raise UserError(f"{folder}: {refused}; name another folder")
     remove_report(folder)
     if recording is not None:
         measured = _measure_against(recording, request, console)
@@ -136,8 +142,8 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
         files.write_tensors(folder / CONSTANTS, constants)
-    content = as_content(report)
-    files.write_json(folder / JSON, content)
+    content = finite(as_content(report))
+    files.write_report(folder / JSON, content)
     write_junit(content, folder / JUNIT)
     write_page(content, folder / PAGE)
 

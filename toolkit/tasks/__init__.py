@@ -7,6 +7,7 @@ other module asks which task it deals with.
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +144,7 @@ class Description:
 
     def command(self, folder: Path | str) -> str:
         """What to do with the run in this folder."""
-        return self.next_command.format(run=folder)
+        return self.next_command.format(run=shlex.quote(str(folder)))
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import paddle
 from paddle import nn
-from rich.console import Console
 
 from models import weights
 from toolkit import optimizer, recipe, tasks, trainer
+from toolkit.console import LiteralConsole
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
@@ -69,7 +69,7 @@ def make_finetuner(model: nn.Layer, job: Job, examples: list[dict[str, np.ndarra
     made = recipe.Recipe.model_validate(
         {"task": job.task, "seed": job.seed, "model": model_section, "data": data, "train": train}
     )
-    console = Console(file=io.StringIO())
+    console = LiteralConsole(file=io.StringIO())
     return trainer.Finetuner(model, made, folder, tasks.task_of(made), console, train_dataset=examples)
 
 

@@ -45,6 +45,8 @@ from typing import Any, TypeVar
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from toolkit import strict_json
+from toolkit.disk import writing
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json
 
@@ -67,13 +69,19 @@ def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with writing(path):
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON or dataclasses as JSON, whole or not at all."""
+    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN."""
     write_text(path, json.dumps(as_json(content), indent=1, allow_nan=True) + "\n")
+
+
+def write_report(path: Path, content: Any) -> None:
+    """As :func:`write_json`, for any reader: what is not finite is null."""
+    write_text(path, strict_json.dumps(as_json(content), indent=1) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -96,8 +104,9 @@ def read_job(folder: Path) -> Job:
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors as safetensors, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
-    save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
-    os.replace(partial, path)
+    with writing(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
+        save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
+        os.replace(partial, path)
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:

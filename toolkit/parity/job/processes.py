@@ -85,7 +85,7 @@ def _last_words(worker: subprocess.Popen, log: Path) -> str:
     """Why a worker ended that could not say so itself."""
     if worker.returncode == -signal.SIGKILL:
         return "it was killed, as a system does that has no memory left; a shorter text or fewer examples take less"
-    return f"exit status {worker.returncode}; {log.read_text()[-2000:].strip()}"
+    return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"
 
 
 def _way_out(side: str, words: str) -> str:

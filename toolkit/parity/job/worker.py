@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from toolkit.errors import ToolkitError
+from toolkit.failure import describe
 from toolkit.parity.job import files
+
+#: What makes a gate smaller.
+LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
@@ -18,8 +24,11 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
         try:
             main(task, folder)
         except BaseException as problem:
-            words = "".join(traceback.format_exception_only(problem)).strip()
-            files.write_text(files.failure_path(folder, side, task), words)
-            traceback.print_exc()
-            sys.stdout.flush()
+            for partial in (folder / side).glob("*.partial"):  # on a full disk the reason needs room, too
+                partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError, ToolkitError):
+                files.write_text(files.failure_path(folder, side, task), describe(problem, LESS_MEMORY))
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+                sys.stderr.flush()
             os._exit(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.parity.job.records import as_json
@@ -16,6 +17,8 @@ from toolkit.parity.report.report import Report
 #: 3: a note has a kind, data and text, ``trace`` is null or has all of its keys, ``generators`` parts masks and
 #: rotations. 2: each tensor has ``kind``, ``rms`` and ``noise``.
 REPORT_SCHEMA = 3
+#: Numbers of a tensor, null where they are not finite.
+FIGURES = ("error", "error_max", "bound", "bound_max", "relative", "rms", "margin")
 
 
 def as_content(report: Report) -> dict[str, Any]:
@@ -68,6 +71,25 @@ def as_content(report: Report) -> dict[str, Any]:
         "hashes": dict(report.hashes),
         "cached": report.cached,
     }
+
+
+def with_infinities(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a ``parity.json``, in which null is written for what is not finite, with infinities there."""
+    trace = content["trace"]
+    return {
+        **content,
+        "tensors": [{**tensor, **{key: _number(tensor[key]) for key in FIGURES}} for tensor in content["tensors"]],
+        **{key: _numbers(content[key]) for key in ("recomputed", "reference_own_backward")},
+        "trace": trace and {**trace, "worst": _number(trace["worst"])},
+    }
+
+
+def _numbers(by_dtype: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
+    return {dtype: {name: _number(value) for name, value in found.items()} for dtype, found in by_dtype.items()}
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def _headline(report: Report) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, indent
 
 from toolkit.parity.job import files
+from toolkit.parity.report.json import with_infinities
 from toolkit.parity.report.markup import element, xml_text
 
 #: By verdict and dtype, the test cases of a suite.
@@ -27,6 +28,7 @@ def junit(content: Mapping[str, Any]) -> str:
     compared. A tensor of which float32 says nothing is skipped.
     """
     suites: Suites = {}
+    content = with_infinities(content)
     findings = list(content["findings"])
     for tensor in content["tensors"]:
         _add(suites, content, _verdict_of(tensor), tensor["dtype"], tensor["name"], _tensor_outcome(tensor, findings))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from xml.etree.ElementTree import Element, tostring
 
-#: What XML 1.0 cannot hold (most control characters, lone surrogates), and the control characters that it should not.
-UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from toolkit.escape import visible
 
 
 def element(tag: str, *children: Element | str | None, **attributes: object) -> Element:
@@ -25,11 +23,6 @@ def element(tag: str, *children: Element | str | None, **attributes: object) -> 
         elif child is not None:
             made.append(child)
     return made
-
-
-def visible(text: str) -> str:
-    """``text`` with what cannot be written down as a backslash escape, such as ``\\x1b``."""
-    return UNWRITABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def html_text(root: Element) -> str:

@@ -17,6 +17,7 @@ from toolkit.parity.job import files
 from toolkit.parity.report import curves
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart
+from toolkit.parity.report.json import with_infinities
 from toolkit.parity.report.markup import element, html_text
 
 #: Findings on the page; after a drift early in the model nearly every tensor is one.
@@ -51,6 +52,7 @@ def write_page(content: Mapping[str, Any], path: Path) -> None:
 
 def page(content: Mapping[str, Any]) -> str:
     """The whole document."""
+    content = with_infinities(content)
     title = f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference"
     head = element(
         "head",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.judge import notes
@@ -27,12 +27,12 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     """
     verdict = report.verdict
     if report.culprit is None:
-        console.print(f"[bold green]PARITY[/] {escape(report.summary().partition(': ')[2])}", highlight=False)
+        print_verdict(console, "PARITY", "bold green", report.summary().partition(": ")[2])
     elif verdict.inconclusive:
         _print_reference_faults(report, console)
     else:
         place, message = report.headline()
-        console.print(f"[bold red]DRIFT[/] {escape(place)}", highlight=False, soft_wrap=True)
+        print_verdict(console, "DRIFT", "bold red", place)
         verdict_in = f"{report.culprit.verdict} {report.culprit.dtype}".strip()
         say(console, f"{verdict_in}: {message}")
     for line in trace.lines(report.trace):
@@ -50,9 +50,14 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     say(console, f"curves and all tensors: {_short_path(page)}")
 
 
+def print_verdict(console: Console, word: str, style: str, text: str) -> None:
+    """Print a line that begins with a word in colour, the rest as it is."""
+    console.print(Text.assemble((word, style), f" {text}"), soft_wrap=True)
+
+
 def say(console: Console, text: str) -> None:
     """Print an indented line as it is, whatever is in it."""
-    console.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
+    console.print(Text(f"  {text}"), soft_wrap=True)
 
 
 def _short_path(path: Path) -> Path:
@@ -65,7 +70,7 @@ def _print_reference_faults(report: Report, console: Console) -> None:
     verdict = report.verdict
     first, *others = verdict.reference_faults or verdict.findings
     title = f"{first.message}: {first.name}"
-    console.print(f"[bold yellow]INCONCLUSIVE[/] {escape(title)}", highlight=False, soft_wrap=True)
+    print_verdict(console, "INCONCLUSIVE", "bold yellow", title)
     for fault in others:
         say(console, f"also {fault.message}: {fault.name}")
     if verdict.reference_faults:
@@ -94,7 +99,7 @@ def _table(report: Report) -> Table:
     for dtype in report.request.dtypes:
         for row in report.verdict.nearest(dtype, NEAREST_SHOWN):
             figures = (dtype, f"{row.relative:.1e}", f"{row.margin:.2g}")
-            table.add_row(escape(short_name(row.name)), *figures, style="" if row.passed else "red")
+            table.add_row(Text(short_name(row.name)), *figures, style="" if row.passed else "red")
     return table
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
@@ -238,8 +238,8 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"
-        operation = escape(short_name(trial.operation or ""))
-        table.add_row(trial.mutant.name, outcome, trial.verdict, escape(name), operation, margin, style=style)
+        operation = Text(short_name(trial.operation or ""))
+        table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
     harmless = [trial for trial in trials if trial.mutant.harmless]

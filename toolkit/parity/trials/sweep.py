@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from models.families import part
 from toolkit.parity.followup import trace
@@ -73,10 +73,10 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
         for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
             wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
             wrong += [one.text() for one in traced.faulty]
-            outcome = f"[red]ALARM[/] {escape(wrong[0])}" if wrong else "right"
+            outcome = [("ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
             nearest = f"nearest {worst:.2f} of its bound, an operation by itself {traced.worst:.2f}"
-            console.print(f"{seed}: {outcome}, {nearest}; {_shown(request)}", highlight=False, soft_wrap=True)
+            console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {_shown(request)}"), soft_wrap=True)
             if wrong:
                 alarms.append(seed)
     console.print(f"{len(alarms)} false alarms in {len(seeds)} gates", highlight=False)

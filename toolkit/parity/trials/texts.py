@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
-from rich.markup import escape
 
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, make_sides, scratch_job, workers_of
@@ -21,6 +20,7 @@ from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_re
 from toolkit.parity.job.tokenizer_texts import drawn, parts_of
 from toolkit.parity.judge.tokens import differing, message
 from toolkit.parity.report.headline import place_of
+from toolkit.parity.report.terminal import print_verdict
 
 #: The task of both workers that makes tokens and nothing else.
 TASK = "tokens"
@@ -57,7 +57,7 @@ def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: 
     for key, places in differing(theirs, ours).items():
         name = place_of(f"tokenizer:{key}", port.tokenizer_places)
         text = f"{name}: {message(key, theirs[places[0]], ours[places[0]])}"
-        console.print(f"[red]DIFFERENT[/] {escape(text)}", highlight=False, soft_wrap=True)
+        print_verdict(console, "DIFFERENT", "red", text)
 
 
 def _answers(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit import metrics
+from toolkit.escape import visible
 from toolkit.recipe import settled
 from toolkit.tasks import Description, Prepared
 
@@ -148,7 +149,7 @@ def predict(run: Run, console: Console, texts: Sequence[str]) -> list[Prediction
     for prediction in predictions:
         shown = " ".join(prediction.text.split())
         shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"
-        table.add_row(Text(prediction.label), f"{prediction.probability:.3f}", Text(shown))
+        table.add_row(Text(visible(prediction.label)), f"{prediction.probability:.3f}", Text(visible(shown)))
     console.print(table)
     cut = sum(prediction.truncated for prediction in predictions)
     if cut:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.checkpoint import write_text
+from toolkit.escape import markdown, visible
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
             SAMPLE_LENGTH, sample=True, temperature=0.8, top_p=0.9, seed=run.recipe.seed
         ),
     }
-    sections = [f"# What {run.folder.name} says\n\nAfter the first words of a text that it was not trained on.\n"]
+    sections = [
+        f"# What {markdown(run.folder.name)} says\n\nAfter the first words of a text that it was not trained on.\n"
+    ]
     next_logits = NextToken(run.model)
     for index, code in enumerate(blocks.codes):
         block = int(np.flatnonzero(blocks.code_of == index)[0])
@@ -42,12 +45,12 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
         while len(prompt) > 2 and run.tokenizer.decode(prompt[-1:]).endswith("@@"):  # not within a word
             prompt.pop()
         room = run.model.config.n_positions - len(prompt)
-        sections.append(f"## {code}\n\nPrompt:\n\n{_quoted(readable(run.tokenizer, prompt[1:]))}\n")
+        sections.append(f"## {markdown(code)}\n\nPrompt:\n\n{_quoted(readable(run.tokenizer, prompt[1:]))}\n")
         for name, decoding in settings.items():
             shortened = replace(decoding, length=min(decoding.length, max(room, 0)))
             text = readable(run.tokenizer, list(generate(next_logits, prompt, shortened)))
             sections.append(f"{name.capitalize()}:\n\n{_quoted(text)}\n")
-    write_text(run.folder / "samples.md", "\n".join(sections))
+    write_text(run.folder / "samples.md", visible("\n".join(sections)))
     console.print(f"samples of generated text: {run.folder / 'samples.md'}", highlight=False, soft_wrap=True)
 
 

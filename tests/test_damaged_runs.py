@@ -1,0 +1,283 @@
+"""Every file of a run folder, damaged in every way: a line that names it and what to do, or the command works."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_language_modeling
+import test_question_answering
+import test_train
+import yaml
+from safetensors.numpy import load_file, save_file
+
+from toolkit import cli
+from toolkit.console import LiteralConsole
+from toolkit.recipe import load_recipe
+from toolkit.train import finetune
+
+#: Settings under which a run takes a second.
+SHORT = {"max_steps": 4, "eval_steps": 2, "batch_size": 4}
+
+
+# -- the runs -------------------------------------------------------------------------------------------------------
+
+
+def write_classification(folder: Path) -> dict:
+    for split in ("train", "validation", "test"):
+        rows = [f"{('saw axe', 'cat dog')[index % 2]} {index},{('tool', 'animal')[index % 2]}" for index in range(12)]
+        (folder / f"{split}.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    return test_train.RECIPE
+
+
+def write_sentencepiece(folder: Path) -> dict:
+    return {**write_classification(folder), "tokenizer": {"kind": "sentencepiece", "vocab_size": 40}}
+
+
+def write_answers(folder: Path) -> dict:
+    for split, count in (("train", 12), ("validation", 4)):
+        rows = test_question_answering.rows(split, count)
+        name = test_question_answering.RECIPE["data"]["files"][split]
+        (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    return test_question_answering.RECIPE
+
+
+def write_language(folder: Path) -> dict:
+    (folder / "numbers.txt").write_text(test_language_modeling.counting(test_language_modeling.NUMBERS, 300))
+    (folder / "cats.txt").write_text(test_language_modeling.counting(test_language_modeling.ANIMALS, 150))
+    (folder / "dogs.txt").write_text(test_language_modeling.counting(test_language_modeling.ANIMALS, 150, start=4))
+    return test_language_modeling.RECIPE
+
+
+KINDS = {
+    "classification": write_classification,
+    "sentencepiece": write_sentencepiece,
+    "answers": write_answers,
+    "language": write_language,
+}
+
+
+class Runs:
+    """A finished and an unfinished run of each kind, made when they are first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: dict[str, Path] = {}
+
+    def finished(self, kind: str) -> Path:
+        return self._once(f"{kind}-finished", lambda: finetune(self._recipe(kind, "finished"), "a test", quiet()))
+
+    def unfinished(self, kind: str) -> Path:
+        return self._once(f"{kind}-unfinished", lambda: self._interrupted(kind))
+
+    def _once(self, name: str, make: Callable[[], Path]) -> Path:
+        if name not in self.made:
+            self.made[name] = make()
+        return self.made[name]
+
+    def _recipe(self, kind: str, name: str, **train):
+        above = self.folder / kind
+        above.mkdir(exist_ok=True)
+        values = KINDS[kind](above)
+        values = {**values, "train": {**values["train"], **SHORT, **train}}
+        (above / "x.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        return load_recipe(above / "x.yaml", [f"train.output_dir={above / name}"])
+
+    def _interrupted(self, kind: str) -> Path:
+        """Ctrl-C, once there are two checkpoints. So many steps that it always comes before the last."""
+        recipe = self._recipe(kind, "unfinished", max_steps=40)
+        threading.Thread(target=interrupt_at, args=[recipe.output_dir], daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            finetune(recipe, "a test", quiet())
+        return recipe.output_dir
+
+
+def interrupt_at(folder: Path) -> None:
+    while len(list(folder.glob("checkpoints/step-*"))) < 2:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def quiet() -> LiteralConsole:
+    return LiteralConsole(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield Runs(tmp_path_factory.mktemp("damaged"))
+
+
+# -- the damages ----------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    """Other bytes in the first of a hundred places."""
+    content = bytearray(path.read_bytes())
+    for place in range(0, len(content), max(1, len(content) // 100)):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+
+
+def fill_with_nan(path: Path) -> None:
+    save_file({name: np.full_like(value, np.nan) for name, value in load_file(path).items()}, path)
+
+
+def drop_a_tensor(path: Path) -> None:
+    tensors = load_file(path)
+    tensors.pop(next(iter(tensors)))
+    save_file(tensors, path)
+
+
+def replace_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 4),
+    "a list": lambda path: path.write_text("[1, 2]"),
+    "null": lambda path: path.write_text("null"),
+    "nested": lambda path: path.write_text("[" * 2_000),
+    "NaN": lambda path: path.write_text('{"validation": NaN, "id2label": NaN, "step": NaN}'),
+    "flipped": flip,
+    "a folder": replace_by_a_folder,
+}
+TENSORS: dict[str, Callable[[Path], object]] = {"full of NaN": fill_with_nan, "without a tensor": drop_a_tensor}
+
+#: Kind of run -> command -> files that it may meet damaged.
+MET = {
+    "classification": {
+        "predict": (
+            "recipe.yaml",
+            "model/config.json",
+            "model/model.safetensors",
+            "model/tokenizer_config.json",
+            "model/constants.safetensors",
+        ),
+        "evaluate": ("metrics.json", "evaluation.json", "parity/starts.json", "versions.json"),
+        "finetune": (
+            "recipe.yaml",
+            "versions.json",
+            "metrics.jsonl",
+            "metrics.csv",
+            "parity/starts.json",
+            "parity/constants.safetensors",
+            "checkpoints/NEWEST/manifest.json",
+            "checkpoints/NEWEST/weights.safetensors",
+            "checkpoints/NEWEST/optimizer.safetensors",
+            "checkpoints/NEWEST/state.json",
+            "checkpoints/NEWEST/trainer_state.json",
+            "checkpoints/BEST/weights.safetensors",
+        ),
+    },
+    "sentencepiece": {"predict": ("model/spiece.model", "model/tokenizer_config.json")},
+    "answers": {"predict": ("model/config.json", "model/model.safetensors")},
+    "language": {
+        "generate": (
+            "metrics.json",
+            "model/config.json",
+            "model/model.safetensors",
+            "model/vocab.json",
+            "model/merges.txt",
+            "model/tokenizer_config.json",
+        )
+    },
+}
+CASES = [
+    (kind, command, name, damage)
+    for kind, commands in MET.items()
+    for command, names in commands.items()
+    for name in names
+    for damage in (*DAMAGES, *(TENSORS if name.endswith(".safetensors") else ()))
+]
+#: What is said of a folder without metrics.json or recipe.yaml.
+NO_RUN = (
+    ": the run has not finished; resume it: toolkit finetune ",
+    ": holds no recipe.yaml, so it is not a run folder",
+    " is not empty and holds no run; set train.output_dir to another folder",
+)
+OPTIONS = {
+    ("classification", "predict"): ["--text", "cat dog"],
+    ("sentencepiece", "predict"): ["--text", "cat dog"],
+    ("answers", "predict"): ["--question", "Which number?", "--context", "CONTEXT"],
+    ("language", "generate"): ["--length", "3"],
+}
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder, and every folder (None)."""
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+
+
+def moved(run: Path, place: Path) -> Path:
+    """A copy of a run that knows its own folder."""
+    shutil.copytree(run, place)
+    recipe = place / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(run), str(place)))
+    return place
+
+
+def named_in(folder: Path, name: str) -> str:
+    """The name of a file, with the folders of the newest checkpoint and of the newest best weights."""
+    for word, pattern in (("NEWEST", "step-*"), ("BEST", "best-*")):
+        if word in name:
+            name = name.replace(word, max(path.name for path in folder.glob(f"checkpoints/{pattern}")))
+    return name
+
+
+def command_on(kind: str, command: str, folder: Path, own_recipe: Path) -> list[str]:
+    if command == "finetune":
+        return ["finetune", str(own_recipe), "--skip-parity", "a test"]
+    (context := folder.parent / "context.txt").write_text("aa bb 7 cc.")
+    given = OPTIONS.get((kind, command), [])
+    return [command, str(folder), *(str(context) if word == "CONTEXT" else word for word in given)]
+
+
+def test_there_are_enough_damages():
+    assert len(CASES) >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "command", "name", "damage"), CASES)
+def test_a_damaged_file_is_named_in_one_line_or_does_no_harm(
+    runs, tmp_path, monkeypatch, capfd, kind, command, name, damage
+):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
+    run = (runs.unfinished if command == "finetune" else runs.finished)(kind)
+    folder = moved(run, tmp_path / "run")
+    # What resumes a run is the recipe that it was started with; that in its folder is what is compared with.
+    recipe = shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml")
+    path = folder / named_in(folder, name)
+    if not path.exists():
+        save_file({"a": np.zeros(1)}, path) if name.endswith(".safetensors") else path.write_text("{}")
+    {**DAMAGES, **TENSORS}[damage](path)
+    before = contents(folder)
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as left:
+        cli.main(command_on(kind, command, folder, recipe))
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    if left.value.code != 0:
+        assert left.value.code == 2, err
+        lines = err.splitlines()
+        assert all(line.startswith("error: ") for line in lines), err
+        assert len(lines) == 1 or name == "recipe.yaml", err  # a line for each thing that is wrong in it
+        assert (str(folder) in err and Path(name).name in err) or any(f"{folder}{words}" in err for words in NO_RUN), (
+            err
+        )
+        assert contents(folder) == before

@@ -1,0 +1,206 @@
+"""What a user sees of a failure that nobody foresaw, of a full standard output, of Ctrl-C, and of too little memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_train import recipe_file  # noqa: F401 - a recipe and its data
+
+from toolkit import cli, recipe
+from toolkit.failure import describe
+
+ROOT = Path(__file__).parents[1]
+TOOLKIT = [sys.executable, "-m", "toolkit"]
+SHOW = ["recipe", "show", "recipes/reformer_cls.yaml"]
+
+
+def run(*arguments: object, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*TOOLKIT, *map(str, arguments)], **{"stdout": subprocess.PIPE, **options}, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fail(monkeypatch, capsys, tmp_path):
+    """Let a command raise what is given; gives exit status and stderr."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail(problem: BaseException, *options: str) -> tuple[int, str]:
+        def raises(*_):
+            raise problem
+
+        monkeypatch.setattr(recipe, "load_recipe", raises)
+        with pytest.raises(SystemExit) as left:
+            cli.main([*options, "recipe", "show", "x"])
+        return left.value.code, capsys.readouterr().err
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (ValueError("a\nb"), "ValueError: a"),
+        (KeyError("vocab"), "KeyError: 'vocab'"),
+        (AssertionError(), "AssertionError"),
+        (OSError(28, "No space left on device", "/data/x"), "/data/x: No space left on device"),
+        (PermissionError(13, "Permission denied", "/data/x"), "/data/x: Permission denied"),
+        (OSError(30, "Read-only file system"), "Read-only file system"),
+        (MemoryError(), "out of memory; lower train.batch_size"),
+        (RuntimeError("\n---\nC++ Traceback\n---\nError Message Summary:\n---\nFatal: no"), "RuntimeError: Fatal: no"),
+        (RuntimeError("\x1b[31mred"), r"RuntimeError: \x1b[31mred"),
+        (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
+    ],
+)  # fmt: skip
+def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(fail, problem, said):
+    status, err = fail(problem)
+    assert status == 1 and err.startswith(f"error: {said}") and err.count("\n") == 1
+    (kept,) = re.findall(r"; the traceback is in (\S+)\n", err)
+    assert "Traceback (most recent call last)" in Path(kept).read_text()
+
+
+def test_debug_shows_the_traceback_in_place_of_the_line(fail):
+    status, err = fail(ValueError("a"), "--debug")
+    assert status == 1 and err.startswith("Traceback") and err.endswith("ValueError: a\n")
+
+
+def test_a_traceback_that_cannot_be_kept_is_said(fail, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/proc/no such folder")
+    status, err = fail(ValueError("a"))
+    assert status == 1 and err == (
+        "error: ValueError: a; the traceback could not be written (No such file or directory), --debug shows it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: np.zeros(2**48), "out of memory when 2251799.8 GB were asked for; lower"),
+        (lambda: bytearray(2**60), "out of memory; lower"),
+    ],
+)
+def test_a_real_want_of_memory_says_how_much_and_what_to_lower(make, said):
+    with pytest.raises(MemoryError) as found:
+        make()
+    assert describe(found.value).startswith(said)
+
+
+def test_paddle_without_memory_says_how_much_and_what_to_lower():
+    code = (
+        "import resource, paddle\n"
+        "from toolkit.failure import describe\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))\n"
+        "try: paddle.ones([2**30, 4])\n"
+        "except Exception as problem: print(describe(problem))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.startswith("out of memory when 17.2 GB were asked for; lower train.batch_size"), done
+
+
+def test_a_reader_that_stops_reading_ends_it_quietly():
+    done = subprocess.run(
+        ["bash", "-c", '"$@" | head -1', "bash", *TOOLKIT, *SHOW], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert (done.stdout, done.stderr) == ("task: classification\n", "")
+
+
+def test_a_full_or_closed_standard_output_is_no_traceback():
+    with open("/dev/full", "w") as full:
+        done = run(*SHOW, stdout=full)
+    assert done.returncode == 1 and done.stderr.startswith("error: No space left on device; ")
+    assert done.stderr.count("\n") == 1
+    done = subprocess.run(
+        ["bash", "-c", '"$@" >&-', "bash", *TOOLKIT, *SHOW], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("option", ["--temperature", "--top-p", "--repetition-penalty"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-nan"])
+def test_no_number_is_no_setting_of_generate(option, value, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["generate", "x", f"{option}={value}"])
+    assert left.value.code == 2 and f"Invalid value for '{option}'" in capsys.readouterr().err
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*TOOLKIT, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def wait_for(process: subprocess.Popen, folder: Path, pattern: str) -> None:
+    end = time.monotonic() + 120
+    while not list(folder.glob(pattern)) and time.monotonic() < end:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+def test_a_second_interrupt_ends_training_at_once_and_loses_no_checkpoint(recipe_file, tmp_path):  # noqa: F811
+    folder = tmp_path / "run"
+    settings = [f"train.output_dir={folder}", "train.max_steps=4000", "--skip-parity", "a test"]
+    process = start("finetune", recipe_file, *settings)
+    wait_for(process, folder, "checkpoints/step-*")
+    process.send_signal(signal.SIGINT)
+    end = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < end:  # whatever it is doing by then
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    _, err = process.communicate()
+    assert process.returncode == 130 and err.strip() == "interrupted"
+    assert list(folder.glob("checkpoints/step-*/manifest.json"))
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_the_gate_at_once(recipe_file, tmp_path):  # noqa: F811
+    (scratch := tmp_path / "scratch").mkdir()
+    process = start("finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", TMPDIR=str(scratch))
+    wait_for(process, scratch, "parity-*/candidate.log")
+    end = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < end:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    _, err = process.communicate()
+    assert process.returncode == 130 and err.strip() == "interrupted"
+    assert not (tmp_path / "run").exists()
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_too_little_memory_for_a_batch_is_one_line(recipe_file, tmp_path):  # noqa: F811
+    size = 4 * 2**30
+    large = ["train.batch_size=4000", "train.max_steps=2", "model.config.feed_forward_size=30000"]
+    done = run(
+        "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", *large, "--skip-parity", "a test",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(r"error: out of memory when [\d.]+ [GM]B were asked for; lower train.batch_size", done.stderr)
+
+
+@pytest.mark.slow
+def test_too_little_memory_for_the_gate_is_one_line(recipe_file, tmp_path):  # noqa: F811
+    size = int(2.6 * 2**30)
+    done = run(
+        "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", "model.config.feed_forward_size=100000",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
+    )  # fmt: skip
+    assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(r"error: parity gate: the \w+ could not run: out of memory.*; fewer examples", done.stderr)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,109 @@
+"""The disk that a run writes to: whether it can, whether there is room, and what is said when a write fails."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.errors import ToolkitError, UserError
+from toolkit.failure import system_error
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriteFailed(ToolkitError):
+    """A file could not be written, for a reason of the system's."""
+
+
+@contextlib.contextmanager
+def writing(path: Path, size: int | None = None) -> Iterator[None]:
+    """Inside the ``with`` block a file or folder is written.
+
+    Args:
+        path: what is named if that fails.
+        size: bytes of a new file, which is removed if there is no room for it.
+
+    Raises:
+        WriteFailed: the system refused it.
+        UserError: a folder is in its place.
+    """
+    try:
+        yield
+    except Exception as problem:
+        number = system_error(problem)
+        if number is None or isinstance(problem, ToolkitError):
+            raise
+        if number == errno.EISDIR:
+            raise UserError(f"{path}: is a folder, where a file is to be written; remove it") from problem
+        if number not in FULL:
+            raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
+        if size is not None:
+            path.unlink(missing_ok=True)
+        raise WriteFailed(
+            f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}; with more room the same command "
+            "goes on from what was saved before"
+        ) from problem
+
+
+def check_writable(folder: Path) -> str | None:
+    """Make a folder and a file in it, and remove what was made.
+
+    Returns:
+        Why that cannot be done; None if it can.
+    """
+    made, place = [], folder.absolute()
+    while not os.path.lexists(place):
+        made.append(place)
+        place = place.parent
+    try:
+        os.fsencode(folder).decode("utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"room")
+    except UnicodeDecodeError:
+        return "its name is not UTF-8"
+    except FileExistsError:
+        return "is there and is no folder"
+    except OSError as problem:
+        return f"cannot be written: {os.strerror(problem.errno or 0)}"
+    except ValueError as problem:
+        return f"is no name of a folder: {problem}"
+    finally:
+        for place in made:
+            with contextlib.suppress(OSError, ValueError):
+                place.rmdir()
+    return None
+
+
+def missing_room(folder: Path, needed: int) -> str | None:
+    """How much room a folder's disk lacks for so many bytes, in words; None if it has it.
+
+    Args:
+        folder: need not exist yet.
+        needed: beside what the folder holds already.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    return None if free >= needed else f"needs about {megabytes(needed)} there, {megabytes(free)} are free"
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 where there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes for a reader."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _room(folder: Path, size: int | None) -> str:
+    free = f"{megabytes(shutil.disk_usage(folder).free)} are free" if folder.is_dir() else "nothing is known to be free"
+    return free if size is None else f"it takes {megabytes(size)}, {free}"

@@ -1,0 +1,89 @@
+"""A failure that nobody foresaw, as one line: what it is, in words, and where its traceback was written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import tempfile
+import traceback
+
+from toolkit.errors import ToolkitError
+from toolkit.escape import one_line
+
+#: How libraries that do not raise MemoryError say that there was no memory.
+NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc", re.I)
+#: How much they wanted: "Unable to allocate 1.2 GiB", "you tried to allocate 64 bytes", "alloc memory of 64 size".
+WANTED = re.compile(r"(?:allocate|alloc memory of)\s+([\d.]+)\s*([KMGTPE]?i?B|bytes|size)?", re.I)
+#: What takes less of it.
+LESS_MEMORY = "lower train.batch_size, train.eval_batch_size, data.max_length or the model's size"
+#: How libraries written in Rust, such as safetensors, name the error of the system.
+SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
+#: How NumPy says that a disk is full.
+CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
+#: The longest message that is repeated.
+LONGEST = 400
+
+
+def describe(problem: BaseException, less_memory: str = LESS_MEMORY) -> str:
+    """One line: the toolkit's own words, the system's words with the file, or type and message.
+
+    Args:
+        less_memory: what to say of a failure for want of memory.
+    """
+    if isinstance(problem, ToolkitError):
+        return one_line(str(problem))
+    if is_out_of_memory(problem):
+        return f"out of memory{_wanted(problem)}; {less_memory}"
+    number = system_error(problem)
+    if number is not None:
+        place = getattr(problem, "filename2", None) or getattr(problem, "filename", None)
+        named = f"{os.fsdecode(place)}: " if isinstance(place, (str, bytes, os.PathLike)) else ""
+        return one_line(f"{named}{os.strerror(number)}")
+    message = _message(str(problem))
+    return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Whether an allocation failed: Python's, NumPy's, Paddle's or torch's."""
+    return isinstance(problem, MemoryError) or (
+        isinstance(problem, (RuntimeError, OSError, SystemError)) and bool(NO_MEMORY.search(str(problem)))
+    )
+
+
+def system_error(problem: BaseException) -> int | None:
+    """The number of the system's error (``errno``), also where a library tells it in words; None of other failures."""
+    if isinstance(problem, OSError) and problem.errno is not None:
+        return problem.errno if problem.errno > 0 else None
+    if isinstance(problem, OSError) and CUT_SHORT.search(str(problem)):
+        return errno.ENOSPC
+    told = SYSTEM_ERROR.search(str(problem))
+    return int(told[1]) if told else None
+
+
+def keep_traceback(problem: BaseException) -> str:
+    """Write the traceback to a file of the temporary directory; returns where, or why it could not be written."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="toolkit-traceback-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("".join(traceback.format_exception(problem)))
+    except OSError as refused:
+        return f"the traceback could not be written ({os.strerror(refused.errno or 0)}), --debug shows it"
+    return f"the traceback is in {path}"
+
+
+def _wanted(problem: BaseException) -> str:
+    """How much memory was asked for, in MB or GB; nothing where the message does not tell."""
+    found = WANTED.search(str(problem))
+    if not found:
+        return ""
+    unit = (found[2] or "bytes").lower()
+    size = float(found[1].rstrip(".")) * (1 if unit in ("bytes", "size", "b") else 1024 ** " kmgtpe".index(unit[0]))
+    return f" when {size / 1e9:.1f} GB were asked for" if size >= 1e9 else f" when {size / 1e6:.1f} MB were asked for"
+
+
+def _message(text: str) -> str:
+    """The first line that says something; Paddle puts a traceback of its own in front."""
+    said = text.partition("Error Message Summary:")[2] or text
+    lines = [one_line(line) for line in said.splitlines() if line.strip("- \t")]
+    return lines[0][:LONGEST] if lines else ""

@@ -1,0 +1,46 @@
+"""What is read from a run folder. Damage is one line that names the file and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError, UserError
+from toolkit.failure import describe, is_out_of_memory
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, remedy: str) -> Iterator[None]:
+    """Inside the ``with`` block a file of a run is read: whatever is wrong with it is told as damage.
+
+    Args:
+        path: the file, the folder whose files belong together, or several in words.
+        remedy: what to do, for example "train again".
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        yield
+    except Exception as problem:
+        if is_out_of_memory(problem) or isinstance(problem, ToolkitError):
+            raise
+        if isinstance(problem, FileNotFoundError):
+            raise UserError(f"{path}: is missing; {remedy}") from problem
+        raise UserError(f"{path}: is damaged ({describe(problem)}); {remedy}") from problem
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file of a run.
+
+    Raises:
+        UserError: it is missing, or holds none.
+    """
+    with reading(path, remedy):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it should hold a JSON object, not {json.dumps(content)[:40]}")
+    return content
