@@ -84,7 +84,7 @@ def write_data(folder: Path) -> None:
     ]
     (folder / "squad.json").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     for name, label in (("tales.txt", "animals"), ("laws.txt", "fruit")):
-        (folder / name).write_text("\n\n".join(" ".join(draws.choices(words[label], k=30)) for _ in range(12)))
+        (folder / name).write_text("\n\n".join(" ".join(draws.choices(words[label], k=1200)) for _ in range(6)))
 
 
 # -- what is written ------------------------------------------------------------------------------------------------
