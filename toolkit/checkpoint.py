@@ -88,8 +88,8 @@ def verify_folder(folder: Path) -> None:
         DamagedCheckpoint: a file is missing, changed or was never listed.
     """
     try:
-        expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+        expected = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):

@@ -23,7 +23,7 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 #: Data sets that are files of the user's.
-FILE_KINDS = ("json", "csv", "text")
+FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
@@ -229,8 +229,9 @@ class Recipe(Section):
         places: list[tuple[Any, Any]] = [
             (values["model"], "weights"),
             (values["tokenizer"], "path"),
-            (values["data"], "dataset"),
         ]
+        if values["data"]["dataset"] not in FILE_KINDS:  # a folder may have the name of a kind
+            places.append((values["data"], "dataset"))
         places += [(values["parity"], "reference_python")]
         places += [(values["data"]["files"] or {}, split) for split in ("train", "validation", "test")]
         for code, files in (values["data"]["sources"] or {}).items():
