@@ -29,6 +29,9 @@ SHARED_ONLY: dict[str, Any] = {
     "quantization_config": None,
 }
 
+#: More labels than any data has; a larger number is a mistake, and would fill the memory with names.
+MOST_LABELS = 1_000_000
+
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
@@ -75,6 +78,13 @@ def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int) -> N
             raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
 
 
+def are_whole(values: Any, least: int = 1) -> bool:
+    """Whether this is a list of whole numbers of at least ``least``."""
+    if not isinstance(values, (list, tuple)):
+        return False
+    return all(isinstance(value, int) and not isinstance(value, bool) and value >= least for value in values)
+
+
 def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Raise :class:`ConfigError` unless the values are at least 0 and less than 1."""
     for key in keys:
@@ -96,9 +106,17 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
 
 
 def settle_labels(config: dict[str, Any]) -> None:
-    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
+    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set).
+
+    Raises:
+        ConfigError: they are no labels, or contradict each other.
+    """
+    if config["num_labels"] is not None:
+        check_whole(config, ("num_labels",), 0)
+        if config["num_labels"] > MOST_LABELS:
+            raise ConfigError("num_labels", f"{config['num_labels']} are too many; at most {MOST_LABELS}")
     if config["id2label"] is not None:
-        config["id2label"] = {int(index): name for index, name in config["id2label"].items()}
+        config["id2label"] = _labels(config["id2label"])
         count = len(config["id2label"])
         if config["num_labels"] not in (None, count):
             raise ConfigError("num_labels", f"{config['num_labels']} does not fit the {count} entries of id2label")
@@ -106,3 +124,14 @@ def settle_labels(config: dict[str, Any]) -> None:
     config["num_labels"] = count
     config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
     config["label2id"] = {name: index for index, name in config["id2label"].items()}
+
+
+def _labels(names: Any) -> dict[int, str]:
+    """``id2label`` with whole numbers as its keys, which JSON writes as texts."""
+    try:
+        labels = {int(index): name for index, name in names.items()}
+    except (AttributeError, TypeError, ValueError):
+        labels = {-1: ""}
+    if sorted(labels) != list(range(len(labels))) or not all(isinstance(name, str) for name in labels.values()):
+        raise ConfigError("id2label", f"{names!r:.80} should name the labels 0, 1, 2, ...")
+    return labels

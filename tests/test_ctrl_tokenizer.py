@@ -172,7 +172,7 @@ def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
     ("files", "expected"),
     [
         ({"vocab.json": "{}"}, r"there is no merges\.txt"),
-        ({"vocab.json": "{}", "merges.txt": ""}, r"merges\.txt: is empty"),
+        ({"vocab.json": "{}", "merges.txt": ""}, r"merges\.txt is empty"),
         ({"vocab.json": "[]", "merges.txt": "#version: 0.1\n"}, "is not a JSON object"),
         ({"vocab.json": "{", "merges.txt": "#version: 0.1\n"}, r"vocab\.json is not JSON"),
         ({"vocab.json": '{"a": 0, "b": 2}', "merges.txt": "#version: 0.1\n"}, "is not a mapping of pieces"),

@@ -8,14 +8,11 @@ keeps by path and time stamp is not used.
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import os
 import pkgutil
 import re
-import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,36 +27,32 @@ from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
 from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.rows import (
+    OPTIONS,
+    READERS,
+    check_json,
+    explained,
+    no_log,
+    prepare,
+    quietly,
+    reraise_full_disk,
+    scratch_in,
+    stored,
+)
 
 SPLITS = ("train", "validation", "test")
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
 
-#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.FILE_KINDS`.
-READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
-#: Beside them: the rows of a hub data set that were read from it earlier, when the hub cannot be reached.
+#: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"
-
-#: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
-OPTIONS: dict[str, dict[str, Any]] = {"csv": {"keep_default_na": False, "index_col": False}}
 
 #: The name of a hub data set: ``owner/name``, or the name alone of the oldest ones.
 HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(?<!\.py)")
 
 #: Files of a data folder in which it may say where its data is.
 CARDS = ("README.md", ".huggingface.yaml")
-
-
-def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call into `datasets` without its progress bars, which it shows for work of milliseconds too."""
-    shown = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        return call(*arguments, **named)
-    finally:
-        if not shown:
-            datasets.enable_progress_bars()
 
 
 # -- what may be named ----------------------------------------------------------------------------------------------
@@ -137,19 +130,21 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
     kind = recipe.data.dataset
 
     def fill(unfinished: Path) -> None:
-        with _scratch(unfinished) as scratch:
+        with scratch_in(unfinished) as scratch:
             link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes [, * and :: are no part of a name
             link.symlink_to(path.absolute())
-            with _explained(path, kind, link):
+            with explained(path, kind, link):
+                if kind == "json":
+                    check_json(path)
                 reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
                 builder = reader(
                     cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **OPTIONS.get(kind, {})
                 )
-                _prepare(builder, scratch, unfinished)
+                prepare(builder, scratch, unfinished)
 
     call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
     key = digest(kind, sha256(path), datasets.__version__, CACHE_VERSION)
-    return _stored(call("rows", key, fill))["train"]
+    return stored(call("rows", key, fill))["train"]
 
 
 def _kept_quietly(*arguments: Any) -> Path:
@@ -184,13 +179,13 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
         parts += [split, *(_checked_content(recipe, folder, Path(file)) for file in files)]
 
     def fill(unfinished: Path) -> None:
-        with _scratch(unfinished) as scratch, _load_explained(recipe):
+        with scratch_in(unfinished) as scratch, _load_explained(recipe):
             again = datasets.load_dataset_builder(
                 str(folder), recipe.data.config_name, cache_dir=str(scratch / "cache")
             )
-            _prepare(again, scratch, unfinished)
+            prepare(again, scratch, unfinished)
 
-    return _stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
+    return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
 
 
 def _checked_content(recipe: Recipe, folder: Path, file: Path) -> str:
@@ -202,6 +197,8 @@ def _checked_content(recipe: Recipe, folder: Path, file: Path) -> str:
     try:
         if not Path(os.path.normpath(file)).is_relative_to(folder) or file.suffix == ".zip":
             raise UnreadableFile(file, f"is no plain data file of the folder {folder}")
+        if file.suffix not in (".csv", ".tsv", ".parquet", ".arrow", ".txt"):
+            check_json(plain_file(file))
         return sha256(plain_file(file))
     except (OSError, ValueError) as problem:
         raise recipe.error("data.dataset", " ".join(str(problem).split())) from None
@@ -252,7 +249,7 @@ def from_hub(recipe: Recipe) -> DatasetDict:
         builder = datasets.load_dataset_builder(recipe.data.dataset, recipe.data.config_name)
     _check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
     with _load_explained(recipe):
-        builder.download_and_prepare()
+        builder.download_andprepare()
         return builder.as_dataset()
 
 
@@ -260,82 +257,12 @@ def from_hub(recipe: Recipe) -> DatasetDict:
 def _load_explained(recipe: Recipe) -> Iterator[None]:
     """What `datasets` raises for a folder or a hub data set, at the recipe's line."""
     try:
-        with _no_log():
+        with no_log():
             yield
     except UserError:
         raise
     except Exception as problem:
-        _reraise_full_disk(problem)
+        reraise_full_disk(problem)
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
         key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
         raise recipe.error(f"data.{key}", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
-
-
-# -- rows -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder inside of a folder, gone at the end."""
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _prepare(builder: Any, scratch: Path, target: Path) -> None:
-    """Let `datasets` read what a builder is for, and leave a folder of Arrow files for each split."""
-    rows = scratch / "rows"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Length of header or names does not match length of data")
-        builder.download_and_prepare(str(rows))
-    for split in builder.info.splits:
-        (target / split).mkdir()
-        name = re.compile(rf"{re.escape(builder.dataset_name)}-{re.escape(split)}(-\d+-of-\d+)?\.arrow")
-        for file in rows.iterdir():
-            if name.fullmatch(file.name):
-                os.replace(file, target / split / file.name)
-
-
-def _stored(entry: Path) -> DatasetDict:
-    """The splits that :func:`_prepare` left."""
-    splits = DatasetDict()
-    for folder in sorted(path for path in entry.iterdir() if path.is_dir()):
-        files = sorted(folder.iterdir())
-        splits[folder.name] = datasets.concatenate_datasets([Dataset.from_file(str(file)) for file in files])
-    return splits
-
-
-@contextlib.contextmanager
-def _explained(path: Path, kind: str, link: Path) -> Iterator[None]:
-    """What `datasets` and the libraries below it raise for a file, as one error that names the file."""
-    try:
-        with _no_log():
-            yield
-    except Exception as problem:  # pandas, pyarrow and the library each raise what they like
-        _reraise_full_disk(problem)
-        reason = " ".join(str(problem.__cause__ or problem).split()).replace(str(link), str(path))
-        reason = reason or type(problem.__cause__ or problem).__name__
-        raise UnreadableFile(path, f"cannot be read as {kind}: {reason[:300]}") from None
-
-
-def _reraise_full_disk(problem: BaseException) -> None:
-    """A disk that is full while rows are written is not the fault of the file they come from."""
-    cause: BaseException | None = problem
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise OSError(cause.errno, os.strerror(cause.errno)) from None
-        cause = cause.__cause__ or cause.__context__
-
-
-@contextlib.contextmanager
-def _no_log() -> Iterator[None]:
-    """Keep the library from saying on the standard error what is raised as well."""
-    level = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
-    try:
-        yield
-    finally:
-        datasets.logging.set_verbosity(level)

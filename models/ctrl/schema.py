@@ -40,6 +40,9 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 246534,
 }
 
+#: Two hundred times as many as the published model has; a larger number is a mistake, and would fill the memory.
+MOST_LAYERS = 10_000
+
 #: Other names that the reference has for honoured keys.
 SYNONYMS = {
     "max_position_embeddings": "n_positions",
@@ -68,6 +71,8 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
     check_whole(config, ("dff", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size"), 1)
+    if config["n_layer"] > MOST_LAYERS:
+        raise ConfigError("n_layer", f"{config['n_layer']} are too many; at most {MOST_LAYERS}")
     if config["pad_token_id"] is not None:
         check_whole(config, ("pad_token_id",), 0)
     check_probabilities(config, ("embd_pdrop", "resid_pdrop"))

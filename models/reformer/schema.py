@@ -6,13 +6,14 @@ A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from models.schema import (
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
+    are_whole,
     check_not_negative,
     check_probabilities,
     check_problem_type,
@@ -143,6 +144,11 @@ def _check_values(config: Mapping[str, Any]) -> None:
     check_probabilities(config, _PROBABILITIES + ["classifier_dropout"] * (config["classifier_dropout"] is not None))
     check_not_negative(config, ("layer_norm_eps", "initializer_range", "axial_norm_std"))
     check_problem_type(config)
+    for key in ("is_decoder", "axial_pos_embds"):
+        if not isinstance(config[key], bool):
+            raise ConfigError(key, f"{config[key]!r} should be true or false")
+    if config["hash_seed"] is not None:
+        check_whole(config, ("hash_seed",), 0)
     if config["hidden_act"] not in ACTIVATIONS:
         raise ConfigError("hidden_act", f"{config['hidden_act']!r} is none of {', '.join(ACTIVATIONS)}")
     if config["tie_word_embeddings"]:
@@ -151,7 +157,7 @@ def _check_values(config: Mapping[str, Any]) -> None:
 
 def _check_layers(config: Mapping[str, Any]) -> None:
     layers = config["attn_layers"]
-    if not isinstance(layers, Sequence) or not layers or set(layers) - {"local", "lsh"}:
+    if not isinstance(layers, (list, tuple)) or not layers or not all(kind in ("local", "lsh") for kind in layers):
         raise ConfigError("attn_layers", f"{layers!r} should be a list of 'local' and 'lsh', at least one")
     if config["is_decoder"]:
         for kind in sorted(set(layers)):
@@ -161,18 +167,18 @@ def _check_layers(config: Mapping[str, Any]) -> None:
 
 def _check_buckets(config: Mapping[str, Any]) -> None:
     buckets = config["num_buckets"]
-    for factor in [] if buckets is None else [buckets] if isinstance(buckets, int) else buckets:
-        if not isinstance(factor, int) or factor < 2 or factor % 2:
-            raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
+    factors = buckets if isinstance(buckets, (list, tuple)) else [buckets]
+    if buckets is not None and (not factors or not are_whole(factors, 2) or any(factor % 2 for factor in factors)):
+        raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
 
 
 def _check_positions(config: Mapping[str, Any]) -> None:
     if not config["axial_pos_embds"]:
         return
     shape, dims = config["axial_pos_shape"], config["axial_pos_embds_dim"]
-    if not isinstance(shape, Sequence) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+    if not are_whole(shape) or len(shape) != 2:
         raise ConfigError("axial_pos_shape", f"{shape!r} should be two positive whole numbers")
-    if not isinstance(dims, Sequence) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
+    if not are_whole(dims) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
         raise ConfigError(
             "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
         )

@@ -198,7 +198,8 @@ def open_recording(folder: Path) -> Recording:
     try:
         asked = _request_of(folder)
     except Exception as problem:  # its files are as recorded; what they say may be anything
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
+        reason = " ".join(f"{named}{problem}".split())
         raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
     return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked)
 
@@ -211,8 +212,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest = read_object(folder / MANIFEST)
-    except (OSError, ValueError):
+    except OSError:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: no readable {MANIFEST}") from None
+    except ValueError as problem:
+        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {problem}") from None
     if manifest.get("format") != FORMAT:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {MANIFEST} is of another format")
     if manifest.get("schema") != SCHEMA:

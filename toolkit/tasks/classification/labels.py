@@ -16,7 +16,7 @@ from toolkit.cache import CACHE_VERSION, kept
 from toolkit.data import check_columns, hold_out, limited, load_stored
 from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
-from toolkit.sources import quietly
+from toolkit.rows import quietly
 
 #: The file of a split in the cache.
 TOKENS = "tokens.arrow"
