@@ -91,8 +91,8 @@ def tensor_files(folder: Path) -> list[Path]:
         if os.path.lexists(folder / "model.safetensors"):
             return [folder / "model.safetensors"]
         pickles = sorted(path.name for path in folder.glob("*.bin"))
-        hint = f"; {pickles[0]} is a pickle, which can run code and is not opened: save it with safetensors"
-        raise FileNotFoundError(f"{folder}: no model.safetensors{hint if pickles else ''}")
+        hint = "is a pickle, which can run code and is not opened: save it with safetensors"
+        raise FileNotFoundError(f"{folder}: no model.safetensors{f'; {pickles[0]} {hint}' if pickles else ''}")
     named = read_object(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise UnreadableFile(index, "has no weight_map of tensors and their files")

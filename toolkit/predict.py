@@ -35,7 +35,7 @@ def load_run(folder: Path) -> Run:
     """Load a run folder's best model, ready to evaluate.
 
     Raises:
-        UserError: as :func:`read_recipe`.
+        UserError: as :func:`read_recipe`; also for a model that is missing or damaged.
     """
     recipe = read_recipe(folder)
     silence_startup()
@@ -43,11 +43,15 @@ def load_run(folder: Path) -> Run:
     runtime.seed_everything(recipe.seed)
     from toolkit.model_config import model_class, port_settings
 
-    model = model_class(recipe).from_pretrained(folder / "model", **port_settings(recipe))
+    family = families.part(recipe.model.name, "tokenizer")
+    try:
+        model = model_class(recipe).from_pretrained(folder / "model", **port_settings(recipe))
+        tokenizer = family.load_tokenizer(folder / "model")
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{folder}: its model cannot be read: {' '.join(str(problem).split())}") from None
     model.eval()
     labels = sorted((int(index), name) for index, name in model.config.id2label.items())
     names = [name for _, name in labels] if model.head == "sequence_classification" else None
-    tokenizer = families.part(recipe.model.name, "tokenizer").load_tokenizer(folder / "model")
     return Run(folder, recipe, task_of(recipe), tokenizer, model, names)
 
 

@@ -22,6 +22,9 @@ from datasets import Dataset, DatasetDict, packaged_modules
 from models.files import UnreadableFile
 from toolkit.recipe import FILE_KINDS
 
+# What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
+datasets.disable_caching()
+
 #: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.FILE_KINDS`.
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.

@@ -101,7 +101,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
         labels = [ids[value] for value in values[split]]
         label = ClassLabel(names=list(names.values()))
-        labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
+        labelled[split] = texts.add_column("label", labels, feature=label)
     return labelled
 
 
