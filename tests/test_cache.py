@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import DAMAGES, damage
+from damages import damage
 
 from toolkit import cache
 from toolkit.data import build_tokenizer
@@ -66,16 +66,20 @@ def test_the_second_time_nothing_is_made(read, tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+#: Whatever the damage, a hash tells; these are the kinds that reading and comparing could stumble over.
+SOME = (
+    "empty", "only zeros", "random bytes", "null", "lists nested deeply", "UTF-16", "cut in half", "one bit",
+    "a folder", "a pipe", "a link to itself", "nothing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOME)
 def test_a_damaged_file_of_the_cache_is_made_anew(read, tmp_path, capfd, name):
     first = read()
     for number in range(len(entries(tmp_path))):
         entry = entries(tmp_path)[number]
         for file in sorted(path.relative_to(entry) for path in entry.rglob("*") if path.is_file()):
-            before = (entry / file).read_bytes()
             damage(entry / file, name)
-            if (entry / file).is_file() and (entry / file).stat().st_size and (entry / file).read_bytes() == before:
-                continue  # it has no line ends to change, say
             assert read() == first
             said = capfd.readouterr().err
             assert said.count("\n") == 1 and said.startswith("note: the cache is damaged") and entry.name in said
@@ -105,9 +109,7 @@ def test_something_else_in_the_place_of_an_entry_is_made_anew(read, tmp_path, ca
 
 def test_a_cache_that_cannot_be_written_is_no_fault_of_the_data(read, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(
-        UserError, match=r"cache/rows/\w+: the cache cannot be written: .*; make room"
-    ):
+    with pytest.raises(UserError, match=r"cache/rows/\w+: the cache cannot be written: .*; make room"):
         read()
 
 
