@@ -280,3 +280,12 @@ def test_a_bad_file_is_named_in_one_line(good, tmp_path, capfd, kind, name):
     assert "\n" not in message and len(message) < 1000
     told = capfd.readouterr()
     assert told.out == told.err == ""
+
+
+@pytest.mark.parametrize("place", ["../secret.safetensors", "/etc/secret.safetensors", "a/b.safetensors", "x.bin", 3])
+def test_an_index_may_not_name_files_elsewhere(good, tmp_path, place):
+    folder = Path(shutil.copytree(good("an index"), tmp_path / "x"))
+    save_file({"a": np.zeros(1, np.float32)}, tmp_path / "x" / "secret.safetensors")
+    (folder / KINDS["an index"].file).write_text(json.dumps({"weight_map": {"classifier.dense.weight": place}}))
+    message = outcome(KINDS["an index"].load, folder)
+    assert message is not None and "it should be a .safetensors file of the same folder" in message
