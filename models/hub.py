@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
+
+from models.files import UnreadableFile, open_tensors, read_object
 
 #: The files of a checkpoint that are read. Pickles and code are neither downloaded nor opened.
 PATTERNS = ("*.json", "*.safetensors", "*.model", "merges.txt")
@@ -42,11 +42,11 @@ class StoredTensor:
     def __init__(self, file: Path, name: str) -> None:
         self.file = file
         self.name = name
-        with safe_open(file, framework="np") as tensors:
+        with open_tensors(file) as tensors:
             self.shape = tuple(tensors.get_slice(name).get_shape())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        with safe_open(self.file, framework="np") as tensors:
+        with open_tensors(self.file) as tensors:
             value = tensors.get_tensor(self.name)
         return value if dtype is None else value.astype(dtype)
 
@@ -62,33 +62,43 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
     Raises:
         FileNotFoundError: no safetensors file. A pickle beside it is named, and left unopened: unpickling runs code.
+        UnreadableFile: one of them is damaged, or the index is.
     """
     for file, name in _names(folder):
-        with safe_open(file, framework="np") as tensors:
-            yield name, tensors.get_tensor(name)
+        with open_tensors(file) as tensors:
+            value = tensors.get_tensor(name)
+        yield name, value
 
 
 def _names(folder: Path) -> Iterator[tuple[Path, str]]:
-    """File and name of every tensor of a checkpoint.
+    """File and name of every tensor of a checkpoint; raises as :func:`read_tensors`."""
+    for file in tensor_files(folder):
+        with open_tensors(file) as tensors:
+            names = list(tensors.keys())
+        yield from ((file, name) for name in names)
+
+
+def tensor_files(folder: Path) -> list[Path]:
+    """The files with a checkpoint's tensors: those that its index names, or the only one.
 
     Raises:
-        FileNotFoundError: no safetensors file. A pickle beside it is named, and left unopened: unpickling runs code.
+        FileNotFoundError: as :func:`read_tensors`.
+        UnreadableFile: the index is none, or names a file elsewhere: what comes with a checkpoint is not to say which
+            other files of this disk are read.
     """
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    elif (folder / "model.safetensors").is_file():
-        files = ["model.safetensors"]
-    else:
+    if not os.path.lexists(index):
+        if os.path.lexists(folder / "model.safetensors"):
+            return [folder / "model.safetensors"]
         pickles = sorted(path.name for path in folder.glob("*.bin"))
-        raise FileNotFoundError(
-            f"{folder}: no model.safetensors"
-            + (
-                f"; {pickles[0]} is a pickle, which can run code and is not opened: save it with safetensors"
-                if pickles
-                else ""
+        hint = "is a pickle, which can run code and is not opened: save it with safetensors"
+        raise FileNotFoundError(f"{folder}: no model.safetensors{f'; {pickles[0]} {hint}' if pickles else ''}")
+    named = read_object(index).get("weight_map")
+    if not isinstance(named, dict) or not named:
+        raise UnreadableFile(index, "has no weight_map of tensors and their files")
+    for tensor, name in named.items():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or set(name) & set("/\\\0"):
+            raise UnreadableFile(
+                index, f"says that {tensor} is in {name!r}; it should be a .safetensors file of the same folder"
             )
-        )
-    for name in files:
-        with safe_open(folder / name, framework="np") as tensors:
-            yield from ((folder / name, key) for key in tensors.keys())  # noqa: SIM118 - safe_open is no mapping
+    return [folder / name for name in sorted(set(named.values()))]

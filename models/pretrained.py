@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import paddle
@@ -19,9 +19,10 @@ from huggingface_hub.serialization import split_state_dict_into_shards_factory
 from paddle import nn
 from paddlenlp.transformers import PretrainedConfig, PretrainedModel
 from paddlenlp.transformers import model_outputs as model_outputs
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from models.families import part
+from models.files import open_tensors, read_object
 from models.hub import read_tensors, resolve_folder
 from models.weights import Parameter, dump, load
 
@@ -52,8 +53,7 @@ class PortConfig(PretrainedConfig):
             FileNotFoundError: no ``config.json`` there.
             models.schema.ConfigError: as the constructor.
         """
-        with open(resolve_folder(folder_or_id) / "config.json") as file:
-            stored = json.load(file)
+        stored = read_object(resolve_folder(folder_or_id) / "config.json")
         if "num_labels" in overrides or "id2label" in overrides:
             stored = {key: value for key, value in stored.items() if key not in ("num_labels", "id2label", "label2id")}
         return cls(**{**stored, **overrides})
@@ -93,8 +93,10 @@ class Port(PretrainedModel):
         """
         for name, value in constants.items():
             *path, attribute = name.split(".")
-            owner = functools.reduce(getattr, path, self)
-            own = getattr(owner, attribute)
+            owner: Any = functools.reduce(lambda owner, part: getattr(owner, part, None), path, cast(Any, self))
+            own = getattr(owner, attribute, None)
+            if not isinstance(own, np.ndarray):
+                raise ValueError(f"{name}: the model has no such constant")
             if (own.shape, own.dtype) != (value.shape, value.dtype):
                 raise ValueError(f"{name}: {value.dtype} {value.shape}, but the model has {own.dtype} {own.shape}")
             setattr(owner, attribute, value)
@@ -131,8 +133,10 @@ class Port(PretrainedModel):
         new = weights.initial_weights(config, cls.head, seed) if len(found) < len(model.table) else {}
         model.new_weights = [name for name in new if name not in found]
         load(model, {**new, **found})
-        if (stored := resolve_folder(folder_or_id) / CONSTANTS).is_file():
-            model.hold_constants(load_file(stored))
+        if os.path.lexists(stored := resolve_folder(folder_or_id) / CONSTANTS):
+            with open_tensors(stored) as tensors:
+                constants = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no mapping
+            model.hold_constants(constants)
         return model
 
     def save_pretrained(self, save_dir: str | os.PathLike, *_: Any, shard_bytes: int = SHARD_BYTES, **__: Any) -> None:

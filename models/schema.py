@@ -35,6 +35,9 @@ MOST = 2**31 - 1
 #: The largest epsilon that Paddle's layer norm takes.
 MOST_EPSILON = 1e-3
 
+#: More labels than any data has; a larger number is a mistake, and would fill the memory with names.
+MOST_LABELS = 1_000_000
+
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
@@ -77,13 +80,13 @@ def merge(
 def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int, most: int = MOST) -> None:
     """Raise :class:`ConfigError` unless the values are whole numbers from ``least`` to ``most``."""
     for key in keys:
-        if not is_whole(config[key]) or config[key] < least:
+        if not _is_whole(config[key]) or config[key] < least:
             raise ConfigError(key, f"{config[key]!r} should be a whole number of at least {least}")
         if config[key] > most:
             raise ConfigError(key, f"{config[key]} is too large; {most} is the most")
 
 
-def is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     """Whether a value is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -93,10 +96,8 @@ def check_pad_token(config: Mapping[str, Any]) -> None:
     if config["pad_token_id"] is None:
         return
     check_whole(config, ("pad_token_id",), 0)
-    if config["pad_token_id"] >= config["vocab_size"]:
-        raise ConfigError(
-            "pad_token_id", f"{config['pad_token_id']} is no id of a vocabulary of {config['vocab_size']}"
-        )
+    if (size := config["vocab_size"]) <= config["pad_token_id"]:
+        raise ConfigError("pad_token_id", f"{config['pad_token_id']} is no id of a vocabulary of {size}")
 
 
 def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
@@ -104,6 +105,13 @@ def check_flags(config: Mapping[str, Any], keys: Iterable[str]) -> None:
     for key in keys:
         if not isinstance(config[key], bool):
             raise ConfigError(key, f"{config[key]!r} should be true or false")
+
+
+def are_whole(values: Any, least: int = 1) -> bool:
+    """Whether this is a list of whole numbers from ``least`` to :data:`MOST`."""
+    if not isinstance(values, (list, tuple)):
+        return False
+    return all(_is_whole(value) and least <= value <= MOST for value in values)
 
 
 def check_probabilities(config: Mapping[str, Any], keys: Iterable[str]) -> None:
@@ -130,21 +138,14 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
         raise ConfigError("problem_type", f"{config['problem_type']!r} is none of {PROBLEM_TYPES[1:]}")
 
 
-def _labels(names: Any) -> dict[int, str]:
-    """``id2label`` with numbers as keys, as JSON cannot hold it."""
-    try:
-        labels = {int(index): name for index, name in names.items()}
-    except (AttributeError, TypeError, ValueError):
-        labels = {}
-    if not labels or not all(isinstance(name, str) for name in labels.values()):
-        raise ConfigError("id2label", f"{names!r} should be a mapping of numbers to names")
-    return labels
-
-
 def settle_labels(config: dict[str, Any]) -> None:
-    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set)."""
+    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set).
+
+    Raises:
+        ConfigError: they are no labels, or contradict each other.
+    """
     if config["num_labels"] is not None:
-        check_whole(config, ("num_labels",), 1)
+        check_whole(config, ("num_labels",), 1, MOST_LABELS)
     if config["id2label"] is not None:
         config["id2label"] = _labels(config["id2label"])
         count = len(config["id2label"])
@@ -154,3 +155,14 @@ def settle_labels(config: dict[str, Any]) -> None:
     config["num_labels"] = count
     config["id2label"] = config["id2label"] or {index: f"LABEL_{index}" for index in range(count)}
     config["label2id"] = {name: index for index, name in config["id2label"].items()}
+
+
+def _labels(names: Any) -> dict[int, str]:
+    """``id2label`` with whole numbers as its keys, which JSON writes as texts."""
+    try:
+        labels = {int(index): name for index, name in names.items()}
+    except (AttributeError, TypeError, ValueError):
+        labels = {-1: ""}
+    if sorted(labels) != list(range(len(labels))) or not all(isinstance(name, str) for name in labels.values()):
+        raise ConfigError("id2label", f"{names!r:.80} should name the labels 0, 1, 2, ...")
+    return labels

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from models.files import read_object
+
 #: A token's place in the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]
 
@@ -130,17 +132,37 @@ def read_config(folder: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
         ValueError: it is not a JSON object.
+        OSError: it cannot be read.
     """
     path = Path(folder, CONFIG_FILE)
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError(f"{path} is not JSON") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return config
+    return read_object(path) if os.path.lexists(path) else {}
+
+
+def special_token(config: dict[str, Any], key: str) -> str | None:
+    """A special token that a folder's settings name, as a text or with its flags; None where they do not.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    token = config.get(key)
+    token = token.get("content") if isinstance(token, dict) else token
+    if token is not None and not isinstance(token, str):
+        raise ValueError(f"{CONFIG_FILE}: {key} should be a text, not {token!r:.60}")
+    return token or None
+
+
+def added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of ``added_tokens_decoder``, each with its ``content``.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    entries = config.get("added_tokens_decoder") or {}
+    found = list(entries.values()) if isinstance(entries, dict) else [entries]
+    for entry in found:
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise ValueError(f"{CONFIG_FILE}: added_tokens_decoder should hold tokens with their content")
+    return found
 
 
 def write_config(folder: str | os.PathLike, config: dict[str, Any]) -> None:

@@ -96,7 +96,12 @@ def collect(
                 )
             if name in found and not np.array_equal(found[name], value):
                 raise WeightsError(f"{name}: occurs twice, with different values")
-            if lost := np.count_nonzero(~np.isfinite(value)):
+            stored = np.asarray(value)
+            if stored.dtype.kind != "f":
+                raise WeightsError(f"{name}: holds {stored.dtype}, not floating-point numbers")
+            with np.errstate(over="ignore"):  # what float32 cannot hold is infinite there
+                numbers = stored.astype(np.float32, copy=False)
+            if lost := np.count_nonzero(~np.isfinite(numbers)):
                 raise WeightsError(f"{name}: {lost} of its {math.prod(value.shape)} values are NaN or infinite")
             found[name] = value
         elif name not in foreign:

@@ -172,12 +172,17 @@ def test_a_very_long_word_is_merged_in_no_time_and_as_a_short_one():
     ("files", "expected"),
     [
         ({"vocab.json": "{}"}, r"there is no merges\.txt"),
-        ({"vocab.json": "[]", "merges.txt": ""}, "is not a mapping of pieces"),
-        ({"vocab.json": "{", "merges.txt": ""}, r"vocab\.json is not JSON"),
-        ({"vocab.json": '{"a": 0, "b": 2}', "merges.txt": ""}, "is not a mapping of pieces"),
-        ({"vocab.json": '{"a": 0}', "merges.txt": ""}, "special token '<unk>' is not one of"),
+        ({"vocab.json": "{}", "merges.txt": ""}, r"merges\.txt is empty"),
+        ({"vocab.json": "[]", "merges.txt": "#version: 0.1\n"}, "is not a JSON object"),
+        ({"vocab.json": "{", "merges.txt": "#version: 0.1\n"}, r"vocab\.json is not JSON"),
+        ({"vocab.json": '{"a": 0, "b": 2}', "merges.txt": "#version: 0.1\n"}, "is not a mapping of pieces"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "#version: 0.1\n"}, "special token '<unk>' is not one of"),
         (
-            {"vocab.json": '{"<unk>": 0}', "merges.txt": "", "tokenizer_config.json": '{"eos_token": "</s>"}'},
+            {
+                "vocab.json": '{"<unk>": 0}',
+                "merges.txt": "#version: 0.1\n",
+                "tokenizer_config.json": '{"eos_token": "</s>"}',
+            },
             "the special token '</s>' is not supported",
         ),
     ],

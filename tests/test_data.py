@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 
@@ -182,7 +183,7 @@ def test_a_missing_file_is_said_at_its_line(recipe, tmp_path):
 def test_a_file_of_another_kind_is_said_at_its_line(recipe, tmp_path):
     made = recipe()
     (tmp_path / "train.jsonl").write_text('{"text": "a", "label"')
-    assert problem(made).startswith(f":9: data.files.train: cannot read {tmp_path / 'train.jsonl'} as json: ")
+    assert problem(made).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'} cannot be read as json: ")
 
 
 def test_a_label_that_training_never_sees_is_refused(recipe):
@@ -236,7 +237,7 @@ def test_a_hub_that_does_not_answer_is_said_at_the_line(tmp_path, monkeypatch, f
     def fail(*_, **__):
         raise failure
 
-    monkeypatch.setattr(data.datasets, "load_dataset", fail)
+    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: a/b\n")
     assert expected in problem(load_recipe(tmp_path / "x.yaml"))
 

@@ -126,6 +126,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
 def test_a_run_learns_and_leaves_its_folder(run):
     assert sorted(path.name for path in run.iterdir()) == [
         "README.md",
+        "identity.json",
         "metrics.csv",
         "metrics.json",
         "metrics.jsonl",

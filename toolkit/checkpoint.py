@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from models.files import plain_file
 from toolkit.disk import writing
 from toolkit.errors import ToolkitError
 
@@ -102,7 +103,7 @@ def verify_folder(folder: Path) -> None:
         DamagedCheckpoint: a file is missing, changed or was never listed.
     """
     try:
-        expected = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+        expected = dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}

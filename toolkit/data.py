@@ -6,32 +6,23 @@ the line of the recipe key that is to be changed.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import datasets
 import numpy as np
 import pydantic
 from datasets import Dataset, DatasetDict
 
 from models import families
 from models.tokenization import Tokenizer
-from toolkit.checkpoint import write_folder
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.digest import digest
 from toolkit.recipe import FILE_KINDS, Recipe
-from toolkit.runtime import cache_folder
+from toolkit.sources import SPLITS, check_source, from_files, from_folder, from_hub, read_file
 from toolkit.tasks import task_of
-
-SPLITS = ("train", "validation", "test")
-
-#: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
-LARGE_FILE = 100 * 2**20
-
-#: Part of every cache key: raise it when what is stored changes.
-CACHE_VERSION = 1
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -44,9 +35,11 @@ def check_data(recipe: Recipe) -> list[str]:
         UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
     """
     task = task_of(recipe)
+    check_source(recipe, task.CORPORA)
     if recipe.tokenizer.path is not None:
         build_tokenizer(recipe)
-    if not _is_local(recipe, task.CORPORA):
+    name = recipe.data.dataset
+    if name not in (*task.CORPORA, *FILE_KINDS) and not recipe.resolve(name).is_dir():
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
     task.load_splits(recipe)
     return []
@@ -92,19 +85,10 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
         raise recipe.error("tokenizer.path" if choice.path else "tokenizer.kind", f"{written}: {problem}") from None
 
 
-def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call into `datasets` without its progress bars, which it shows for work of milliseconds too."""
-    shown = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        return call(*arguments, **named)
-    finally:
-        if not shown:
-            datasets.enable_progress_bars()
-
-
 def load_stored(
-    recipe: Recipe, corpora: Mapping[str, str], read_file: Callable[[Recipe, str, Path], Dataset] | None = None
+    recipe: Recipe,
+    corpora: Mapping[str, str],
+    read_file: Callable[[Recipe, str, Path], Dataset] = read_file,
 ) -> DatasetDict:
     """The splits as they are stored, empty ones refused.
 
@@ -115,23 +99,29 @@ def load_stored(
     Raises:
         UserError: at the line of the key that is to be changed.
     """
+    check_source(recipe, corpora)
     name = recipe.data.dataset
+    folder = recipe.resolve(name)
     if name not in corpora and recipe.data.options:
         raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; remove it")
     if name in corpora:
         splits = _built_in(recipe, importlib.import_module(corpora[name]))
     elif name in FILE_KINDS:
-        splits = _from_files(recipe, read_file or _read_file)
+        splits = from_files(recipe, read_file)
     else:
-        splits = _from_hub(recipe)
+        splits = _with_train(recipe, from_folder(recipe, folder) if folder.is_dir() else from_hub(recipe))
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
     return splits
 
 
-def _is_local(recipe: Recipe, corpora: Mapping[str, str]) -> bool:
-    return recipe.data.dataset in (*corpora, *FILE_KINDS) or recipe.resolve(recipe.data.dataset).is_dir()
+def _with_train(recipe: Recipe, found: DatasetDict) -> DatasetDict:
+    """The splits that are used, of those that a folder or a hub data set has."""
+    splits = DatasetDict({split: found[split] for split in SPLITS if split in found})
+    if "train" not in splits:
+        raise recipe.error("data.dataset", f"{recipe.data.dataset} has no train split; it has {', '.join(found)}")
+    return splits
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
@@ -147,54 +137,6 @@ def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
         return corpus.load(options)
     except ValueError as problem:
         raise recipe.error(f"data.options.{corpus.CHECKED_OPTION}", str(problem)) from None
-
-
-def _from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
-    """A file per split; each is read on its own, so that an error is at its line."""
-    splits = DatasetDict()
-    for split in SPLITS:
-        written = getattr(recipe.data.files, split)
-        if written is None:
-            continue
-        path = recipe.resolve(written)
-        if not path.is_file():
-            raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
-        splits[split] = read_file(recipe, split, path)
-    return splits
-
-
-def _read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
-    kind = recipe.data.dataset
-    # An empty csv field is an empty text, and the word NA is a label like any other.
-    options = {"keep_default_na": False} if kind == "csv" else {}
-    if not path.stat().st_size:
-        raise recipe.error(f"data.files.{split}", f"{path} is empty")
-
-    def load() -> Dataset:
-        cache = str(cache_folder() / "datasets")
-        return datasets.load_dataset(kind, data_files={split: str(path)}, split=split, cache_dir=cache, **options)
-
-    try:
-        return load() if path.stat().st_size > LARGE_FILE else quietly(load)
-    except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as problem:
-        reason = " ".join(str(problem.__cause__ or problem).split())
-        raise recipe.error(f"data.files.{split}", f"cannot read {path} as {kind}: {reason[:300]}") from None
-
-
-def _from_hub(recipe: Recipe) -> DatasetDict:
-    """A hub data set, or a folder of data files: its train, validation and test splits."""
-    name = recipe.data.dataset
-    folder = recipe.resolve(name)
-    try:
-        found = datasets.load_dataset(str(folder) if folder.is_dir() else name, recipe.data.config_name)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as problem:
-        reason = " ".join(str(problem).split())
-        key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
-        raise recipe.error(f"data.{key}", f"cannot load {name}: {reason[:300]}") from None
-    splits = DatasetDict({split: found[split] for split in SPLITS if split in found})
-    if "train" not in splits:
-        raise recipe.error("data.dataset", f"{name} has no train split; it has {', '.join(found)}")
-    return splits
 
 
 def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[str, str]) -> None:
@@ -261,25 +203,9 @@ def _trained_once(
     train: Callable[..., Any], load: Callable[[Path], Tokenizer], texts: list[str], vocab_size: int, *more: Any
 ) -> Tokenizer:
     """The tokenizer that ``train(texts, vocab_size, folder, *more)`` makes, from the cache if it was made before."""
-    folder = cache_folder() / "tokenizers" / digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
-    if not folder.is_dir():
-        write_folder(folder, lambda unfinished: train(texts, vocab_size, unfinished, *more), manifest=False)
-    return load(folder)
-
-
-def digest(*parts: str | int) -> str:
-    """A name for what these parts decide: equal for equal parts, 32 hexadecimal characters."""
-    sha256 = hashlib.sha256()
-    for part in parts:
-        written = str(part).encode("utf-8", "surrogatepass")
-        sha256.update(f"{len(written)}/".encode() + written)
-    return sha256.hexdigest()[:32]
+    key = digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
+    return load(kept("tokenizers", key, lambda unfinished: train(texts, vocab_size, unfinished, *more)))
 
 
 def _split_key(recipe: Recipe, split: str) -> str:
     return f"data.files.{split}" if recipe.data.files is not None else "data.dataset"
-
-
-def _looked_in(recipe: Recipe, written: str) -> str:
-    """Where a relative path was looked for."""
-    return "" if Path(written).is_absolute() else f" here ({Path.cwd()}) or beside the recipe ({recipe.path.parent})"

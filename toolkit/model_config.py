@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models import families
+from models.files import read_object
 from toolkit import runtime
 from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
@@ -180,12 +180,14 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
 
 def _read(recipe: Recipe, path: Path) -> dict[str, Any]:
     try:
-        keys = json.loads(path.read_text(encoding="utf-8"))
+        keys = read_object(path)
     except FileNotFoundError:
         raise recipe.error("model.weights", f"{path.parent} holds no config.json") from None
-    except ValueError:
-        raise recipe.error("model.weights", f"{path} is not JSON") from None
+    except OSError as problem:
+        raise recipe.error("model.weights", f"cannot read {path}: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise recipe.error("model.weights", str(problem)) from None
     name = recipe.model.name
-    if not isinstance(keys, dict) or keys.get("model_type", name) != name:
+    if keys.get("model_type", name) != name:
         raise recipe.error("model.weights", f"{path} does not describe a {TITLES[name]}")
     return keys

@@ -43,7 +43,7 @@ def load_run(folder: Path) -> Run:
     """Load a run folder's best model, ready to evaluate.
 
     Raises:
-        UserError: as :func:`read_recipe`.
+        UserError: as :func:`read_recipe`; also for a model that is missing or damaged.
     """
     recipe = read_recipe(folder)
     silence_startup()

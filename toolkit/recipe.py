@@ -27,7 +27,7 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 #: Data sets that are files of the user's.
-FILE_KINDS = ("json", "csv", "text")
+FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
@@ -245,10 +245,11 @@ def _paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
     places: list[tuple[Any, ...]] = [
         ("model", "weights"),
         ("tokenizer", "path"),
-        ("data", "dataset"),
         ("train", "output_dir"),
         ("parity", "reference_python"),
     ]
+    if values["data"]["dataset"] not in FILE_KINDS:  # a folder may have the name of a kind
+        places.append(("data", "dataset"))
     places += [("data", "files", split) for split in values["data"]["files"] or {}]
     for code, files in (values["data"]["sources"] or {}).items():
         source = ("data", "sources", code)

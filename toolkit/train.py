@@ -3,6 +3,7 @@
 Nothing but the gate's report is written before the gate has passed. After that the run folder fills up:
 
     recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
+    identity.json     the SHA-256s of its data, tokenizer and first weights
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
@@ -31,6 +32,7 @@ from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.console import LiteralConsole
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.identity import check_identity, identity_of, write_identity
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
@@ -66,6 +68,7 @@ class Job:
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
         checkpoint: the folder that the first weights were read from; None for new ones.
+        identity: the content of all that comes from files (:mod:`toolkit.identity`).
     """
 
     task: Task
@@ -76,6 +79,7 @@ class Job:
     new_weights: list[str]
     texts: list[str]
     checkpoint: Path | None
+    identity: dict[str, Any]
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
@@ -112,9 +116,12 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _describe(job, recipe.notes, device, console)
+    if note := check_identity(recipe, folder, job.identity):
+        console.print(f"note   {note}", highlight=False, soft_wrap=True)
     check_room(recipe, folder, job)
     verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
+    write_identity(folder, job.identity)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
     record_start(folder, last_step, verdict, skip_parity)
     trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
@@ -186,7 +193,8 @@ def assemble(recipe: Recipe) -> Job:
     config = build_config(recipe, tokenizer, prepared.label_names)
     checkpoint = checkpoint_folder(recipe)
     weights, new = first_weights(recipe, config, checkpoint)
-    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint)
+    identity = identity_of(recipe, splits, tokenizer, checkpoint)
+    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint, identity)
 
 
 def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -202,13 +210,14 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     from toolkit.model_config import head_of
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
-    new = weights.initial_weights(config, head, recipe.seed)
     if checkpoint is None:
+        new = weights.initial_weights(config, head, recipe.seed)
         return new, list(new)
     try:
         found = weights.select(read_tensors(checkpoint), config, head)
-    except (FileNotFoundError, weights.WeightsError) as problem:
+    except (OSError, ValueError) as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+    new = weights.initial_weights(config, head, recipe.seed)
     found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
     return {**new, **found}, [name for name in new if name not in found]
 

@@ -43,6 +43,9 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 246534,
 }
 
+#: Two hundred times as many as the published model has; a larger number is a mistake, and would fill the memory.
+MOST_LAYERS = 10_000
+
 #: Other names that the reference has for honoured keys.
 SYNONYMS = {
     "max_position_embeddings": "n_positions",
@@ -58,9 +61,6 @@ INERT = SHARED_INERT | {
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "temperature", "top_k", "top_p",
 }  # fmt: skip
-
-#: Far more than anybody has trained; each is a dozen named parameters.
-MOST_LAYERS = 10_000
 
 #: As :data:`models.schema.SHARED_ONLY`.
 ONLY = {**SHARED_ONLY, "use_bfloat16": False}

@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from models.tokenization import CONFIG_FILE, Span, Tokenizer, read_config, write_config
+from models.files import parsed_object, read_text
+from models.tokenization import CONFIG_FILE, Span, Tokenizer, added_tokens, read_config, special_token, write_config
 
 VOCAB_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 
@@ -145,7 +146,7 @@ class CTRLTokenizer(Tokenizer):
             ValueError: settings that this port does not have, named; or what the constructor raises.
             OSError: a file is missing.
         """
-        files = (Path(folder, name).read_text(encoding="utf-8") for name in (VOCAB_FILE, MERGES_FILE))
+        files = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
         return cls(*files, **_special_tokens(folder))
 
     def fingerprint(self) -> str:
@@ -161,7 +162,7 @@ def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
     Raises:
         ValueError: the folder holds no tokenizer, or one that this port cannot equal.
     """
-    missing = [name for name in (VOCAB_FILE, MERGES_FILE) if not Path(folder, name).is_file()]
+    missing = [name for name in (VOCAB_FILE, MERGES_FILE) if not os.path.lexists(Path(folder, name))]
     if missing:
         raise ValueError(f"{folder} holds no tokenizer: there is no {' and no '.join(missing)}")
     return CTRLTokenizer.from_folder(folder)
@@ -337,11 +338,9 @@ def _whole(codes: list[str], merges: list[tuple[str, str]]) -> list[tuple[str, s
 
 
 def _read_vocab(text: str) -> dict[str, int]:
-    try:
-        ids = json.loads(text)
-    except ValueError:
-        raise ValueError(f"{VOCAB_FILE} is not JSON") from None
-    if not isinstance(ids, dict) or sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))):
+    ids = parsed_object(text, VOCAB_FILE)
+    numbers = [index for index in ids.values() if isinstance(index, int) and not isinstance(index, bool)]
+    if not ids or len(numbers) < len(ids) or sorted(numbers) != list(range(len(ids))):
         raise ValueError(f"{VOCAB_FILE} is not a mapping of pieces to the ids 0, 1, 2, ...")
     return ids
 
@@ -353,14 +352,15 @@ def _special_tokens(folder: str | os.PathLike) -> dict[str, str]:
         ValueError: a setting that would change ids or texts and that this port does not have.
     """
     config = read_config(folder)
-    named = {key: config[key] for key in ("unk_token", "pad_token") if config.get(key)}
-    tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named.items()}
+    named = {key: special_token(config, key) for key in ("unk_token", "pad_token")}
+    tokens = {key: token for key, token in named.items() if token is not None}
     known = {"<unk>", *tokens.values()}
-    added = [entry.get("content") for entry in config.get("added_tokens_decoder", {}).values()]
-    added += [config[key] for key in ("bos_token", "eos_token", "sep_token", "cls_token", "mask_token")
-              if config.get(key)]  # fmt: skip
-    added += config.get("additional_special_tokens") or []
-    if strange := [token for token in added if token not in known]:
+    added: list[object] = [entry["content"] for entry in added_tokens(config)]
+    others = ("bos_token", "eos_token", "sep_token", "cls_token", "mask_token")
+    added += [token for key in others if (token := special_token(config, key)) is not None]
+    if more := config.get("additional_special_tokens"):
+        added += more if isinstance(more, list) else [more]
+    if strange := [token for token in added if not isinstance(token, str) or token not in known]:
         raise ValueError(f"{folder}/{CONFIG_FILE}: the special token {strange[0]!r} is not supported by this port")
     if config.get("clean_up_tokenization_spaces"):
         raise ValueError(f"{folder}/{CONFIG_FILE}: clean_up_tokenization_spaces is not supported by this port")

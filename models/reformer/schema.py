@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.schema import (
-    MOST,
     MOST_EPSILON,
     SHARED_INERT,
     SHARED_ONLY,
     ConfigError,
+    are_whole,
     check_flags,
     check_not_negative,
     check_pad_token,
     check_probabilities,
     check_problem_type,
     check_whole,
-    is_whole,
     merge,
     settle_labels,
 )
@@ -191,26 +190,17 @@ def _check_buckets(config: Mapping[str, Any]) -> None:
     if buckets is None:
         return
     factors = buckets if isinstance(buckets, (list, tuple)) else [buckets]
-    if not factors or not all(is_whole(factor) and 2 <= factor <= MOST and factor % 2 == 0 for factor in factors):
+    if not factors or not are_whole(factors, 2) or any(factor % 2 for factor in factors):
         raise ConfigError("num_buckets", f"{buckets!r} should be an even number, or a list of even numbers")
-
-
-def _are_two(numbers: Any) -> bool:
-    """Whether this is a list of two positive whole numbers."""
-    return (
-        isinstance(numbers, (list, tuple))
-        and len(numbers) == 2
-        and all(is_whole(number) and 0 < number <= MOST for number in numbers)
-    )
 
 
 def _check_positions(config: Mapping[str, Any]) -> None:
     if not config["axial_pos_embds"]:
         return
     shape, dims = config["axial_pos_shape"], config["axial_pos_embds_dim"]
-    if not _are_two(shape):
+    if not are_whole(shape) or len(shape) != 2:
         raise ConfigError("axial_pos_shape", f"{shape!r} should be two positive whole numbers")
-    if not _are_two(dims) or sum(dims) != config["hidden_size"]:
+    if not are_whole(dims) or len(dims) != 2 or sum(dims) != config["hidden_size"]:
         raise ConfigError(
             "axial_pos_embds_dim", f"{dims!r} should be two numbers with the sum hidden_size = {config['hidden_size']}"
         )

@@ -18,7 +18,18 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from models.tokenization import CONFIG_FILE, Span, Tokenizer, read_config, representable, write_config
+from models.files import plain_file
+from models.reformer.pieces_file import check_pieces
+from models.tokenization import (
+    CONFIG_FILE,
+    Span,
+    Tokenizer,
+    added_tokens,
+    read_config,
+    representable,
+    special_token,
+    write_config,
+)
 
 MODEL_FILE = "spiece.model"
 
@@ -168,13 +179,12 @@ class ReformerTokenizer(Tokenizer):
             ValueError: settings that this port does not have, named; or what the constructor raises.
             OSError: no ``spiece.model``.
         """
-        model = Path(folder, MODEL_FILE).read_bytes()
-        return cls(model, **_special_tokens(read_config(folder)))
+        return cls(_read_pieces(Path(folder, MODEL_FILE)), **_special_tokens(read_config(folder)))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> ReformerTokenizer:
-        """The tokenizer of a SentencePiece model file."""
-        return cls(Path(path).read_bytes())
+        """The tokenizer of a SentencePiece model file; raises as :meth:`from_folder`."""
+        return cls(_read_pieces(path))
 
     def fingerprint(self) -> str:
         special = json.dumps([self.eos_token, self.unk_token]).encode()
@@ -189,7 +199,7 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     """
     if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
         return ByteTokenizer.from_folder(folder)
-    if not Path(folder, MODEL_FILE).is_file():
+    if not os.path.lexists(Path(folder, MODEL_FILE)):
         raise ValueError(
             f"{folder} holds no tokenizer: there is neither {MODEL_FILE} nor a byte tokenizer's {CONFIG_FILE}"
         )
@@ -228,18 +238,25 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
     return tokenizer
 
 
+def _read_pieces(path: str | os.PathLike) -> bytes:
+    """The content of a SentencePiece model that somebody else may have made, checked before the library gets it."""
+    model = plain_file(path).read_bytes()
+    check_pieces(model)
+    return model
+
+
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     """``eos_token`` and ``unk_token`` of Hugging Face settings.
 
     Raises:
         ValueError: a setting that would change ids and that this port does not have.
     """
-    named = {key: config[key] for key in ("eos_token", "unk_token") if config.get(key)}
-    tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named.items()}
+    named = {key: special_token(config, key) for key in ("eos_token", "unk_token")}
+    tokens = {key: token for key, token in named.items() if token is not None}
     if config.get("additional_special_tokens"):
         raise ValueError("additional_special_tokens are not supported by this port of ReformerTokenizer")
     known = {"</s>", "<unk>", *tokens.values()}
-    for entry in config.get("added_tokens_decoder", {}).values():
+    for entry in added_tokens(config):
         changes = [flag for flag in ("lstrip", "rstrip", "single_word", "normalized") if entry.get(flag)]
         if entry["content"] not in known or changes:
             raise ValueError(f"the added token {entry['content']!r} {changes or ''} is not supported by this port")

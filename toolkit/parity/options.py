@@ -12,7 +12,7 @@ import numpy as np
 from models.families import part
 from models.hub import resolve_folder, stored_tensors
 from models.schema import ConfigError
-from models.weights import WeightsError, new_values
+from models.weights import new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.memory import COMPARED_BYTES, too_large
@@ -261,7 +261,7 @@ def configuration(
         runtime.configure("cpu")
         try:
             config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
-        except (FileNotFoundError, ConfigError) as error:
+        except (OSError, ValueError) as error:  # a file, or what it says
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
             raise UserError("--layers: the checkpoint has its own; remove it, or take --weights random")
@@ -312,7 +312,7 @@ def chosen_weights(
     try:
         folder = resolve_folder(weights_from)
         found = weights.select(stored_tensors(folder), resolved, head)
-    except (FileNotFoundError, WeightsError) as error:
+    except (OSError, ValueError) as error:  # a file, or tensors that do not fit
         raise UserError(f"--weights {weights_from}: {error}") from None
     table = weights.parameters(resolved, head)
     missing = {name: parameter for name, parameter in table.items() if name not in found}

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from safetensors import SafetensorError
 
 import toolkit
 from models.families import FAMILIES, part
-from models.schema import ConfigError
+from models.files import read_object
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
@@ -198,8 +197,10 @@ def open_recording(folder: Path) -> Recording:
     _check_files(folder, manifest["files"])
     try:
         asked = _request_of(folder)
-    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, ConfigError) as problem:
-        raise UserError(f"{folder}: describes no model that can be judged here: {problem}") from None
+    except Exception as problem:  # its files are as recorded; what they say may be anything
+        named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
+        reason = " ".join(f"{named}{problem}".split())
+        raise UserError(f"{folder}: describes no model that can be judged here: {reason}") from None
     return Recording(folder, manifest, files.sha256(folder / MANIFEST), asked)
 
 
@@ -210,10 +211,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         UserError: there is none, or it is not of this format and schema.
     """
     try:
-        manifest = files.read_json(folder / MANIFEST)
-    except (OSError, ValueError):
+        manifest = read_object(folder / MANIFEST)
+    except OSError:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: no readable {MANIFEST}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    except ValueError as problem:
+        raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {problem}") from None
+    if manifest.get("format") != FORMAT:
         raise UserError(f"{folder}: is not a bundle of `toolkit parity record`: {MANIFEST} is of another format")
     if manifest.get("schema") != SCHEMA:
         raise UserError(

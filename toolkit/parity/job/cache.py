@@ -8,6 +8,7 @@ each time. Only those that passed are kept.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors import SafetensorError
 
-from toolkit import runtime
+from toolkit import cache, runtime
+from toolkit.errors import UserError
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json
@@ -27,6 +28,8 @@ from toolkit.parity.job.tokenizers import files_of
 Measured = TypeVar("Measured")
 
 ROOT = Path(__file__).resolve().parents[3]
+#: What these entries are called in the cache, and their files.
+KIND, MEASURED, CONSTANTS = "parity", "measured.json", "constants.safetensors"
 #: Modules of the toolkit that run in the port's process.
 TRAINING = ("batches", "optimizer", "recipe", "runtime", "sampler", "schedule", "trainer")
 
@@ -86,24 +89,21 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
 
 
 def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
-    """What :func:`store` kept under ``key``; None where there is nothing, or nothing readable."""
+    """What :func:`store` kept under ``key``; None where there is nothing, or nothing that is whole."""
     try:
-        kept = files.read_json(_place(key))
-        constants = files.read_tensors(_place(key).with_suffix(".safetensors"))
-        return (from_json(kind, kept["measured"]), constants) if kept["key"] == key else None
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError):
+        if (entry := cache.find(KIND, key)) is None:
+            return None
+        return from_json(kind, files.read_json(entry / MEASURED)), files.read_tensors(entry / CONSTANTS)
+    except (OSError, ValueError):  # of an entry that was removed while it was read
         return None
 
 
 def store(key: str, measured: object, constants: Mapping[str, np.ndarray]) -> None:
     """Keep what was measured. A cache that cannot be written to is none; the gate does not need it."""
-    try:
-        _place(key).parent.mkdir(parents=True, exist_ok=True)
-        files.write_tensors(_place(key).with_suffix(".safetensors"), constants)
-        files.write_json(_place(key), {"key": key, "measured": measured})
-    except OSError:
-        return
 
+    def fill(folder: Path) -> None:
+        files.write_tensors(folder / CONSTANTS, constants)
+        files.write_json(folder / MEASURED, measured)
 
-def _place(key: str) -> Path:
-    return runtime.cache_folder() / "parity" / f"{key}.json"
+    with contextlib.suppress(UserError):
+        cache.store(KIND, key, fill)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,14 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
 from models.tokenization import Tokenizer
-from toolkit.data import CACHE_VERSION, check_columns, digest, hold_out, limited, load_stored, quietly
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.data import check_columns, hold_out, limited, load_stored
+from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
-from toolkit.runtime import cache_folder
+from toolkit.rows import quietly
+
+#: The file of a split in the cache.
+TOKENS = "tokens.arrow"
 
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
@@ -39,32 +44,34 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
         Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
         longer).
     """
-    key = digest(_contents(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
-    folder = cache_folder() / "tokens"
-    folder.mkdir(parents=True, exist_ok=True)
+    key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
     features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
-    with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
-        def encode(batch: dict[str, list]) -> dict[str, list]:
-            rows = tokenizer(batch["text"])["input_ids"]
-            bar.update(len(rows))
-            return {
-                "input_ids": [row[:max_length] for row in rows],
-                "labels": batch["label"],
-                "truncated": [len(row) > max_length for row in rows],
-            }
+    def fill(folder: Path) -> None:
+        with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
-        return quietly(
-            split.map,
-            encode,
-            batched=True,
-            batch_size=256,
-            remove_columns=split.column_names,
-            features=Features(features),
-            cache_file_name=str(folder / f"{key}.arrow"),
-            new_fingerprint=key,
-            load_from_cache_file=True,
-        )
+            def encode(batch: dict[str, list]) -> dict[str, list]:
+                rows = tokenizer(batch["text"])["input_ids"]
+                bar.update(len(rows))
+                return {
+                    "input_ids": [row[:max_length] for row in rows],
+                    "labels": batch["label"],
+                    "truncated": [len(row) > max_length for row in rows],
+                }
+
+            quietly(
+                split.map,
+                encode,
+                batched=True,
+                batch_size=256,
+                remove_columns=split.column_names,
+                features=Features(features),
+                cache_file_name=str(folder / TOKENS),
+                new_fingerprint=key,
+                load_from_cache_file=False,
+            )
+
+    return Dataset.from_file(str(kept("tokens", key, fill) / TOKENS))
 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -94,7 +101,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
         labels = [ids[value] for value in values[split]]
         label = ClassLabel(names=list(names.values()))
-        labelled[split] = quietly(texts.add_column("label", labels).cast_column, "label", label)
+        labelled[split] = texts.add_column("label", labels, feature=label)
     return labelled
 
 
@@ -168,16 +175,6 @@ def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, 
     if not held_out:
         raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
     return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
-
-
-def _contents(split: Dataset) -> str:
-    """A SHA-256 of the texts and labels of a split, in their order."""
-    digest = hashlib.sha256()
-    for batch in split.select_columns(["text", "label"]).iter(1000):
-        for text, label in zip(batch["text"], batch["label"], strict=True):
-            written = text.encode("utf-8", "surrogatepass")
-            digest.update(f"{len(written)}/{label}/".encode() + written)
-    return digest.hexdigest()
 
 
 def _listed(names: Iterable[str], most: int = 12) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
+from models.files import UnreadableFile, read_text
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
 from toolkit.recipe import settled
@@ -99,11 +100,11 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
             key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
             path = recipe.resolve(written)
             try:
-                text = path.read_text(encoding="utf-8-sig")
+                text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
             except OSError as problem:
                 raise recipe.error(key, f"cannot read {written}: {problem.strerror}") from None
-            except UnicodeDecodeError as problem:
-                raise recipe.error(key, f"{written} is not UTF-8 text (byte {problem.start})") from None
+            except UnreadableFile as problem:
+                raise recipe.error(key, str(problem)) from None
             if not text.strip():
                 raise recipe.error(key, f"{written} is empty")
             documents = cut(text)

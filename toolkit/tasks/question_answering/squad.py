@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from models.files import UnreadableFile, read_text
 from toolkit.errors import UserError
 
 PUNCTUATION = set(string.punctuation)
@@ -122,13 +123,17 @@ def read_json(path: Path) -> Any:
         UserError: unreadable, or neither.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(f"{path}: cannot be read: {problem}") from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be read: {problem.strerror}") from None
+    except UnreadableFile as problem:
+        raise UserError(str(problem)) from None
     try:
         return json.loads(text)
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply") from None
     except ValueError as problem:
         whole = problem
     rows = []
@@ -136,7 +141,7 @@ def read_json(path: Path) -> Any:
         if line.strip():
             try:
                 rows.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 # In a file of lines the broken line is the news; in one document, its own position.
                 reason = f"line {number} is not JSON" if len(rows) > 1 else f"is not JSON: {whole}"
                 raise UserError(f"{path}: {reason}") from None

@@ -84,7 +84,11 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
-    """A SQuAD file, with the recipe's names for the columns of its rows."""
+    """A SQuAD file, with the recipe's names for the columns of its rows; a file of another kind than json as it is."""
+    if recipe.data.dataset != "json":
+        from toolkit.sources import read_file
+
+        return read_file(recipe, split, path)
     try:
         examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
     except UserError as problem:

@@ -8,8 +8,6 @@ unused by google/reformer-enwik8's bytes) and produce for no text.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
 from models.tokenization import Tokenizer
-from toolkit.data import digest
-from toolkit.runtime import cache_folder
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.digest import digest
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ SEPARATOR = 1
 #: Start and end position of a window that does not hold the whole answer: the question's first token.
 NO_ANSWER = 0
 
-#: Part of every cache key: raise it when what is stored changes.
-CACHE_VERSION = 1
+#: The file of some texts' tokens in the cache.
+TOKENS = "tokens.safetensors"
 
 
 @dataclass(frozen=True)
@@ -74,15 +72,12 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") ->
 
 def tokenize_once(texts: Sequence[str], tokenizer: Tokenizer, name: str = "texts") -> Tokens:
     """As :func:`tokenize`, from the cache if these texts were seen before with this tokenizer."""
-    path = cache_folder() / "tokens" / f"{digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)}.safetensors"
-    if path.is_file():
-        return Tokens(**load_file(path))
-    found = tokenize(texts, tokenizer, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as scratch:
-        save_file(vars(found), Path(scratch, path.name))
-        os.replace(Path(scratch, path.name), path)
-    return found
+
+    def fill(folder: Path) -> None:
+        save_file(vars(tokenize(texts, tokenizer, name)), folder / TOKENS)
+
+    key = digest(tokenizer.fingerprint(), CACHE_VERSION, *texts)
+    return Tokens(**load_file(kept("tokens", key, fill) / TOKENS))
 
 
 class QuestionTooLong(ValueError):

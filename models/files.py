@@ -1,0 +1,108 @@
+"""Reading other people's files: what can be wrong with one is said in a line that names it.
+
+A path that leads to no plain file, or a file that holds something else than it should, raises :class:`UnreadableFile`;
+one that is missing or may not be read, ``OSError`` as everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+#: What git leaves in a file's place where its Large File Storage was not asked for the file.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+class UnreadableFile(ValueError):
+    """A file that is not what it should be. The message names it and fits on a line."""
+
+    def __init__(self, path: str | os.PathLike, problem: object) -> None:
+        super().__init__(" ".join(f"{path} {problem}".split()))
+
+
+def plain_file(path: str | os.PathLike) -> Path:
+    """The path, if it leads to a plain file with something in it: opening a pipe would wait for ever.
+
+    Raises:
+        UnreadableFile: a folder, a pipe, a device, an empty file, or git's stand-in for a large file.
+        OSError: nothing there, a circle of links, or no permission.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise UnreadableFile(path, "is a folder, not a file")
+    if not stat.S_ISREG(mode):
+        raise UnreadableFile(path, "is no plain file")
+    with open(path, "rb") as file:
+        begins = file.read(len(LFS_POINTER))
+    if not begins:
+        raise UnreadableFile(path, "is empty")
+    if begins == LFS_POINTER:
+        raise UnreadableFile(path, "is a pointer of git-LFS, not the file itself; fetch it with: git lfs pull")
+    return Path(path)
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """The text of a UTF-8 file, with line ends as they are stored, without a byte order mark.
+
+    Raises:
+        UnreadableFile, OSError: as :func:`plain_file`; also for other bytes.
+    """
+    try:
+        return plain_file(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise UnreadableFile(path, f"is not UTF-8 text (byte {problem.start})") from None
+
+
+def read_object(path: str | os.PathLike) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        UnreadableFile, OSError: as :func:`read_text`; also for what is no JSON object.
+    """
+    return parsed_object(read_text(path), path)
+
+
+def parsed_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
+    """The JSON object of a text, which was read from `path`.
+
+    Raises:
+        UnreadableFile: it is none, or has NaN or Infinity in it, which JSON does not have.
+    """
+    try:
+        found = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise UnreadableFile(path, "is nested too deeply") from None
+    except ValueError as problem:
+        raise UnreadableFile(path, f"is not JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise UnreadableFile(path, "is not a JSON object")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+@contextlib.contextmanager
+def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
+    """The tensors of a safetensors file, for the ``with`` block: ``keys()``, ``get_slice(name)``, ``get_tensor(name)``
+    (a NumPy array).
+
+    Raises:
+        UnreadableFile, OSError: as :func:`plain_file`; also for a file that is none, or a type that NumPy has not.
+    """
+    plain_file(path)
+    try:
+        with safe_open(path, framework="np") as tensors:
+            yield tensors
+    except OSError:
+        raise
+    except Exception as problem:  # the library raises what Rust, NumPy or ml_dtypes do
+        raise UnreadableFile(path, f"cannot be read as safetensors: {problem}") from None

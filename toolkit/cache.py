@@ -1,0 +1,82 @@
+"""What is kept between runs: tokens, trained tokenizers, rows read from files, measurements of gates.
+
+An entry is a folder, ``KIND/KEY`` in :func:`toolkit.runtime.cache_folder`, with the SHA-256 of each of its files. It is
+compared with these each time, so that a disk's mistake, or a file of another entry in its place, never becomes
+training data: such an entry is said in one line and made anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.checkpoint import DamagedCheckpoint, verify_folder, write_folder
+from toolkit.errors import UserError
+from toolkit.runtime import cache_folder
+
+#: Part of every key: raise it when what is stored changes.
+CACHE_VERSION = 2
+
+#: The file of an entry that says which one it is: a whole folder may have been put in another's place.
+NAME = "entry.txt"
+
+
+def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """The folder of an entry; one that is not there, or is damaged, is made.
+
+    Args:
+        kind: of what is kept.
+        key: equal for equal content; a file name.
+        fill: writes the entry's files into the folder it is given. What it raises goes through, except ``OSError``,
+            which is taken to be about the cache: it has to report troubles with other files as something else.
+
+    Raises:
+        UserError: the cache cannot be written.
+    """
+    return find(kind, key) or store(kind, key, fill)
+
+
+def find(kind: str, key: str) -> Path | None:
+    """The folder of an entry that is whole; None where there is none. A damaged one is said on the standard error."""
+    folder = cache_folder() / kind / key
+    try:
+        if not folder.is_symlink() and not folder.exists():
+            return None
+        verify_folder(folder)
+        if (folder / NAME).read_text(encoding="utf-8") != f"{kind}/{key}\n":
+            raise DamagedCheckpoint(f"{folder}: holds another entry")
+        return folder
+    except (DamagedCheckpoint, OSError, ValueError) as damage:
+        print(f"note: the cache is damaged, and this part of it is made anew: {damage}", file=sys.stderr)
+        _remove(folder)
+        return None
+
+
+def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """Make an entry, in the place of any that is there; see :func:`kept`."""
+    folder = cache_folder() / kind / key
+
+    def fill_and_name(unfinished: Path) -> None:
+        fill(unfinished)
+        (unfinished / NAME).write_text(f"{kind}/{key}\n", encoding="utf-8")
+
+    try:
+        write_folder(folder, fill_and_name)
+    except OSError as problem:
+        if (made := find(kind, key)) is not None:  # by another process, at the same time
+            return made
+        raise UserError(
+            f"{folder}: the cache cannot be written: {problem.strerror or problem}; "
+            "make room there, or set TOOLKIT_CACHE to another folder"
+        ) from None
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    """What cannot be removed is moved aside when the entry is written again, and said then if that fails too."""
+    try:
+        shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
+    except OSError:
+        return

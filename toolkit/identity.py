@@ -1,0 +1,116 @@
+"""What a run is of beside its recipe: the content of its data, tokenizer and starting checkpoint.
+
+A recipe names files, and files change. A run that goes on with other rows, other labels or other pieces of words than
+it was begun with would be neither the old run nor a new one. So their SHA-256s are written into the run folder when it
+begins, and compared when it is resumed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from models.files import read_object
+from toolkit.checkpoint import sha256, write_text
+from toolkit.digest import digest_of_rows
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe
+
+FILE = "identity.json"
+
+
+def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
+    """The SHA-256s of what a run is made of.
+
+    Args:
+        splits: of the task's ``load_splits``.
+        checkpoint: the folder that the first weights are read from; None for new ones.
+
+    Returns:
+        ``splits`` (name -> of its rows), ``files`` (the recipe's local data files -> of each), ``tokenizer``, and
+        ``checkpoint`` (the files of it that are read -> of each).
+
+    Raises:
+        UserError: a file went away.
+    """
+    from models.hub import tensor_files
+
+    read = [] if checkpoint is None else [checkpoint / "config.json", *tensor_files(checkpoint)]
+    try:
+        return {
+            "splits": {name: digest_of_rows(rows) for name, rows in splits.items()},
+            "files": {str(path): sha256(path) for path in _data_files(recipe)},
+            "tokenizer": tokenizer.fingerprint(),
+            "checkpoint": {path.name: sha256(path) for path in read},
+        }
+    except OSError as problem:
+        raise UserError(f"{problem.filename}: {problem.strerror}; it was there a moment ago") from None
+
+
+def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:
+    """Compare with what an interrupted run was begun with; a run without a checkpoint has nothing to go on with yet.
+
+    Returns:
+        A note, where the run is of a version that did not write this down.
+
+    Raises:
+        UserError: something has changed: what, and the ways out.
+    """
+    if not any((folder / "checkpoints").glob("step-*")):
+        return None
+    try:
+        there = read_object(folder / FILE)
+    except FileNotFoundError:
+        return f"{folder} has no {FILE}, so changes of its data, tokenizer or first weights since it began go unseen"
+    except (OSError, ValueError) as problem:
+        raise UserError(
+            f"{folder / FILE}: cannot be read ({problem}), so what the run was begun with is not known; "
+            "to resume nevertheless, remove that file"
+        ) from None
+    changed = list(_changes(recipe, there, here))
+    if changed:
+        raise recipe.error(
+            "train.output_dir",
+            f"{folder} holds an unfinished run, and since it began {'; '.join(changed)}; "
+            "to finish it, put back what it was begun with; "
+            f"to start anew, set train.output_dir to another folder, or remove {folder}",
+        )
+    return None
+
+
+def write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Write down what a run is begun with."""
+    write_text(folder / FILE, json.dumps(identity, indent=1) + "\n")
+
+
+def _data_files(recipe: Recipe) -> Iterator[Path]:
+    """The local files that the recipe's data section names; absolute, since a resumed recipe may stand elsewhere."""
+    data = recipe.data
+    files = data.files
+    written = [] if files is None else [name for name in (files.train, files.validation, files.test) if name]
+    for sources in (data.sources or {}).values():
+        written += [sources] if isinstance(sources, str) else sources
+    return (recipe.resolve(name).absolute() for name in written)
+
+
+def _changes(recipe: Recipe, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    """What differs, as sentences. A file whose rows are the same has not changed."""
+    splits = _differing(there, here, "splits")
+    if splits:
+        files = _differing(there, here, "files")
+        where = f" (changed: {', '.join(files)})" if files else f" (of {recipe.data.dataset})"
+        yield f"the rows of {', '.join(splits)} have changed{where}"
+    # A tokenizer that is trained on these rows changes with them.
+    if there.get("tokenizer") != here["tokenizer"] and not (splits and recipe.tokenizer.vocab_size):
+        yield f"the tokenizer has changed ({recipe.tokenizer.path or recipe.model.weights or recipe.tokenizer.kind})"
+    if files := _differing(there, here, "checkpoint"):
+        yield f"{', '.join(files)} of the starting checkpoint {recipe.model.weights} changed"
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any], key: str) -> list[str]:
+    """The names under a key whose digests are not the same on both sides."""
+    old, new = there.get(key), here[key]
+    old = old if isinstance(old, dict) else {}
+    return [name for name in {**new, **old} if old.get(name) != new.get(name)]

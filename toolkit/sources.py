@@ -1,0 +1,268 @@
+"""Where a recipe's rows come from: files, a folder of data files, a hub data set of them. Data alone, never code.
+
+`datasets` reads much else (pickles, archives of anything, databases). What a recipe may name is what holds rows of text
+and nothing that runs. Rows of local files are kept by the content of the files (:mod:`toolkit.cache`); what the library
+keeps by path and time stamp is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pkgutil
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import yaml
+from datasets import Dataset, DatasetDict, packaged_modules
+
+from models.files import UnreadableFile, plain_file, read_text
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.checkpoint import sha256
+from toolkit.digest import digest
+from toolkit.errors import UserError
+from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.rows import (
+    OPTIONS,
+    READERS,
+    check_json,
+    explained,
+    no_log,
+    prepare,
+    quietly,
+    reraise_full_disk,
+    scratch_in,
+    stored,
+)
+
+SPLITS = ("train", "validation", "test")
+
+#: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
+LARGE_FILE = 100 * 2**20
+
+#: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
+STORED_ROWS = "datasets.packaged_modules.cache.cache"
+
+#: The name of a hub data set: ``owner/name``, or the name alone of the oldest ones.
+HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(?<!\.py)")
+
+#: Files of a data folder in which it may say where its data is.
+CARDS = ("README.md", ".huggingface.yaml")
+
+
+# -- what may be named ----------------------------------------------------------------------------------------------
+
+
+def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
+    """See that ``data.dataset`` names data of an allowed kind. Looks at names alone: nothing is opened or looked up.
+
+    Raises:
+        UserError: at its line, with what would be right.
+    """
+    name = recipe.data.dataset
+    if name in corpora or name in FILE_KINDS:
+        return
+    kinds = ", ".join(FILE_KINDS)
+    right = f"set one of {kinds} with data.files, a folder of such files, a hub data set (owner/name)"
+    if corpora:
+        right += f", or {', '.join(corpora)}"
+    folder = recipe.resolve(name)
+    if folder.is_dir():
+        if (script := folder / f"{folder.resolve().name}.py").exists():
+            raise recipe.error("data.dataset", f"{script} is a script, which is not run; {right}")
+        return
+    if os.path.lexists(folder):
+        raise recipe.error(
+            "data.dataset", f"{name} is a file; set its kind ({kinds}), and data.files: {{train: {name}}}"
+        )
+    if name in {module.name for module in pkgutil.iter_modules(packaged_modules.__path__)}:
+        raise recipe.error("data.dataset", f"{name} is not read here: only data that cannot run code is; {right}")
+    if not HUB_NAME.fullmatch(name):
+        raise recipe.error("data.dataset", f"{name} is neither a folder nor the name of a hub data set; {right}")
+
+
+def _check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None:
+    """Refuse what `datasets` would read with anything but a reader of plain data."""
+    module = type(builder).__module__
+    if module not in allowed:
+        found = module.rpartition(".")[2]
+        raise recipe.error(
+            "data.dataset",
+            f"{recipe.data.dataset} holds data of the kind {found}, which is not read here; "
+            f"it should consist of files of one of the kinds {', '.join(FILE_KINDS)}",
+        )
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
+    """A file per split; each is read on its own, so that an error is at its line."""
+    splits = DatasetDict()
+    for split in SPLITS:
+        written = getattr(recipe.data.files, split)
+        if written is None:
+            continue
+        path = recipe.resolve(written)
+        if not os.path.lexists(path):
+            raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
+        try:
+            splits[split] = read_file(recipe, split, plain_file(path))
+        except UnreadableFile as problem:
+            raise recipe.error(f"data.files.{split}", str(problem)) from None
+        except OSError as problem:
+            reason = problem.strerror or problem
+            raise recipe.error(f"data.files.{split}", f"cannot read {written}: {reason}") from None
+    return splits
+
+
+def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
+    """The rows of a file of the recipe's kind, read once for its content, whatever its name and time stamp.
+
+    Raises:
+        UnreadableFile: it is not of that kind.
+    """
+    kind = recipe.data.dataset
+
+    def fill(unfinished: Path) -> None:
+        with scratch_in(unfinished) as scratch:
+            link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes [, * and :: are no part of a name
+            link.symlink_to(path.absolute())
+            with explained(path, kind, link):
+                if kind == "json":
+                    check_json(path)
+                reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
+                builder = reader(
+                    cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **OPTIONS.get(kind, {})
+                )
+                prepare(builder, scratch, unfinished)
+
+    call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
+    key = digest(kind, sha256(path), datasets.__version__, CACHE_VERSION)
+    return stored(call("rows", key, fill))["train"]
+
+
+def _kept_quietly(*arguments: Any) -> Path:
+    return quietly(kept, *arguments)
+
+
+def _plain_suffixes(path: Path) -> str:
+    return "".join(suffix for suffix in path.suffixes[-2:] if re.fullmatch(r"\.\w+", suffix))
+
+
+def _looked_in(recipe: Recipe, written: str) -> str:
+    """Where a relative path was looked for."""
+    return "" if Path(written).is_absolute() else f" here ({Path.cwd()}) or beside the recipe ({recipe.path.parent})"
+
+
+# -- folders --------------------------------------------------------------------------------------------------------
+
+
+def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
+    """The splits of a folder of data files, as `datasets` finds them by their names or the folder's card.
+
+    Raises:
+        UserError: at the recipe's line: a folder that holds no data, other than plain data, or names data elsewhere.
+    """
+    folder = folder.resolve()
+    _check_cards(recipe, folder)
+    with tempfile.TemporaryDirectory(prefix="toolkit-") as scratch, _load_explained(recipe):
+        builder = datasets.load_dataset_builder(str(folder), recipe.data.config_name, cache_dir=scratch)
+    _check_reader(recipe, builder, READERS.values())
+    parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
+    for split, files in builder.config.data_files.items():
+        parts += [split, *(_checked_content(recipe, folder, Path(file)) for file in files)]
+
+    def fill(unfinished: Path) -> None:
+        with scratch_in(unfinished) as scratch, _load_explained(recipe):
+            again = datasets.load_dataset_builder(
+                str(folder), recipe.data.config_name, cache_dir=str(scratch / "cache")
+            )
+            prepare(again, scratch, unfinished)
+
+    return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
+
+
+def _checked_content(recipe: Recipe, folder: Path, file: Path) -> str:
+    """The SHA-256 of a folder's data file.
+
+    Raises:
+        UserError: it lies elsewhere, or cannot be read.
+    """
+    try:
+        if not Path(os.path.normpath(file)).is_relative_to(folder) or file.suffix == ".zip":
+            raise UnreadableFile(file, f"is no plain data file of the folder {folder}")
+        if file.suffix not in (".csv", ".tsv", ".parquet", ".arrow", ".txt"):
+            check_json(plain_file(file))
+        return sha256(plain_file(file))
+    except (OSError, ValueError) as problem:
+        raise recipe.error("data.dataset", " ".join(str(problem).split())) from None
+
+
+def _settings(builder: Any) -> str:
+    """What beside the files decides how a folder is read, such as the separator that its card names."""
+    return repr({key: value for key, value in vars(builder.config).items() if key not in ("data_files", "data_dir")})
+
+
+def _check_cards(recipe: Recipe, folder: Path) -> None:
+    """See that a folder's card names no data elsewhere: looking there would go out to the network."""
+    for name in CARDS:
+        card = folder / name
+        if not os.path.lexists(card):
+            continue
+        try:
+            text = read_text(card) if card.stat().st_size else ""
+            block = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL) if name == "README.md" else None
+            content = yaml.safe_load(block.group(1) if block else "" if name == "README.md" else text)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:
+            raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(problem).split())[:300]}") from None
+        configs = content.get("configs") if isinstance(content, dict) else None
+        for path in _texts(configs, ("data_files", "data_dir")):
+            if "://" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
+                raise recipe.error("data.dataset", f"{card} names data outside of its folder: {path}")
+
+
+def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterator[str]:
+    """Every text below one of these keys."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _texts(value, keys, inside or key in keys)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _texts(value, keys, inside)
+    elif inside and isinstance(content, str):
+        yield content
+
+
+# -- the hub --------------------------------------------------------------------------------------------------------
+
+
+def from_hub(recipe: Recipe) -> DatasetDict:
+    """The splits of a hub data set. Its repository may hold plain data alone; a script in it is never run."""
+    with _load_explained(recipe):
+        datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
+        builder = datasets.load_dataset_builder(recipe.data.dataset, recipe.data.config_name)
+    _check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
+    with _load_explained(recipe):
+        builder.download_andprepare()
+        return builder.as_dataset()
+
+
+@contextlib.contextmanager
+def _load_explained(recipe: Recipe) -> Iterator[None]:
+    """What `datasets` raises for a folder or a hub data set, at the recipe's line."""
+    try:
+        with no_log():
+            yield
+    except UserError:
+        raise
+    except Exception as problem:
+        reraise_full_disk(problem)
+        reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
+        key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
+        raise recipe.error(f"data.{key}", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
