@@ -80,7 +80,7 @@ def test_a_report_that_cannot_be_written_is_found_before_the_gate_runs(capfd):
         cli.main(["parity", "--model", "ctrl", "--layers", "1", "n_embd=32", "dff=32", "--output", "/proc/reports"])
     out, err = capfd.readouterr()
     assert (left.value.code, out) == (2, "")
-    assert err.startswith("error: /proc/reports/cpu: cannot be written: ") and err.count("\n") == 1
+    assert err.startswith("error: --output /proc/reports/cpu: cannot be written: ") and err.count("\n") == 1
 
 
 def test_a_failure_that_is_not_the_systems_is_passed_on(tmp_path):

@@ -110,7 +110,10 @@ def test_a_mistake_on_the_command_line_says_so(write):
     ("overrides", "expected"),
     [
         (["data.dataset=json"], "data.files: missing"),
-        (["data.files={train: a}"], "data.files: is for dataset json, csv or text, not for cldr_languages"),
+        (
+            ["data.files={train: a}"],
+            "data.files: is for dataset json, csv, parquet, arrow or text, not for cldr_languages",
+        ),
         (["data.dataset=text", "data.files={train: a}"], "data.dataset: plain text has no labels"),
         (["tokenizer.kind=sentencepiece"], "tokenizer.kind: give path"),
         (["tokenizer.kind=sentencepiece", "tokenizer.path=a", "tokenizer.vocab_size=99"], "tokenizer.path: give path"),

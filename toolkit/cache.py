@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.checkpoint import DamagedCheckpoint, verify_folder, write_folder
-from toolkit.errors import UserError
+from toolkit.disk import WriteFailed
+from toolkit.failure import describe
 from toolkit.runtime import cache_folder
+from toolkit.scratch import scratch_until_exit
 
 #: Part of every key: raise it when what is stored changes.
 CACHE_VERSION = 2
@@ -31,9 +33,6 @@ def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
         key: equal for equal content; a file name.
         fill: writes the entry's files into the folder it is given. What it raises goes through, except ``OSError``,
             which is taken to be about the cache: it has to report troubles with other files as something else.
-
-    Raises:
-        UserError: the cache cannot be written.
     """
     return find(kind, key) or store(kind, key, fill)
 
@@ -55,7 +54,8 @@ def find(kind: str, key: str) -> Path | None:
 
 
 def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """Make an entry, in the place of any that is there; see :func:`kept`."""
+    """Make an entry, in the place of any that is there; see :func:`kept`. One for which the cache has no room is made
+    among the temporary files."""
     folder = cache_folder() / kind / key
 
     def fill_and_name(unfinished: Path) -> None:
@@ -64,13 +64,12 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
     try:
         write_folder(folder, fill_and_name)
-    except OSError as problem:
+    except (OSError, WriteFailed) as problem:
         if (made := find(kind, key)) is not None:  # by another process, at the same time
             return made
-        raise UserError(
-            f"{folder}: the cache cannot be written: {problem.strerror or problem}; "
-            "make room there, or set TOOLKIT_CACHE to another folder"
-        ) from None
+        print(f"note: {folder} is not kept for later runs: {describe(problem)}", file=sys.stderr)
+        folder = scratch_until_exit("toolkit-cache-")
+        fill_and_name(folder)
     return folder
 
 

@@ -6,7 +6,6 @@ without a word. So this module imports nothing heavy, and :func:`configure` is t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -15,14 +14,13 @@ import io
 import os
 import platform
 import random
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
 from toolkit.escape import visible
+from toolkit.scratch import scratch_until_exit
 
 #: The distributions whose versions decide what a run computes; recorded in every run and every parity report.
 RECORDED_DISTRIBUTIONS = (
@@ -53,10 +51,8 @@ def _usable_cache(folder: Path) -> Path:
     refused = check_writable(folder) or missing_room(folder, CACHE_ROOM)
     if refused is None:
         return folder
-    scratch = Path(tempfile.mkdtemp(prefix="toolkit-cache-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     print(visible(f"note: the cache {folder}: {refused}; nothing is kept for later runs"), file=sys.stderr)
-    return scratch
+    return scratch_until_exit("toolkit-cache-")
 
 
 def physical_cores() -> int:

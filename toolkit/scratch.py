@@ -9,6 +9,7 @@ Run as a script, this file is the janitor; so it imports nothing but the standar
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -41,6 +42,13 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
             yield Path(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch_until_exit(prefix: str) -> Path:
+    """A new folder among the temporary files that is gone when this process has ended."""
+    kept = contextlib.ExitStack()
+    atexit.register(kept.close)
+    return kept.enter_context(scratch_folder(prefix))
 
 
 @contextlib.contextmanager

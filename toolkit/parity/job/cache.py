@@ -8,7 +8,6 @@ each time. Only those that passed are kept.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from toolkit import cache, runtime
-from toolkit.errors import UserError
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json
@@ -99,11 +97,10 @@ def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray
 
 
 def store(key: str, measured: object, constants: Mapping[str, np.ndarray]) -> None:
-    """Keep what was measured. A cache that cannot be written to is none; the gate does not need it."""
+    """Keep what was measured."""
 
     def fill(folder: Path) -> None:
         files.write_tensors(folder / CONSTANTS, constants)
         files.write_json(folder / MEASURED, measured)
 
-    with contextlib.suppress(UserError):
-        cache.store(KIND, key, fill)
+    cache.store(KIND, key, fill)
