@@ -176,7 +176,7 @@ def test_a_second_interrupt_ends_the_gate_at_once(recipe_file, tmp_path):  # noq
         time.sleep(0.001)
     _, err = process.communicate()
     assert process.returncode == 130 and err.strip() == "interrupted"
-    assert not (tmp_path / "run").exists()
+    assert [path.name for path in (tmp_path / "run").rglob("*")] in ([], [".lock"])
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

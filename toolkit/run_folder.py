@@ -140,5 +140,5 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
     try:
         starts = json.loads(path.read_text(encoding="utf-8"))
         return [{key: start[key] for key in ("after_step", "passed", "skipped")} for start in starts]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [{"after_step": 0, "passed": None, "skipped": f"unknown, since {path} was damaged"}]

@@ -123,9 +123,9 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     resume_from = open_run(recipe, folder, console)
     write_identity(folder, job.identity)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
-    record_start(folder, last_step, verdict, skip_parity)
     trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
     trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
+    record_start(folder, last_step, verdict, skip_parity)
     try:
         _fit(trainer, resume_from, console)
         results = finish(recipe, folder, job, trainer)
@@ -269,13 +269,13 @@ def pass_gate(
         ParityDrift: the port differs from the reference.
         Inconclusive: the gate could not decide.
     """
+    if skip_parity is not None:
+        console.print(f"parity skipped: {skip_parity}", highlight=False)
+        return None
     from toolkit.parity import remove_report, run_gate
 
     parity = folder / REPORT
     remove_report(parity)
-    if skip_parity is not None:
-        console.print(f"parity skipped: {skip_parity}", highlight=False)
-        return None
     with scratch_folder("tokenizer-") as scratch:
         report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
     if report.exit_status == Inconclusive.exit_status:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest
@@ -84,5 +84,9 @@ def short_name(name: str) -> str:
 def remove_report(folder: Path) -> None:
     """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own."""
     for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
             (folder / name).unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except IsADirectoryError:
+            raise UserError(f"{folder / name}: is a folder, where a file is to be written; remove it") from None
