@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_train import recipe_file  # noqa: F401 - a recipe and its data
+from test_train import assert_same_run, recipe_file, run  # noqa: F401 - a recipe, its data and a whole run of it
 
 from toolkit import cli
 from toolkit.disk import WriteFailed, check_writable, writing
@@ -131,6 +131,39 @@ def test_a_cache_that_is_read_only_or_full_is_a_note(recipe_file, tmp_path, how)
     done = on_small_disk(cache, "1m", f'{how} "$0"; {train}; echo "status $?"', TOOLKIT_CACHE=str(cache / "cache"))
     assert done.stdout.endswith("status 0\n")
     assert done.stderr.startswith(f"note: the cache {cache}/cache: ") and done.stderr.count("\n") == 1
+
+
+#: Sizes of disks, in KiB, that fill while a run begins, trains, saves or ends. ``FULL_DISKS`` asks for more of them.
+SIZES = [
+    100 + 3100 * number // int(os.environ.get("FULL_DISKS", 4))
+    for number in range(int(os.environ.get("FULL_DISKS", 4)))
+]
+
+
+@needs_mount
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
+def test_whenever_a_disk_is_full_one_line_says_so_and_with_room_the_same_command_ends_as_ever(
+    recipe_file, run, tmp_path, size  # noqa: F811
+):  # fmt: skip
+    """The run folder, the cache and the temporary files are on it."""
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    train = f'toolkit finetune {recipe_file} train.output_dir="$0/run" --skip-parity "a test"'
+    script = f"""
+        mkdir -p "$0/tmp"; {train} >/dev/null; echo "status $?"
+        mount -o remount,size=64m "$0"; echo "--" >&2
+        {train} >/dev/null; echo "status $?"; cp -r "$0/run" {kept}; ls "$0/tmp"
+    """
+    place = {"TOOLKIT_CACHE": str(disk / "cache"), "TMPDIR": str(disk / "tmp")}
+    done = on_small_disk(disk, f"{size}k", script, **place)
+    first, second = done.stderr.split("--\n")
+    lines = [line for line in first.splitlines() if not line.startswith("note: ")]
+    if done.stdout.startswith("status 0\n"):  # it was large enough
+        assert not lines and "holds a finished run" in second
+        return
+    assert len(lines) == 1 and lines[0].startswith("error: ") and "traceback" not in lines[0], done
+    assert done.stdout.splitlines()[1:] == ["status 0"], done
+    assert_same_run(kept, run)
 
 
 @needs_mount
