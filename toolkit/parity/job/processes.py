@@ -97,14 +97,16 @@ def _way_out(side: str, words: str) -> str:
 
 @contextlib.contextmanager
 def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
-    """Start the workers; whatever happens, none outlives the ``with`` block."""
+    """Start the workers; whatever happens, none outlives the ``with`` block. What a library leaves among the temporary
+    files, as torch does, goes with the job."""
+    environment = {**launch.environment(), "TMPDIR": str(jobs[0])}
     workers: dict[str, subprocess.Popen] = {}
     with contextlib.ExitStack() as running:
         for side, python in interpreters.items():
             with open(jobs[0] / f"{side}.log", "w") as log:
                 worker = child(
                     launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs)),
-                    env=launch.environment(),
+                    env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     stdin=subprocess.DEVNULL,

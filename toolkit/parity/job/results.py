@@ -93,7 +93,7 @@ class ReferenceFacts(Facts):
         saturation: by attention module, the share of R64's rows whose other positions together get less than
             :data:`SATURATED_BELOW`.
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
-        relu_moved: by ReLU, by how much float32 moves an input at most.
+        relu_moved: by ReLU, by how much rounding moves an input at most, in units of float32's.
     """
 
     decayed: list[str] = field(default_factory=list)

@@ -28,6 +28,7 @@ ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
 #: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.
 FLOOR_UNITS = 16.0
 #: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
+#: Where err(R64) does, nothing decides.
 UNINFORMATIVE = 0.1
 
 
@@ -40,7 +41,7 @@ class Comparison:
         error, bound: RMS of the difference from R64, and the most it may be.
         error_max, bound_max: the same of the largest difference.
         relative: error over the RMS of R64.
-        informative: False where the reference's own float32 is noise.
+        informative: False where the reference's own value in this dtype is noise.
     """
 
     name: str
@@ -90,13 +91,24 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
         error_max=error_max,
         bound_max=factor_max * noise_max + floor * size_max,
         relative=ratio(error, size),
-        informative=dtype == "float64" or noise <= UNINFORMATIVE * size,
+        informative=not is_lost(theirs) if dtype == "float64" else noise <= UNINFORMATIVE * size,
     )
 
 
 def is_measured(theirs: TensorRecord, dtype: str) -> bool:
     """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
     return theirs.rms is not None and None not in theirs.noise[dtype]
+
+
+def is_lost(theirs: TensorRecord) -> bool:
+    """Whether R64 is no truth here: float64 moves it by more than :data:`UNINFORMATIVE` of itself when its weights move
+    by a unit. What float32's error, shrunk, accounts for as well is a tensor that is 0 but for rounding, such as the
+    gradient of a key's bias: that is compared."""
+    if None in theirs.noise["float64"] or not is_measured(theirs, "float32"):
+        return False
+    shrunk = _largest(theirs.noise["float32"]) * UNIT["float64"] / UNIT["float32"]
+    told = UNINFORMATIVE * _size(theirs.rms)
+    return shrunk <= told < _largest(theirs.noise["float64"])
 
 
 def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:

@@ -26,8 +26,11 @@ from toolkit.parity.judge.bounds import (
     UNIT,
     Comparison,
     compare,
+    is_lost,
     is_measured,
+    largest_noise,
     of_size,
+    ratio,
     relative_noise,
 )
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
@@ -117,13 +120,15 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
         _judge_structure(reference, ours, dtype, verdict)
         if lost := _not_finite(reference, dtype):
             verdict.find("reference", *lost, dtype)
+        if dtype == "float64" and (lost := _lost(reference)):
+            verdict.find("reference", *lost, dtype)
         _judge_buckets(reference, ours, dtype, verdict)
         _judge_signs(reference, ours, dtype, verdict)
         for name in reference.tensors:
             if name in ours.tensors and _is_judged(name, dtype):
                 _judge_tensor(name, reference, ours, dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
-    silent = [comparison.name for comparison in verdict.comparisons if not comparison.informative]
+    silent = [one.name for one in verdict.comparisons if one.dtype == "float32" and not one.informative]
     verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, silent)
     _judge_generators(candidate.generators, verdict)
     _judge_new_weights(candidate.new_weights, verdict)
@@ -211,6 +216,20 @@ def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | Non
     lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
     rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
     return (lost[0], f"the reference itself is not finite in {dtype}{rest}") if lost else None
+
+
+def _lost(reference: ReferenceResult) -> tuple[str, str] | None:
+    """Where R64 ceases to be a truth, and what a report says of it."""
+    tensors = reference.tensors
+    lost = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
+    if not lost:
+        return None
+    noise = max(ratio(largest_noise(tensors[name], "float64"), tensors[name].rms or 0.0) for name in lost)
+    return lost[0], (
+        f"the reference's own float64 is off by up to {noise:.1e} of the tensor, here and in {len(lost) - 1} others: "
+        "nothing can be measured by it. A backward that computes layers again from plain residual streams loses so "
+        "much where they have grown large; model.residual: wide loses nothing"
+    )
 
 
 def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:

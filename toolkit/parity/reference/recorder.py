@@ -25,7 +25,9 @@ class Draws:
         tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; which inputs of a ReLU were
             positive (``relu:``), with the inputs (``input:``).
         rates: of the dropout masks.
-        moved: by how much the inputs of a ReLU differed from R64's, at most, in all float32 runs so far.
+        moved: by how much the inputs of a ReLU differed from R64's, at most, in all runs so far: in float32, or in
+            float64 with its units of rounding taken for those of float32. Where float32's difference has grown as large
+            as the inputs it grows no further, and float64's does.
 
     Args:
         step: of training; each has draws of its own.
@@ -57,10 +59,11 @@ class Draws:
         key, given, module = str(drawn), str(drawn._replace(kind="input")), drawn.module + drawn.call
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
-            self.tensors[given] = x.detach().to(torch.float32).numpy(force=True)
-        elif x.dtype == torch.float32:
+            self.tensors[given] = x.detach().numpy(force=True)
+        else:
             difference = x.detach() - torch.from_numpy(self.tensors[given]).to(x)
-            by = float(difference.abs().max())
+            units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
+            by = units * float(difference.abs().max())
             self.moved[module] = max(self.moved.get(module, 0.0), math.inf if math.isnan(by) else by)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
