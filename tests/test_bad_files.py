@@ -19,11 +19,11 @@ from damages import DAMAGES, SURELY_BAD, damage
 from safetensors.numpy import save_file
 
 from models import families
+from toolkit.assembly import first_weights
 from toolkit.data import build_tokenizer, check_data
 from toolkit.errors import ToolkitError
 from toolkit.model_config import check_model
 from toolkit.recipe import Recipe, load_recipe
-from toolkit.train import first_weights
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
 ROWS = [{"text": f"text number {index}, of {index % 7}", "label": ["no", "yes"][index % 2]} for index in range(40)]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from test_train import recipe_file  # noqa: F401
 
+from toolkit.assembly import assemble
 from toolkit.parity.job.build import job_of, labels_of
 from toolkit.recipe import Model, Parity, Runtime, Train, load_recipe
-from toolkit.train import assemble, gate_request
+from toolkit.run_gate import gate_request
 
 #: By key, another value than the recipe's (and what has to change with it).
 OTHER: dict[str, tuple[str, ...]] = {

@@ -19,7 +19,8 @@ from toolkit.recipe import load_recipe
 silence_startup()
 runtime.configure("cpu")
 
-from toolkit.train import assemble, finetune  # noqa: E402
+from toolkit.assembly import assemble  # noqa: E402
+from toolkit.train import finetune  # noqa: E402
 
 RECIPE = """\
 train: {max_steps: 6, eval_steps: 2, learning_rate: 1e-3, output_dir: run}

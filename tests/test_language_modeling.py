@@ -22,12 +22,13 @@ silence_startup()
 runtime.configure("cpu")
 
 from toolkit import data  # noqa: E402
+from toolkit.assembly import assemble  # noqa: E402
 from toolkit.batches import collate  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
 from toolkit.tracking import read_metrics  # noqa: E402
-from toolkit.train import assemble, finetune  # noqa: E402
+from toolkit.train import finetune  # noqa: E402
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 ANIMALS = ("cat", "dog", "cow", "hen", "fox", "owl", "ant", "bee")
@@ -281,7 +282,7 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
 
 
 def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path):
-    from toolkit.train import gate_request
+    from toolkit.run_gate import gate_request
 
     recipe = load_recipe(recipe_file)
     job = assemble(recipe)

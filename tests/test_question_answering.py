@@ -20,10 +20,12 @@ from toolkit.tasks.question_answering import squad
 silence_startup()
 runtime.configure("cpu")
 
+from toolkit.assembly import assemble  # noqa: E402
 from toolkit.data import check_data  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.run_gate import gate_request  # noqa: E402
 from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
-from toolkit.train import assemble, finetune, gate_request  # noqa: E402
+from toolkit.train import finetune  # noqa: E402
 
 RECIPE = {
     "task": "question_answering",

@@ -31,8 +31,9 @@ from toolkit.run_folder import differing_keys
 silence_startup()
 runtime.configure("cpu")
 
+from toolkit.assembly import assemble  # noqa: E402
 from toolkit.tracking import read_metrics  # noqa: E402
-from toolkit.train import assemble, finetune, load_model  # noqa: E402
+from toolkit.train import finetune, load_model  # noqa: E402
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),

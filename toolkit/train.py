@@ -15,71 +15,40 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from models import families
 from toolkit import checkpoint, runtime, strict_json
-from toolkit.batches import collate
+from toolkit.assembly import Job, assemble
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.console import LiteralConsole
 from toolkit.disk import missing_room, size_of
-from toolkit.errors import Inconclusive, ParityDrift, UserError
-from toolkit.identity import check_identity, identity_of, write_identity
+from toolkit.errors import UserError
+from toolkit.identity import check_identity, write_identity
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
 from toolkit.run_files import read_json, reading
-from toolkit.run_folder import REPORT, differing_keys, occupied, record_start
+from toolkit.run_folder import differing_keys, occupied, record_start
+from toolkit.run_gate import pass_gate, reference_python
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
-from toolkit.tasks import Run, task_of
+from toolkit.tasks import Run
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
-    from toolkit.parity import GateRequest
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
 
 #: A table of results has a column for each metric, up to so many.
 MOST_COLUMNS = 4
-
-#: Training texts on which the gate compares the tokenizers.
-GATE_TEXTS = 64
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything a run is made of, before anything is computed.
-
-    Attributes:
-        task: the recipe's task.
-        tokenizer: of the recipe.
-        prepared: the examples.
-        config: the port's configuration.
-        weights: the first weights, in Hugging Face's names and layout, float32.
-        new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
-        texts: of the training split, for the tokenizer's part of the gate.
-        checkpoint: the folder that the first weights were read from; None for new ones.
-        identity: the content of all that comes from files (:mod:`toolkit.identity`).
-    """
-
-    task: Task
-    tokenizer: Any
-    prepared: Prepared
-    config: Any
-    weights: dict[str, np.ndarray]
-    new_weights: list[str]
-    texts: list[str]
-    checkpoint: Path | None
-    identity: dict[str, Any]
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
@@ -176,68 +145,6 @@ def check_device(recipe: Recipe, device: str) -> None:
         )
 
 
-def assemble(recipe: Recipe) -> Job:
-    """Load the data, the tokenizer, the configuration and the first weights.
-
-    Raises:
-        UserError: at the recipe's line, if one of them is not as the recipe says.
-    """
-    from toolkit.data import build_tokenizer
-    from toolkit.model_config import build_config
-
-    task = task_of(recipe)
-    splits = task.load_splits(recipe)
-    texts = task.texts(splits["train"])
-    tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
-    prepared = task.prepare(recipe, tokenizer, splits)
-    config = build_config(recipe, tokenizer, prepared.label_names)
-    checkpoint = checkpoint_folder(recipe)
-    weights, new = first_weights(recipe, config, checkpoint)
-    identity = identity_of(recipe, splits, tokenizer, checkpoint)
-    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint, identity)
-
-
-def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
-
-    Args:
-        checkpoint: the folder to read; None for new weights alone.
-
-    Returns:
-        Name -> float32 array in Hugging Face's layout, and the names of the new ones.
-    """
-    from models.hub import read_tensors
-    from toolkit.model_config import head_of
-
-    weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
-    if checkpoint is None:
-        new = weights.initial_weights(config, head, recipe.seed)
-        return new, list(new)
-    try:
-        found = weights.select(read_tensors(checkpoint), config, head)
-    except (OSError, ValueError) as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-    new = weights.initial_weights(config, head, recipe.seed)
-    found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
-    return {**new, **found}, [name for name in new if name not in found]
-
-
-def checkpoint_folder(recipe: Recipe) -> Path | None:
-    """The folder of `model.weights`, downloaded if it is a hub id; None for new weights.
-
-    Raises:
-        UserError: at the recipe's line, if there is none.
-    """
-    from models.hub import resolve_folder
-
-    if recipe.model.weights is None:
-        return None
-    try:
-        return resolve_folder(recipe.resolve(recipe.model.weights))
-    except FileNotFoundError as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-
-
 def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> None:
     """Print a line each on the data and the model, and the notes on the recipe and the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
@@ -252,125 +159,6 @@ def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> 
     )
     for note in (*notes, *job.prepared.notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
-
-
-# -- the gate -------------------------------------------------------------------------------------------------------
-
-
-def pass_gate(
-    recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console
-) -> str | None:
-    """Run the parity gate on this run's model, weights and first examples.
-
-    Returns:
-        Its verdict in a line; None where it is skipped.
-
-    Raises:
-        ParityDrift: the port differs from the reference.
-        Inconclusive: the gate could not decide.
-    """
-    if skip_parity is not None:
-        console.print(f"parity skipped: {skip_parity}", highlight=False)
-        return None
-    from toolkit.parity import remove_report, run_gate
-
-    parity = folder / REPORT
-    remove_report(parity)
-    with scratch_folder("tokenizer-") as scratch:
-        report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
-    if report.exit_status == Inconclusive.exit_status:
-        raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
-    if not report.passed:
-        raise ParityDrift(f"{report.summary()}; no training; see {parity / 'parity.json'}")
-    return report.summary()
-
-
-def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:
-    """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
-
-    Made-up examples beside these reach what they may not.
-
-    Args:
-        device: of the run, `cpu` or `gpu`.
-        scratch: a folder to put the tokenizer's file in; it must outlive the gate.
-    """
-    from toolkit.model_config import head_of, port_settings
-    from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
-
-    chosen, train = recipe.parity, recipe.train
-    job.tokenizer.save(scratch)
-
-    def examples(count: int) -> list[dict[str, np.ndarray]]:
-        return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
-
-    training = TrainingSettings(
-        max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
-        batch_size=train.batch_size,
-        gradient_accumulation_steps=train.gradient_accumulation_steps,
-        learning_rate=train.learning_rate,
-        lr_scheduler=train.lr_scheduler,
-        warmup_ratio=train.warmup_ratio,
-        weight_decay=train.weight_decay,
-        adam_beta1=train.adam_beta1,
-        adam_beta2=train.adam_beta2,
-        adam_epsilon=train.adam_epsilon,
-        max_grad_norm=train.max_grad_norm,
-    )
-    return GateRequest(
-        model=recipe.model.name,
-        head=head_of(recipe),
-        config=job.config.to_hf(),
-        weights=job.weights,
-        batch=collate(examples(chosen.examples)),
-        dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
-        device=device if chosen.device == "auto" else chosen.device,
-        tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
-        seed=recipe.seed,
-        port={**port_settings(recipe), "recompute": bool(train.recompute)},
-        training=training,
-        labels=collate(examples(training.examples_of_update)),
-        threads=recipe.runtime.threads,
-        not_run=tuple(_not_run(recipe, device)),
-        checkpoint=None if job.checkpoint is None else str(job.checkpoint),
-        reference_python=reference_python(recipe),
-        widened=True,
-    )
-
-
-def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
-    """What of the run the gate does otherwise."""
-    train, gated = recipe.train, recipe.parity.device
-    if train.precision != "float32":
-        yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
-    if train.sharding is not None:
-        yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
-    if (count := runtime.processes()) > 1:
-        yield f"{count} processes train together, whose gradients are averaged"
-    if gated not in ("auto", device):
-        yield f"it is on {device}, the gate on {gated} (parity.device)"
-
-
-def reference_python(recipe: Recipe) -> str | None:
-    """The interpreter that is to run the reference, as an absolute path; None for this one.
-
-    Raises:
-        UserError: the recipe names something that is none.
-        Inconclusive: it lacks what the reference needs.
-    """
-    from toolkit.parity import reference_interpreter
-
-    if recipe.parity.reference_python is None:
-        return None
-    if not recipe.is_overridden("parity.reference_python"):
-        raise recipe.error(
-            "parity.reference_python",
-            "names a program, which is not run because a file says so; say it yourself: toolkit finetune "
-            f"{recipe.path} parity.reference_python={recipe.parity.reference_python}",
-        )
-    try:
-        return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
-    except UserError as problem:
-        raise recipe.error("parity.reference_python", str(problem)) from None
 
 
 # -- training -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""The gate of a run: what of it is compared before it begins, and what the gate does otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+
+from toolkit import runtime
+from toolkit.assembly import Job
+from toolkit.batches import collate
+from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.recipe import Recipe
+from toolkit.run_folder import REPORT
+from toolkit.schedule import Schedule
+from toolkit.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from toolkit.parity import GateRequest
+
+
+def pass_gate(
+    recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console
+) -> str | None:
+    """Run the parity gate on this run's model, weights and first examples.
+
+    Returns:
+        Its verdict in a line; None where it is skipped.
+
+    Raises:
+        ParityDrift: the port differs from the reference.
+        Inconclusive: the gate could not decide.
+    """
+    if skip_parity is not None:
+        console.print(f"parity skipped: {skip_parity}", highlight=False)
+        return None
+    from toolkit.parity import remove_report, run_gate
+
+    parity = folder / REPORT
+    remove_report(parity)
+    with scratch_folder("tokenizer-") as scratch:
+        report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
+    if report.exit_status == Inconclusive.exit_status:
+        raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
+    if not report.passed:
+        raise ParityDrift(f"{report.summary()}; no training; see {parity / 'parity.json'}")
+    return report.summary()
+
+
+def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:
+    """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
+
+    Made-up examples beside these reach what they may not.
+
+    Args:
+        device: of the run, `cpu` or `gpu`.
+        scratch: a folder to put the tokenizer's file in; it must outlive the gate.
+    """
+    from toolkit.model_config import head_of, port_settings
+    from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
+
+    chosen, train = recipe.parity, recipe.train
+    job.tokenizer.save(scratch)
+
+    def examples(count: int) -> list[dict[str, np.ndarray]]:
+        return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
+
+    training = TrainingSettings(
+        max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
+        batch_size=train.batch_size,
+        gradient_accumulation_steps=train.gradient_accumulation_steps,
+        learning_rate=train.learning_rate,
+        lr_scheduler=train.lr_scheduler,
+        warmup_ratio=train.warmup_ratio,
+        weight_decay=train.weight_decay,
+        adam_beta1=train.adam_beta1,
+        adam_beta2=train.adam_beta2,
+        adam_epsilon=train.adam_epsilon,
+        max_grad_norm=train.max_grad_norm,
+    )
+    return GateRequest(
+        model=recipe.model.name,
+        head=head_of(recipe),
+        config=job.config.to_hf(),
+        weights=job.weights,
+        batch=collate(examples(chosen.examples)),
+        dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
+        device=device if chosen.device == "auto" else chosen.device,
+        tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
+        seed=recipe.seed,
+        port={**port_settings(recipe), "recompute": bool(train.recompute)},
+        training=training,
+        labels=collate(examples(training.examples_of_update)),
+        threads=recipe.runtime.threads,
+        not_run=tuple(_not_run(recipe, device)),
+        checkpoint=None if job.checkpoint is None else str(job.checkpoint),
+        reference_python=reference_python(recipe),
+        widened=True,
+    )
+
+
+def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
+    """What of the run the gate does otherwise."""
+    train, gated = recipe.train, recipe.parity.device
+    if train.precision != "float32":
+        yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
+    if train.sharding is not None:
+        yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
+    if (count := runtime.processes()) > 1:
+        yield f"{count} processes train together, whose gradients are averaged"
+    if gated not in ("auto", device):
+        yield f"it is on {device}, the gate on {gated} (parity.device)"
+
+
+def reference_python(recipe: Recipe) -> str | None:
+    """The interpreter that is to run the reference, as an absolute path; None for this one.
+
+    Raises:
+        UserError: the recipe names something that is none.
+        Inconclusive: it lacks what the reference needs.
+    """
+    from toolkit.parity import reference_interpreter
+
+    if recipe.parity.reference_python is None:
+        return None
+    if not recipe.is_overridden("parity.reference_python"):
+        raise recipe.error(
+            "parity.reference_python",
+            "names a program, which is not run because a file says so; say it yourself: toolkit finetune "
+            f"{recipe.path} parity.reference_python={recipe.parity.reference_python}",
+        )
+    try:
+        return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
+    except UserError as problem:
+        raise recipe.error("parity.reference_python", str(problem)) from None
