@@ -55,7 +55,7 @@ BASES: dict[str, dict[str, Any]] = {
     "language modelling": {
         "task": "language_modeling",
         "model": {"name": "ctrl", "config": CTRL},
-        "tokenizer": {"vocab_size": 60},
+        "tokenizer": {"vocab_size": 50},
         "data": {
             "dataset": "text", "sources": {"Tales": "tales.txt", "Laws": ["laws.txt"]}, "validation_fraction": 0.2,
             "max_length": 16,
