@@ -238,6 +238,7 @@ def test_what_cannot_be_replayed_or_recorded_is_one_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("file", ["bundle.json", "job.json", "weights.safetensors", "batch.safetensors"])
 def test_a_damaged_bundle_is_named_in_one_line_even_if_its_manifest_vouches_for_it(copy, file, name):

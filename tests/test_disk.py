@@ -107,6 +107,7 @@ def test_a_read_only_disk_is_found_before_anything_is_loaded(recipe_file, tmp_pa
 
 
 @needs_mount
+@pytest.mark.slow
 def test_a_disk_that_fills_up_loses_nothing_and_the_same_command_goes_on(recipe_file, tmp_path):  # noqa: F811
     """Filled by another program as soon as there is a checkpoint; then there is room again."""
     train = f'toolkit finetune {recipe_file} train.output_dir="$0/run" train.max_steps=200 --skip-parity "a test"'

@@ -241,6 +241,7 @@ def test_a_check_of_local_data_looks_nothing_up(recipe, tmp_path, dataset):
 SMALL = "attn_layers: [local], hidden_size: 32, axial_pos_embds_dim: [16, 16], axial_pos_shape: [4, 8]"
 
 
+@pytest.mark.slow
 def test_a_run_on_local_data_and_its_evaluation_look_nothing_up(tmp_path):
     jsonl(tmp_path / "t.jsonl", ROWS)
     (tmp_path / "x.yaml").write_text(
