@@ -56,7 +56,7 @@ with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.outpu
 def test_a_folder_in_which_nothing_came_to_stand_is_gone(recipe):
     with occupied(recipe) as folder:
         assert folder.is_dir()
-    assert not folder.exists()
+    assert not folder.parent.exists()
     begin(recipe)
     assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
 

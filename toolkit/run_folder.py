@@ -39,6 +39,7 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
     folder = recipe.output_dir
     if refused := check_writable(folder):
         raise recipe.error("train.output_dir", f"{folder}: {refused}; name another folder")
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _locked(folder, patience=0):
@@ -49,8 +50,9 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
         message = f"another process is at work in {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
     finally:
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
+        for place in made:
+            with contextlib.suppress(OSError):  # it is not empty
+                place.rmdir()
 
 
 @contextlib.contextmanager
