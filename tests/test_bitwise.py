@@ -177,6 +177,7 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     assert outcome.tensors["output:transformer.dropout"].differing == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "arguments", "kind"),
     [

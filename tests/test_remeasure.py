@@ -74,6 +74,7 @@ def assert_runs_are_many_and_unlike(report: Report, float32: int, float64: int) 
             assert len(set(runs)) == float32 and max(runs[5:]) < 10 * max(runs[:5]), name
 
 
+@pytest.mark.slow
 def test_more_runs_of_a_small_reference_are_others_than_the_first(tmp_path, monkeypatch):
     """As the next test, with fewer runs of a model of one layer."""
     monkeypatch.setattr(bounds, "ROUNDING_FACTOR", 0.3)

@@ -73,6 +73,7 @@ def assert_alike(whole: Report, parts: Report) -> None:
             assert ours[1][name].rms == pytest.approx(ours[0][name].rms, rel=1e-9, abs=1e-300), name
 
 
+@pytest.mark.slow
 def test_an_interrupted_gate_goes_on_and_ends_with_the_same_numbers(straight, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "load", lambda key, kind: None)
     done = tmp_path / "streamed" / "candidate" / "stages"
