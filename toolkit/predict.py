@@ -20,8 +20,6 @@ from toolkit.strict_json import dumps
 from toolkit.tasks import Run, task_of
 from toolkit.train import make_trainer, metrics_table
 
-#: The constants that a model was given, in its folder.
-CONSTANTS = "constants.safetensors"
 #: What to do about a model that cannot be loaded.
 MEND = "restore the run's model folder from a copy, or train again"
 
@@ -65,6 +63,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
     Raises:
         UserError: a file of it is missing, damaged, or of another model.
     """
+    from models.pretrained import CONSTANTS
     from toolkit.model_config import model_class, port_settings
 
     kind, settings = model_class(recipe), port_settings(recipe)

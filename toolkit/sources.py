@@ -12,7 +12,6 @@ import importlib
 import os
 import pkgutil
 import re
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from toolkit.rows import (
     scratch_in,
     stored,
 )
+from toolkit.scratch import scratch_folder
 
 SPLITS = ("train", "validation", "test")
 
@@ -171,8 +171,8 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
     """
     folder = folder.resolve()
     _check_cards(recipe, folder)
-    with tempfile.TemporaryDirectory(prefix="toolkit-") as scratch, _load_explained(recipe):
-        builder = datasets.load_dataset_builder(str(folder), recipe.data.config_name, cache_dir=scratch)
+    with scratch_folder("toolkit-") as scratch, _load_explained(recipe):
+        builder = datasets.load_dataset_builder(str(folder), recipe.data.config_name, cache_dir=str(scratch))
     _check_reader(recipe, builder, READERS.values())
     parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
     for split, files in builder.config.data_files.items():

@@ -17,7 +17,7 @@ from toolkit.errors import Inconclusive
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
-from toolkit.parity.judge.bounds import Comparison, compare, is_measured
+from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
 from toolkit.parity.judge.verdict import OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
@@ -154,7 +154,8 @@ def summary(reference: Mapping[str, TensorRecord], dtypes: Mapping[str, ForcedIn
     lost: dict[str, int] = {}
     for dtype, ours in dtypes.items():
         names = [name for name in order if name in ours.tensors]
-        measured = [name for name in names if is_measured(records[name], dtype)]
+        noise = {name for name in names if dtype == "float64" and is_lost(records[name])}
+        measured = [name for name in names if is_measured(records[name], dtype) and name not in noise]
         if len(names) > len(measured):
             lost[dtype] = len(names) - len(measured)
         for name in measured:
