@@ -381,3 +381,26 @@ def test_an_epsilon_that_no_figure_shows_is_compared_as_such(reference, candidat
     (finding,) = judge(reference, candidate).findings
     assert (finding.verdict, finding.name) == ("structure", "epsilon:norm")
     assert finding.message == "0.0001, the reference has 1e-05"
+
+
+def test_where_the_references_own_float64_is_noise_nothing_passes_and_no_port_is_blamed(reference, candidate):
+    """Its float32 does not show it: an error as large as the tensor has stopped growing there."""
+    lost = tensor(noise=1.0)
+    lost.noise["float64"] = lost.noise_max["float64"] = [2.0]
+    reference.tensors["gradient:a.weight"] = lost
+    verdict = judge(reference, candidate)
+    assert verdict.inconclusive and not verdict.passed
+    [finding] = verdict.findings
+    assert (finding.verdict, finding.name, finding.dtype) == ("reference", "gradient:a.weight", "float64")
+    assert "off by up to 2.0e+00 of the tensor" in finding.message
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_compared_as_ever(reference, candidate):
+    """Float32's error, shrunk, is as large as what float64 leaves of it."""
+    zero = tensor(rms=1e-17, noise=1e-8)
+    reference.tensors["gradient:a.weight"] = zero
+    candidate.dtypes["float64"].tensors["gradient:a.weight"] = measured(1e-17)
+    assert judge(reference, candidate).passed
+    candidate.dtypes["float64"].tensors["gradient:a.weight"] = measured(1e-10)
+    [finding] = judge(reference, candidate).findings
+    assert (finding.verdict, finding.name) == ("semantics", "gradient:a.weight")
