@@ -87,18 +87,42 @@ def tensor_files(folder: Path) -> list[Path]:
             other files of this disk are read.
     """
     index = folder / "model.safetensors.index.json"
-    if not os.path.lexists(index):
-        if os.path.lexists(folder / "model.safetensors"):
-            return [folder / "model.safetensors"]
-        pickles = sorted(path.name for path in folder.glob("*.bin"))
-        hint = "is a pickle, which can run code and is not opened: save it with safetensors"
-        raise FileNotFoundError(f"{folder}: no model.safetensors{f'; {pickles[0]} {hint}' if pickles else ''}")
+    if os.path.lexists(index):
+        return _indexed(index, ".safetensors")
+    if os.path.lexists(folder / "model.safetensors"):
+        return [folder / "model.safetensors"]
+    pickles = pickle_files(folder) or sorted(folder.glob("*.bin"))
+    hint = "is a pickle, which can run code and is not opened here: save it with safetensors"
+    raise FileNotFoundError(f"{folder}: no model.safetensors{f'; {pickles[0].name} {hint}' if pickles else ''}")
+
+
+def pickle_files(folder: Path) -> list[Path]:
+    """The pickles that hold a checkpoint's tensors, as torch writes them; none where there are safetensors.
+
+    Raises:
+        UnreadableFile: as :func:`tensor_files`.
+    """
+    if any(os.path.lexists(folder / f"model.safetensors{more}") for more in ("", ".index.json")):
+        return []
+    index = folder / "pytorch_model.bin.index.json"
+    if os.path.lexists(index):
+        return _indexed(index, ".bin")
+    return [path for path in [folder / "pytorch_model.bin"] if os.path.lexists(path)]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a checkpoint's tensors: :func:`pickle_files`, or else :func:`tensor_files`, which raises."""
+    return pickle_files(folder) or tensor_files(folder)
+
+
+def _indexed(index: Path, suffix: str) -> list[Path]:
+    """The files that an index names, all of them beside it."""
     named = read_object(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise UnreadableFile(index, "has no weight_map of tensors and their files")
     for tensor, name in named.items():
-        if not isinstance(name, str) or not name.endswith(".safetensors") or set(name) & set("/\\\0"):
+        if not isinstance(name, str) or not name.endswith(suffix) or set(name) & set("/\\\0"):
             raise UnreadableFile(
-                index, f"says that {tensor} is in {name!r}; it should be a .safetensors file of the same folder"
+                index, f"says that {tensor} is in {name!r}; it should be a {suffix} file of the same folder"
             )
-    return [folder / name for name in sorted(set(named.values()))]
+    return [index.parent / name for name in sorted(set(named.values()))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
+from toolkit.errors import UserError
 from toolkit.identity import identity_of
 from toolkit.recipe import Recipe
 from toolkit.tasks import task_of
@@ -32,7 +33,7 @@ class Job:
         weights: the first weights, in Hugging Face's names and layout, float32.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
-        checkpoint: the folder that the first weights were read from; None for new ones.
+        checkpoint: the folder whose safetensors the first weights were read from; None for new ones.
         identity: the content of all that comes from files (:mod:`toolkit.identity`).
     """
 
@@ -63,16 +64,17 @@ def assemble(recipe: Recipe) -> Job:
     prepared = task.prepare(recipe, tokenizer, splits)
     config = build_config(recipe, tokenizer, prepared.label_names)
     checkpoint = checkpoint_folder(recipe)
-    weights, new = first_weights(recipe, config, checkpoint)
+    tensors = tensors_folder(recipe, checkpoint)
+    weights, new = first_weights(recipe, config, tensors)
     identity = identity_of(recipe, splits, tokenizer, checkpoint)
-    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint, identity)
+    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), tensors, identity)
 
 
 def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
     """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
 
     Args:
-        checkpoint: the folder to read; None for new weights alone.
+        checkpoint: the folder with safetensors; None for new weights alone.
 
     Returns:
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
@@ -93,6 +95,19 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     return {**new, **found}, [name for name in new if name not in found]
 
 
+def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
+    """The folder with the checkpoint's safetensors; those of a pickle are made by the reference's process, once."""
+    from models.hub import pickle_files
+    from toolkit.parity import safetensors_folder
+
+    if checkpoint is None:
+        return None
+    try:
+        return safetensors_folder(checkpoint, reference_python(recipe)) if pickle_files(checkpoint) else checkpoint
+    except (OSError, ValueError) as problem:
+        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+
+
 def checkpoint_folder(recipe: Recipe) -> Path | None:
     """The folder of `model.weights`, downloaded if it is a hub id; None for new weights.
 
@@ -107,3 +122,26 @@ def checkpoint_folder(recipe: Recipe) -> Path | None:
         return resolve_folder(recipe.resolve(recipe.model.weights))
     except FileNotFoundError as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+
+
+def reference_python(recipe: Recipe) -> str | None:
+    """The interpreter that is to run the reference, as an absolute path; None for this one.
+
+    Raises:
+        UserError: the recipe names something that is none.
+        Inconclusive: it lacks what the reference needs.
+    """
+    from toolkit.parity import reference_interpreter
+
+    if recipe.parity.reference_python is None:
+        return None
+    if not recipe.is_overridden("parity.reference_python"):
+        raise recipe.error(
+            "parity.reference_python",
+            "names a program, which is not run because a file says so; say it yourself: toolkit finetune "
+            f"{recipe.path} parity.reference_python={recipe.parity.reference_python}",
+        )
+    try:
+        return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
+    except UserError as problem:
+        raise recipe.error("parity.reference_python", str(problem)) from None

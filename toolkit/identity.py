@@ -35,9 +35,9 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
     Raises:
         UserError: a file went away.
     """
-    from models.hub import tensor_files
+    from models.hub import weight_files
 
-    read = [] if checkpoint is None else [checkpoint / "config.json", *tensor_files(checkpoint)]
+    read = [] if checkpoint is None else [checkpoint / "config.json", *weight_files(checkpoint)]
     try:
         return {
             "splits": {name: digest_of_rows(rows) for name, rows in splits.items()},

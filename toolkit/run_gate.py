@@ -10,9 +10,9 @@ import numpy as np
 from rich.console import Console
 
 from toolkit import runtime
-from toolkit.assembly import Job
+from toolkit.assembly import Job, reference_python
 from toolkit.batches import collate
-from toolkit.errors import Inconclusive, ParityDrift, UserError
+from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.recipe import Recipe
 from toolkit.run_folder import REPORT
 from toolkit.schedule import Schedule
@@ -113,26 +113,3 @@ def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
         yield f"{count} processes train together, whose gradients are averaged"
     if gated not in ("auto", device):
         yield f"it is on {device}, the gate on {gated} (parity.device)"
-
-
-def reference_python(recipe: Recipe) -> str | None:
-    """The interpreter that is to run the reference, as an absolute path; None for this one.
-
-    Raises:
-        UserError: the recipe names something that is none.
-        Inconclusive: it lacks what the reference needs.
-    """
-    from toolkit.parity import reference_interpreter
-
-    if recipe.parity.reference_python is None:
-        return None
-    if not recipe.is_overridden("parity.reference_python"):
-        raise recipe.error(
-            "parity.reference_python",
-            "names a program, which is not run because a file says so; say it yourself: toolkit finetune "
-            f"{recipe.path} parity.reference_python={recipe.parity.reference_python}",
-        )
-    try:
-        return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
-    except UserError as problem:
-        raise recipe.error("parity.reference_python", str(problem)) from None

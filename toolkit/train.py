@@ -25,7 +25,7 @@ from rich.table import Table
 
 from models import families
 from toolkit import checkpoint, runtime, strict_json
-from toolkit.assembly import Job, assemble
+from toolkit.assembly import Job, assemble, reference_python
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.console import LiteralConsole
@@ -37,7 +37,7 @@ from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
-from toolkit.run_gate import pass_gate, reference_python
+from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
 from toolkit.tasks import Run

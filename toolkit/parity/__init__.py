@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from toolkit.parity.gate import run_gate
     from toolkit.parity.job.interpreter import reference_interpreter
     from toolkit.parity.job.job import TrainingSettings
+    from toolkit.parity.job.pickles import safetensors_folder
     from toolkit.parity.job.request import GateRequest
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
@@ -25,6 +26,7 @@ _HOMES = {
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "run_gate": "gate",
+    "safetensors_folder": "job.pickles",
     "tokenizer_in": "job.tokenizers",
 }
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "reference_interpreter",
     "remove_report",
     "run_gate",
+    "safetensors_folder",
     "tokenizer_in",
 ]
 

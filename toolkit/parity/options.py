@@ -20,6 +20,7 @@ from toolkit.parity.job.build import LONG, goes_by_stages, is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
+from toolkit.parity.job.pickles import safetensors_folder
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
@@ -95,7 +96,8 @@ def make_request(
     config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
     batch_size = batch_size or _default_batch_size(model, length)
     _check_memory(model, config, head, length, batch_size)
-    weights, checkpoint = chosen_weights(model, config, head, seed, weights_from)
+    checkpoint = _checkpoint(weights_from)
+    weights, tensors = chosen_weights(model, config, head, seed, weights_from, checkpoint, python)
     tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
@@ -107,7 +109,7 @@ def make_request(
         seed=seed,
         judge_reference_reversible=reference_reversible,
         tokenizer=tokenizer,
-        checkpoint=None if checkpoint is None else str(checkpoint),
+        checkpoint=None if tensors is None else str(tensors),
         reference_python=python,
     )
 
@@ -300,17 +302,31 @@ def _example(model: str) -> str:
     return {"reformer": "num_hashes=4", "ctrl": "dff=1024"}[model]
 
 
+def _checkpoint(weights_from: str) -> Path | None:
+    """The folder of the checkpoint that ``--weights`` names; None of a kind of made-up weights."""
+    try:
+        return None if weights_from in KINDS else resolve_folder(weights_from)
+    except OSError as error:
+        raise UserError(f"--weights {weights_from}: {error}") from None
+
+
 def chosen_weights(
-    model: str, config: Mapping[str, Any], head: str, seed: int, weights_from: str
+    model: str,
+    config: Mapping[str, Any],
+    head: str,
+    seed: int,
+    weights_from: str,
+    checkpoint: Path | None,
+    python: str | None,
 ) -> tuple[Mapping[str, np.ndarray], Path | None]:
     """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's, with new ones for a head
-    that it lacks; and the checkpoint's folder, None of a kind."""
+    that it lacks; and the folder of the safetensors that they are in, None of a kind."""
     resolved = part(model, "schema").resolve(config)
-    if weights_from in KINDS:
+    if checkpoint is None:
         return SyntheticWeights(resolved, head, seed, weights_from, model), None
     weights = part(model, "weights")
     try:
-        folder = resolve_folder(weights_from)
+        folder = safetensors_folder(checkpoint, python)
         found = weights.select(stored_tensors(folder), resolved, head)
     except (OSError, ValueError) as error:  # a file, or tensors that do not fit
         raise UserError(f"--weights {weights_from}: {error}") from None

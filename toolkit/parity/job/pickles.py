@@ -1,0 +1,74 @@
+"""Checkpoints that are pickles: read once, in a process of the reference's, and from then on as safetensors.
+
+The three released checkpoints of Reformer and CTRL are pickles of 2020. Whoever unpickles a file runs what its author
+wrote, so neither this process nor the port's ever does (:mod:`toolkit.parity.reference.unpickle`). What comes out is
+kept under the SHA-256 of what went in, and both sides of the gate read that.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.files import UnreadableFile, plain_file
+from models.hub import pickle_files
+from toolkit.cache import kept
+from toolkit.digest import digest
+from toolkit.disk import megabytes, missing_room
+from toolkit.parity.job import files, launch
+from toolkit.runtime import cache_folder
+from toolkit.scratch import child
+
+#: Part of the key: raised when what is made of a pickle changes.
+VERSION = 1
+
+#: What to do about a pickle where there is no torch.
+WITHOUT_TORCH = (
+    "is a pickle, which only torch reads safely, and this Python has none: name one that has it (--reference-python "
+    "PATH; of a recipe, parity.reference_python=PATH), or a revision that holds safetensors"
+)
+
+
+def safetensors_folder(checkpoint: Path, python: str | None = None) -> Path:
+    """The folder with a checkpoint's safetensors: the checkpoint's own where it has them, else one of the cache.
+
+    Args:
+        python: the interpreter that has torch; None for this one.
+
+    Raises:
+        UnreadableFile, OSError: the pickle is none, asks for code, or cannot be converted.
+    """
+    pickles = pickle_files(checkpoint)
+    if not pickles:
+        return checkpoint
+    names = ", ".join(path.name for path in pickles)
+    key = digest(*(files.sha256(plain_file(path)) for path in pickles), VERSION)
+
+    def fill(unfinished: Path) -> None:
+        size = sum(path.stat().st_size for path in pickles)
+        if lacking := missing_room(cache_folder(), size):
+            raise UnreadableFile(checkpoint / pickles[0].name, f"is to be kept as safetensors in the cache: {lacking}")
+        print(f"note: reading {names} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
+        _convert(python or sys.executable, unfinished, pickles)
+
+    return kept("weights", key, fill)
+
+
+def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
+    module = "toolkit.parity.reference.unpickle"
+    command = launch.module_command(python, module, str(target), *map(str, pickles))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    environment = launch.environment()
+    environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # asks old versions to run whatever a pickle says
+    with child(command, env=environment, text=True, **pipes) as process:
+        said, log = process.communicate()
+    if process.returncode == 0:
+        return
+    if "No module named 'torch'" in log:
+        raise UnreadableFile(pickles[0], WITHOUT_TORCH)
+    if process.returncode < 0:
+        raise UnreadableFile(pickles[0], "could not be read: the process was killed, as a system without memory does")
+    words = said.strip().splitlines() or log.strip().splitlines() or [f"exit status {process.returncode}"]
+    raise UnreadableFile(pickles[0].parent, f"holds weights that cannot be used: {words[-1]}")
