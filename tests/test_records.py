@@ -71,6 +71,7 @@ def through_a_file(record: Any) -> Any:
             noise_runs={"float64": 2},
             updates=2,
             spare_memory=False,
+            brief=False,
             port={"recompute": True},
             training=TrainingSettings(max_grad_norm=None),
             threads=2,

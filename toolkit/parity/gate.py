@@ -21,6 +21,7 @@ from toolkit.parity.job.build import (
     ADDED,
     added_examples,
     batch_of,
+    is_brief,
     is_streamed,
     job_of,
     make_sides,
@@ -111,6 +112,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         note_unmeasured(verdict)
         found.trace = unavailable(verdict, request.trace, recording is not None)
     note_examples(verdict, request)
+    if is_brief(request):
+        verdict.note("brief")
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
     report = Report(

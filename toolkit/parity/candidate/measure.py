@@ -77,8 +77,8 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
     result = CandidateDtype(
         parameter_errors=step.parameter_errors(), constant_errors=step.constant_errors, facts=step.facts()
     )
-    unwatched: dict[str, np.ndarray] = {}
-    step.run(unwatched.__setitem__, watched=False)
+    if not job.brief:
+        result.hooks_change_nothing = not watching_changes(step, values)
     drawn |= step.evaluate(measure)
     train_on(step, job, folder, measure, truth)
     for run, draws in drawn.items():
@@ -87,17 +87,24 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
         result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
-    result.hooks_change_nothing = all(
-        name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()
-    )
     plain, again = both_backwards(step, job, folder, dtype, values)
     result.recomputed = {name: apart(again, name, value) for name, value in plain.items() if is_gradient(name)}
     if step.backwards[0] != PLAIN:
         gradients = filter(is_gradient, plain)
         result.plain = {name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth}
-    result.replay = replayed(step, job, folder, dtype)
+    if not job.brief:
+        result.replay = replayed(step, job, folder, dtype)
     result.places = {**step.places(), **training_places()}
     return result
+
+
+def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
+    """Whether a run that is not watched has another loss or other gradients than these, bit for bit."""
+    unwatched: dict[str, np.ndarray] = {}
+    step.run(unwatched.__setitem__, watched=False)
+    return not all(
+        name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()
+    )
 
 
 def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import paddle
@@ -16,7 +16,7 @@ from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import Step
+from toolkit.parity.candidate.step import PLAIN, Measure, Step
 from toolkit.parity.job.results import CandidateFacts, Flips, Place
 
 
@@ -30,7 +30,13 @@ class ReformerStep(Step):
         return settings.get("backward") == "autograd"
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
-        return kind(ReformerConfig(**{**keys, "residual": self.port.get("residual", "wide"), "backward": backward}))
+        self.remembers = self.brief and backward == PLAIN
+        made = self.again if self.remembers else backward
+        return kind(ReformerConfig(**{**keys, "residual": self.port.get("residual", "wide"), "backward": made}))
+
+    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
+        with remembered_streams() if self.remembers else contextlib.nullcontext():
+            return super().run(measure, watched)
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         if not isinstance(layer, ReformerLayer):
@@ -57,6 +63,38 @@ class ReformerStep(Step):
         finally:
             for _, layer in layers:
                 del layer.__dict__["hash_vectors"]
+
+
+@dataclass
+class RememberedStream:
+    """A stream whose way back is what it was, and not what a subtraction makes of it."""
+
+    inner: reversible.Stream
+    before: RememberedStream | None = None
+
+    @property
+    def value(self) -> paddle.Tensor:
+        return self.inner.value
+
+    def plus(self, update: paddle.Tensor) -> RememberedStream:
+        return RememberedStream(self.inner.plus(update), self)
+
+    def minus(self, update: paddle.Tensor) -> RememberedStream:
+        assert self.before is not None
+        return self.before
+
+
+@contextlib.contextmanager
+def remembered_streams() -> Iterator[None]:
+    """Inside the ``with`` block the backward that computes layers again is given each layer's own input: as under plain
+    autograd, nothing is lost on the way back, and of all activations only the streams are kept."""
+    module: Any = reversible
+    original = module.open_stream
+    module.open_stream = lambda x, residual: RememberedStream(original(x, residual))
+    try:
+        yield
+    finally:
+        module.open_stream = original
 
 
 def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDraws) -> Callable[..., paddle.Tensor]:

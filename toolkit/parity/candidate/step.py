@@ -19,6 +19,7 @@ from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
+from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, batches, is_scored, named
 from toolkit.parity.measure.naming import ModuleStack
 
@@ -64,14 +65,15 @@ class Step:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.port = job.port
+        self.brief = job.brief
         self.config = job.config
-        self.recorded = {run: files.read_tensors(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+        self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         given = files.read_tensors(folder / "batch.safetensors")
         # Labels that are numbers are cast up exactly, as the weights are.
         given = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in given.items()}
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
-        self.given_weights = files.read_tensors(folder / "weights.safetensors")
+        self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         if dtype == "float64":
             self.model.to(dtype="float64")

@@ -25,11 +25,11 @@ from toolkit.scratch import scratch_folder
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
-#: Likewise stage by stage, where each tensor has so many elements that few runs tell.
-STREAMED_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Models of CTRL with more parameters than this are compared stage by stage. Whole, each worker would take about 60
-#: bytes for each of them.
-STREAMED_ABOVE = 10**8
+#: Likewise of large models, where each tensor has so many elements that few runs tell.
+FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
+#: Models with more parameters than this are large: CTRL's language model is compared stage by stage, since whole each
+#: worker would take about 60 bytes for each of them; of others less is compared (:attr:`.job.Job.brief`).
+LARGE_ABOVE = 10**8
 #: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
 #: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
@@ -52,14 +52,25 @@ def is_streamed(request: GateRequest) -> bool:
 
 def goes_by_stages(model: str, config: Mapping[str, Any], head: str) -> bool:
     """Whether a model with a resolved configuration is compared stage by stage unless the request says otherwise."""
+    return (model, head) == ("ctrl", "causal_lm") and is_large(model, config, head)
+
+
+def is_brief(request: GateRequest) -> bool:
+    """Whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
+    config = part(request.model, "schema").resolve(request.config)
+    return not is_streamed(request) and is_large(request.model, config, request.head)
+
+
+def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
+    """Whether a model with a resolved configuration has more than :data:`LARGE_ABOVE` parameters."""
     table = part(model, "weights").parameters(config, head)
-    large = sum(math.prod(shape) for shape, _ in table.values()) > STREAMED_ABOVE
-    return large and (model, head) == ("ctrl", "causal_lm")
+    return sum(math.prod(shape) for shape, _ in table.values()) > LARGE_ABOVE
 
 
 def job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared as a whole."""
     config = part(request.model, "schema").resolve(request.config)
+    brief = is_brief(request)
     for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
         config.pop(key, None)
     return Job(
@@ -69,10 +80,11 @@ def job_of(request: GateRequest) -> Job:
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
-        noise_runs=NOISE_RUNS,
+        noise_runs=FEW_NOISE_RUNS if brief else NOISE_RUNS,
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
-        spare_memory=np.size(batch_of(request).get("input_ids", ())) >= LONG,
+        spare_memory=brief or np.size(batch_of(request).get("input_ids", ())) >= LONG,
+        brief=brief,
         training=_of_float32(request.training),
         threads=request.threads or runtime.physical_cores(),
         reference_python=workers_of(request)["reference"],
@@ -84,7 +96,7 @@ def job_of(request: GateRequest) -> Job:
 
 def streamed_job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared stage by stage."""
-    return replace(job_of(request), noise_runs=STREAMED_NOISE_RUNS, updates=0, streamed=True)
+    return replace(job_of(request), noise_runs=FEW_NOISE_RUNS, updates=0, streamed=True)
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 from toolkit.parity.measure.updates import rows_of_update
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
-SCHEMA = 4
+SCHEMA = 5
 
 
 #: By head.
@@ -80,6 +80,9 @@ class Job:
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
         spare_memory: keep little, and let the workers run one after the other.
+        brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
+            watching changes anything, the port's own generator where layers are computed again), and the port's plain
+            gradients are made of each layer's input, not of every activation.
         training: the optimizer's numbers are such as float32 holds.
         threads: of either side.
         reference_python: the interpreter that runs the reference.
@@ -100,6 +103,7 @@ class Job:
     updates: int
     port: dict[str, Any]
     spare_memory: bool
+    brief: bool
     training: TrainingSettings
     threads: int
     reference_python: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -44,15 +45,9 @@ class TensorWriter:
 
     def add(self, name: str, value: np.ndarray) -> None:
         """Append a tensor."""
-        if name in self.header:
-            raise ValueError(f"two tensors have the name {name}: one would not be compared")
         value = np.asarray(value, order="C")
-        start = self._file.tell()
-        if value.dtype not in NAMES:
-            raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, NAMES))} can be kept")
+        self.header[name] = _entry(name, value, self._file.tell(), self.header)
         value.tofile(self._file)
-        offsets = [start, start + value.nbytes]
-        self.header[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data_offsets": offsets}
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -60,13 +55,53 @@ class TensorWriter:
         self._file.close()
         partial = self.path.with_name(self.path.name + ".partial")
         if kind is None:
-            header = json.dumps(self.header).encode()
-            header += b" " * (-len(header) % 8)
             with open(partial, "wb") as whole, open(self._data, "rb") as data:
-                whole.write(len(header).to_bytes(8, "little") + header)
-                shutil.copyfileobj(data, whole, 1 << 24)
+                _write(whole, self.header, data)
             os.replace(partial, self.path)
         self._data.unlink()
+
+
+class SpilledTensors(Mapping[str, np.ndarray]):
+    """As a dictionary of tensors, whose values are on disk, in a file without a name, until :meth:`write` gives it one.
+
+    Raises:
+        ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
+    """
+
+    def __init__(self) -> None:
+        self.header: dict[str, dict[str, Any]] = {}
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - in a worker, one of its job folder
+        self._start = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.header)
+
+    def __len__(self) -> int:
+        return len(self.header)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.header
+
+    def __setitem__(self, name: str, value: np.ndarray) -> None:
+        value = np.asarray(value, order="C")
+        if self._start:
+            raise ValueError(f"{name}: the file is written")
+        self.header[name] = _entry(name, value, self._file.seek(0, os.SEEK_END), self.header)
+        value.tofile(self._file)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self._file.flush()
+        return _read(self._file, self.header[name], self._start)
+
+    def write(self, path: Path) -> None:
+        """Make it a safetensors file of that name, from which the values are read from then on."""
+        partial = path.with_name(path.name + ".partial")
+        self._file.seek(0)
+        with open(partial, "wb") as whole:
+            self._start = _write(whole, self.header, self._file)
+        os.replace(partial, path)
+        self._file.close()
+        self._file = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
 
 
 class TensorFile(Mapping[str, np.ndarray]):
@@ -90,7 +125,35 @@ class TensorFile(Mapping[str, np.ndarray]):
         return name in self.header
 
     def __getitem__(self, name: str) -> np.ndarray:
-        entry = self.header[name]
-        kind, (begin, end) = TYPES[entry["dtype"]], entry["data_offsets"]
-        flat = np.fromfile(self.path, kind, (end - begin) // kind.itemsize, offset=self._start + begin)
-        return flat.reshape(entry["shape"])
+        with open(self.path, "rb") as file:
+            return _read(file, self.header[name], self._start)
+
+
+def _entry(name: str, value: np.ndarray, start: int, header: Mapping[str, Any]) -> dict[str, Any]:
+    """What the header says of a tensor whose values begin at ``start``."""
+    if name in header:
+        raise ValueError(f"two tensors have the name {name}: one would not be compared")
+    if value.dtype not in NAMES:
+        raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, NAMES))} can be kept")
+    return {
+        "dtype": NAMES[value.dtype],
+        "shape": list(value.shape),
+        "data_offsets": [start, start + value.nbytes],
+    }
+
+
+def _write(whole: IO[bytes], header: Mapping[str, Any], data: IO[bytes]) -> int:
+    """Write header and data; returns where the data begin."""
+    written = json.dumps(header).encode()
+    written += b" " * (-len(written) % 8)
+    whole.write(len(written).to_bytes(8, "little") + written)
+    shutil.copyfileobj(data, whole, 1 << 24)
+    return 8 + len(written)
+
+
+def _read(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
+    """The tensor of a header's entry, in a file whose data begin at ``start``."""
+    kind, (begin, end) = TYPES[entry["dtype"]], entry["data_offsets"]
+    file.seek(start + begin)
+    flat = np.fromfile(file, kind, (end - begin) // kind.itemsize)
+    return flat.reshape(entry["shape"])

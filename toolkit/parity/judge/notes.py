@@ -52,6 +52,10 @@ TEXTS: Mapping[str, str] = {
         "compared on {given} examples of the run and {added} made-up ones, too few for all that padding, the pad token "
         "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
     ),
+    "brief": (
+        "a model this large: what watching changes, and the port's own generator where layers are computed again, are "
+        "not compared, and the port's plain gradients are made of each layer's input; smaller models show the rest"
+    ),
     "streamed": (
         "stage by stage; the optimizer's step, evaluation mode, what watching changes, computing layers again, the "
         "port's own generator, what the reference's own loader reads, and new weights are not compared: whole models "

@@ -12,6 +12,7 @@ from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference import own_loss, streamed
 from toolkit.parity.reference.checkpoint import write_loaded
 from toolkit.parity.reference.initialisation import write_initial
@@ -32,16 +33,19 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     step = make_step(job, folder)
     place = folder / "reference"
     records: dict[str, TensorRecord] = {}
-    unhooked: dict[str, np.ndarray] = {}
+    unhooked: dict[str, np.ndarray] = {}  # the loss and the gradients, of a run that is not watched if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
 
         def keep(name: str, value: np.ndarray) -> None:
             writer.add(name, value)
             records[name] = TensorRecord.of(error_stats.describe(value))
+            if job.brief and is_gradient(name):
+                unhooked[name] = value
 
         step.run("float64", keep)
         leaks, saturated = step.leaks, step.saturated
-        step.run("float64", unhooked.__setitem__, watched=False)
+        if not job.brief:
+            step.run("float64", unhooked.__setitem__, watched=False)
         step.evaluate(keep)
         step.train_on(keep, unhooked)
     truth = TensorFile(place / "float64.safetensors")

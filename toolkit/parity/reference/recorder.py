@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy
 
@@ -31,12 +32,13 @@ class Draws:
 
     Args:
         step: of training; each has draws of its own.
+        spilled: keep the tensors on disk.
     """
 
-    def __init__(self, seed: int, step: int = 0) -> None:
+    def __init__(self, seed: int, step: int = 0, spilled: bool = False) -> None:
         self.seed = seed
         self.step = step
-        self.tensors: dict[str, np.ndarray] = {}
+        self.tensors: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
         self.rates: dict[str, float] = {}
         self.moved: dict[str, float] = {}
 

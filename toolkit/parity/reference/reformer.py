@@ -18,6 +18,7 @@ from transformers.models.reformer import modeling_reformer
 
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
+from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import TRAINING, UPDATED, named
 from toolkit.parity.measure.naming import TensorName
@@ -117,7 +118,7 @@ class ReformerStep(Step):
         self.saturated = normaliser.saturated
 
     @contextlib.contextmanager
-    def _given_buckets(self, drawn: dict[str, np.ndarray]) -> Iterator[None]:
+    def _given_buckets(self, drawn: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
         """In place of ``_hash_vectors``: R64's choice is written down with its margins, and all others are given it."""
         undo = [
             set_attribute(module, "_hash_vectors", choice(name, module, drawn))
@@ -131,7 +132,7 @@ class ReformerStep(Step):
                 restore()
 
 
-def choice(name: str, module: Any, drawn: dict[str, np.ndarray]) -> Callable[..., torch.Tensor]:
+def choice(name: str, module: Any, drawn: dict[str, np.ndarray] | SpilledTensors) -> Callable[..., torch.Tensor]:
     """The module's ``_hash_vectors``, whose first choice goes into ``drawn`` and is repeated from there."""
     original = module._hash_vectors
 

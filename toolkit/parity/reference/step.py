@@ -14,6 +14,7 @@ import torch
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
+from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, is_scored, named
 from toolkit.parity.measure.naming import numbered
@@ -81,7 +82,7 @@ class Step:
         self.labels = labels
         self.spare_memory = job.spare_memory
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
-        self.draws = {run: Draws(job.seed, number) for number, run in enumerate(RUNS)}
+        self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
         self.leaks: list[str] = []
         self.narrowings: list[str] = []
         self.saturated = 0
@@ -191,7 +192,11 @@ class Step:
     def write_draws(self, folder: Path) -> None:
         """Leave what was drawn in each run, and the dropout rates, in the reference's part of a job."""
         for run, draws in self.draws.items():
-            files.write_tensors(folder / f"draws-{run}.safetensors", draws.tensors)
+            path = folder / f"draws-{run}.safetensors"
+            if isinstance(draws.tensors, SpilledTensors):
+                draws.tensors.write(path)
+            else:
+                files.write_tensors(path, draws.tensors)
         files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:

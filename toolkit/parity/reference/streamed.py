@@ -232,7 +232,7 @@ class StreamedCTRL:
         self.side.finish(stage, after, measured)
 
     def _write_draws(self, stage: str) -> None:
-        files.write_tensors(self.side.path("draws", stage), self.draws.tensors)
+        files.write_tensors(self.side.path("draws", stage), dict(self.draws.tensors))
         files.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
         self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
 
