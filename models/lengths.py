@@ -1,6 +1,6 @@
 """On how many tokens a model trains: what a family finds out about a wanted length, and what it says where none fits.
 
-Each family has a module ``lengths`` with a function ``fit``. Plain Python, so that a recipe can be checked without Paddle.
+Each family has a module ``lengths`` with a function ``fit``: plain Python, so that a recipe is checked without Paddle.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Fit:
     cut: Mapping[str, Any] = field(default_factory=dict)
     padding: str = ""
     positions: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about it, a line each."""
+        return tuple(note for note in (self.padding, self.positions) if note)
 
 
 class LengthError(ConfigError):

@@ -19,8 +19,8 @@ CHUNK_SIZES = ("chunk_size_feed_forward", "chunk_size_lm_head")
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
     """The least length of at least ``wanted`` tokens that the model trains on, and the shape of its positions there.
 
-    It is a multiple of the chunk sizes and of the columns of the position table, whose first rows it takes, and of every
-    chunk length unless it fits into the shortest chunk.
+    It is a multiple of the chunk sizes and of the columns of the position table, whose first rows it takes, and of
+    every chunk length unless it fits into the shortest chunk.
 
     Args:
         config: a resolved configuration (``schema.resolve``).
@@ -152,7 +152,10 @@ def _listed(words: list[str]) -> str:
 
 def _ways_out(config: Mapping[str, Any], wanted: int, given: Collection[str] | None) -> Iterator[dict[str, Any]]:
     """What to set so that a length fits: each way is tried before it is named."""
-    found = [way for way in _candidates(config, wanted, given) if _fits(config, wanted, given, way)]
+    found: list[dict[str, Any]] = []
+    for way in _candidates(config, wanted, given):
+        if not any(simpler.items() <= way.items() for simpler in found) and _fits(config, wanted, given, way):
+            found.append(way)
     if found:
         yield from found
         return
@@ -169,9 +172,7 @@ def _ways_out(config: Mapping[str, Any], wanted: int, given: Collection[str] | N
             return
 
 
-def _candidates(
-    config: Mapping[str, Any], wanted: int, given: Collection[str] | None
-) -> Iterator[dict[str, Any]]:
+def _candidates(config: Mapping[str, Any], wanted: int, given: Collection[str] | None) -> Iterator[dict[str, Any]]:
     free = _free(config, given)
     if shorter := _longest(config, free):
         yield {LENGTH: shorter}
@@ -197,4 +198,3 @@ def _fits(config: Mapping[str, Any], wanted: int, given: Collection[str] | None,
     free = _free(changed, given)
     length = least_length(changed, way.get(LENGTH, wanted), free)
     return length <= most_positions(changed, free)
-

@@ -33,7 +33,7 @@ def cut_weights(weights: Mapping[str, np.ndarray], cut: Mapping[str, Any]) -> di
         weights: of the whole model, by Hugging Face's names.
         cut: of :func:`cut_config`.
     """
-    return {**weights, ROWS: weights[ROWS][: cut["axial_pos_shape"][0]]}
+    return {**weights, ROWS: np.asarray(weights[ROWS])[: cut["axial_pos_shape"][0]]}
 
 
 def unreached_rows(weights: Mapping[str, np.ndarray], cut: Mapping[str, Any]) -> np.ndarray:

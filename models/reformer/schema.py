@@ -116,8 +116,8 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
     """Raise :class:`ConfigError` unless the model can be trained on sequences of just ``length`` tokens.
 
     With axial positions the reference demands that their shape multiplies to the length, since it drops whole rows of
-    the table; chunked attention wants a multiple of every chunk length, unless the sequence fits into one chunk. A shape
-    and a length that do are found by :func:`models.reformer.lengths.fit`.
+    the table; chunked attention wants a multiple of every chunk length, unless the sequence fits into one chunk.
+    :func:`models.reformer.lengths.fit` finds a shape and a length that do.
     """
     if config["axial_pos_embds"] and math.prod(config["axial_pos_shape"]) != length:
         shape = config["axial_pos_shape"]
