@@ -34,7 +34,7 @@ class Job:
         stored_config: the configuration of the model that is read and saved.
         config: that of the model that trains, which may have fewer positions.
         weights: its first weights, in Hugging Face's names and layout, float32.
-        unreached_rows: of the stored model's position table, what the model that trains lacks; None where that is whole.
+        unreached_rows: of the stored model's position table, what the one that trains lacks; None where it has all.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
         checkpoint: the folder that the first weights were read from; None for new ones.

@@ -79,8 +79,8 @@ class Job:
         updates: of the parameters after the step.
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
-        checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it has
-            them all.
+        checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it
+            has them all.
         spare_memory: keep little, and let the workers run one after the other.
         training: the optimizer's numbers are such as float32 holds.
         threads: of either side.
