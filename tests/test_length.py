@@ -382,6 +382,15 @@ def test_a_text_longer_than_the_table_is_told_the_longest(recipe_file):
     assert model_config.check_model(load_recipe(longer, ["data.max_length=128"])) == []
 
 
+def test_a_checkpoint_s_table_keeps_its_shape(recipe_file):
+    recipe = load_recipe(recipe_file, ["model.config.axial_pos_shape=[4, 16]"])
+    with pytest.raises(
+        UserError, match=r"model\.config\.axial_pos_shape: \[4, 16\] is not the checkpoint's \[8, 16\]; "
+    ):
+        model_config.check_model(recipe)
+    assert model_config.check_model(load_recipe(recipe_file, ["model.config.axial_pos_shape=[8, 16]"])) != []
+
+
 def test_new_weights_get_a_shape_for_their_length(recipe_file):
     text = recipe_file.read_text().replace(
         f"weights: {yaml.safe_load(recipe_file.read_text())['model']['weights']}", ""

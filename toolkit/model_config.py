@@ -142,6 +142,7 @@ def resolve(
                 f"a vocabulary of {keys['vocab_size']} is too small for the tokenizer's {tokenizer.vocab_size} ids",
             )
     config = _resolved(recipe, keys)
+    _check_table(recipe, stored)
     _check_direction(recipe, config)
     return {**keys, **_fit(recipe, config).keys}
 
@@ -154,6 +155,15 @@ def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
     except LengthError as problem:
         advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
         raise recipe.error("data.max_length", f"{wanted}: model.config.{problem.key}: {advice}") from None
+
+
+def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
+    """A stored position table has the shape that it has; what of it trains follows from ``data.max_length``."""
+    shape = recipe.model.config.get("axial_pos_shape")
+    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get("axial_pos_shape")
+    if stored and shape is not None and list(shape) != list(own):
+        message = f"{shape} is not the checkpoint's {own}; remove it: of a longer table, the first rows are trained"
+        raise recipe.error("model.config.axial_pos_shape", message)
 
 
 def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:
