@@ -138,6 +138,12 @@ def test_what_is_said_of_a_length():
         lengths.fit(config, 70_000)
 
 
+def test_a_length_beyond_all_sense_is_refused_at_once():
+    with pytest.raises(LengthError, match="more than the 2,147,483,647 positions") as raised:
+        lengths.fit(schema.resolve({}), 10**30, {})
+    assert raised.value.ways == [{LENGTH: 2147483584}]
+
+
 # -- a checkpoint of the reference ------------------------------------------------------------------------------------
 
 #: 128 positions; texts of up to 60 tokens are padded to 64, so that its first 4 of 8 rows are reached.

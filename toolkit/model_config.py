@@ -161,7 +161,7 @@ def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
     """A stored position table has the shape that it has; what of it trains follows from ``data.max_length``."""
     shape = recipe.model.config.get("axial_pos_shape")
     own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get("axial_pos_shape")
-    if stored and shape is not None and list(shape) != list(own):
+    if stored and shape not in (None, own):
         message = f"{shape} is not the checkpoint's {own}; remove it: of a longer table, the first rows are trained"
         raise recipe.error("model.config.axial_pos_shape", message)
 

@@ -176,8 +176,8 @@ def _candidates(config: Mapping[str, Any], wanted: int, given: Collection[str] |
     free = _free(config, given)
     if shorter := _longest(config, free):
         yield {LENGTH: shorter}
-    if config["axial_pos_embds"] and given is not None:
-        length = least_length(config, wanted, FOLLOWING)
+    length = least_length(config, wanted, FOLLOWING)
+    if config["axial_pos_embds"] and given is not None and length <= MOST:
         yield {"axial_pos_shape": near_square(length)}
         yield {"axial_pos_shape": near_square(length), "max_position_embeddings": length}
     if given is not None or config["axial_pos_embds"]:  # else it is the number of rows of a stored table

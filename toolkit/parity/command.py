@@ -29,7 +29,7 @@ HEAD = click.option(
 LENGTH = click.option(
     "--length",
     type=COUNT,
-    help="Tokens a sequence, or as many more as the model takes; default: 320 of reformer, 54 of ctrl.",
+    help="Tokens a sequence, or the next length that fits; default: 320 of reformer, 54 of ctrl.",
 )
 SEED = click.option(
     "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
