@@ -102,6 +102,10 @@ class Port(PretrainedModel):
             setattr(owner, attribute, value)
         self.given_constants = dict(constants)
 
+    def stored(self) -> tuple[PortConfig, dict[str, np.ndarray]]:
+        """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout."""
+        return self.config, dict(dump(self))
+
     @property
     def table(self) -> dict[str, Parameter]:
         """The parameters that the model is to have, by name."""
@@ -148,9 +152,9 @@ class Port(PretrainedModel):
         """
         folder = Path(save_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self.config.architectures = [self.architecture]
-        self.config.save_pretrained(folder)
-        weights = dict(dump(self))
+        config, weights = self.stored()
+        config.architectures = [self.architecture]
+        config.save_pretrained(folder)
         plan = split_state_dict_into_shards_factory(
             weights,
             get_storage_size=lambda value: value.nbytes,

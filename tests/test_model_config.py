@@ -24,9 +24,9 @@ data:
 train: {epochs: 1, learning_rate: 1e-3}
 """
 
-TOO_SHORT = (
-    ":9: data.max_length: 1000: model.config.axial_pos_shape: [32, 32] has the product 1024, but training sequences "
-    "are 1000 tokens long; set the length to 1024, or the shape to [25, 40]"
+TOO_LONG = (
+    ":9: data.max_length: 1030: model.config.axial_pos_shape: 1,030 tokens are more than the 1,024 positions of "
+    "axial_pos_shape [32, 32]; set data.max_length to 1024, or model.config.axial_pos_shape to [32, 34]"
 )
 
 
@@ -52,18 +52,28 @@ def test_a_recipe_that_fits_has_nothing_to_note(recipe):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("max_length: 1024", "max_length: 1000", TOO_SHORT),
+        ("max_length: 1024", "max_length: 1030", TOO_LONG),
         ("hidden_size: 128", "hiden_size: 128", ":4: model.config.hiden_size: unknown key, did you mean hidden_size?"),
         ("hidden_size: 128", "hidden_size: wide", ":4: model.config.hidden_size: 'wide' should be a whole number"),
         ("[local, lsh]", "[local, global]", ":6: model.config.attn_layers: "),
         ("[32, 96]", "[32, 32]", ":5: model.config.axial_pos_embds_dim: [32, 32] should be two numbers with the sum"),
         ("hidden_size: 128", "num_labels: 3", ":4: model.config.num_labels: follows from the data"),
         ("[local, lsh]", "[local]\n    is_decoder: true", ":7: model.config.is_decoder: the classification head reads"),
-        ("[local, lsh]", "[local]\n    local_attn_chunk_length: 96", ":10: data.max_length: 1024: model.config.attn_"),
+        ("[local, lsh]", "[local]\n    local_attn_chunk_length: 96", ":10: data.max_length: 1024: model.config.axial_"),
     ],
 )  # fmt: skip
 def test_a_wrong_model_section_is_said_at_its_line(recipe, old, new, expected):
     assert problem(recipe(text=RECIPE.replace(old, new))).startswith(expected)
+
+
+def test_a_length_below_the_table_s_takes_its_first_rows(recipe):
+    assert model_config.check_model(recipe("data.max_length=1000")) == [
+        "texts of up to 1,000 tokens are padded to 1,024: a multiple of the 32 columns of axial_pos_shape and the "
+        "attention chunks of 64"
+    ]
+    assert model_config.check_model(recipe("data.max_length=960")) == [
+        "positions: the first 30 of 32 rows of the model's table (960 of 1,024 tokens)"
+    ]
 
 
 def test_learned_positions_need_no_axial_shape(recipe):
@@ -91,7 +101,9 @@ def checkpoint(folder, **keys) -> str:
 def test_a_checkpoint_s_configuration_counts_and_the_recipe_goes_on_top(recipe, tmp_path):
     weights = checkpoint(tmp_path / "w", axial_pos_shape=[16, 32], is_decoder=True, id2label={"0": "a"})
     text = RECIPE.replace("    axial_pos_shape: [32, 32]\n", "    is_decoder: false\n")
-    assert "axial_pos_shape: [16, 32] has the product 512, but" in problem(recipe(weights, text=text))
+    assert "more than the 512 positions of axial_pos_shape [16, 32]; set data.max_length to 512" in problem(
+        recipe(weights, text=text)
+    )
     assert model_config.check_model(recipe(weights, "data.max_length=512", text=text)) == []
     keys = model_config.resolve(
         recipe(weights, "data.max_length=512", text=text),

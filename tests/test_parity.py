@@ -382,7 +382,10 @@ def test_a_reference_that_cannot_run_is_inconclusive_and_says_why(tiny_config, t
     [
         ({"overrides": ["num_hash=4"]}, "num_hash: unknown key, did you mean num_hashes"),
         ({"overrides": ["num_hashes"]}, "expected KEY=VALUE"),
-        ({"length": 1000}, "no multiple of the chunk lengths"),
+        (
+            {"length": 1000, "overrides": ["axial_pos_shape=[8, 16]"]},
+            r"--length 1000: axial_pos_shape: .* set --length to 128, or axial_pos_shape to \[32, 32\]",
+        ),
         ({"weights_from": "no-such-folder/x", "layers": None}, "--weights no-such-folder/x"),
         ({"model": "ctrl", "length": 300, "overrides": ["n_positions=256"]}, "n_positions: 256 is less than 300"),
     ],

@@ -102,6 +102,17 @@ def test_an_empty_context_and_no_examples_give_no_error():
     assert len(Windows([], ByteTokenizer(), 16, 2, 5)) == 0
 
 
+def test_windows_may_be_padded_beyond_the_tokens_that_they_hold():
+    short = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9)
+    padded = Windows([example("abc" * 20, "cab", "Q")], ByteTokenizer(), 20, 8, 9, length=32)
+    assert len(padded) == len(short) > 1
+    for ours, theirs in zip((padded[i] for i in range(len(short))), (short[i] for i in range(len(short))), strict=True):
+        assert ours["input_ids"].shape == ours["attention_mask"].shape == (32,)
+        np.testing.assert_array_equal(ours["input_ids"][:20], theirs["input_ids"])
+        assert not ours["input_ids"][20:].any() and ours["attention_mask"].sum() == theirs["attention_mask"].sum()
+        assert ours["start_positions"] == theirs["start_positions"]
+
+
 def test_an_answer_inside_a_token_is_reported_with_what_the_token_says(tmp_path):
     train_sentencepiece(["ab ba abba baab"] * 50, 8, tmp_path)
     tokenizer = ReformerTokenizer.from_file(tmp_path / "spiece.model")

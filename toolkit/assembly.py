@@ -10,7 +10,9 @@ import numpy as np
 
 from models import families
 from toolkit.errors import UserError
+from models.lengths import Fit
 from toolkit.identity import identity_of
+from toolkit.model_config import build_config, fit_training_length, trained_config
 from toolkit.recipe import Recipe
 from toolkit.tasks import task_of
 
@@ -29,8 +31,11 @@ class Job:
         task: the recipe's task.
         tokenizer: of the recipe.
         prepared: the examples.
-        config: the port's configuration.
-        weights: the first weights, in Hugging Face's names and layout, float32.
+        fit: the length that texts are padded to, and what of the model it takes.
+        stored_config: the configuration of the model that is read and saved.
+        config: that of the model that trains, which may have fewer positions.
+        weights: its first weights, in Hugging Face's names and layout, float32.
+        unreached_rows: of the stored model's position table, what the one that trains lacks; None where it has all.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
         checkpoint: the folder whose safetensors the first weights were read from; None for new ones.
@@ -40,12 +45,26 @@ class Job:
     task: Task
     tokenizer: Any
     prepared: Prepared
+    fit: Fit
+    stored_config: Any
     config: Any
     weights: dict[str, np.ndarray]
+    unreached_rows: np.ndarray | None
     new_weights: list[str]
     texts: list[str]
     checkpoint: Path | None
     identity: dict[str, Any]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about the data and the length."""
+        return [*self.prepared.notes, *self.fit.notes]
+
+    @property
+    def parameters(self) -> int:
+        """How many the stored model has."""
+        unreached = 0 if self.unreached_rows is None else self.unreached_rows.size
+        return sum(int(value.size) for value in self.weights.values()) + unreached
 
 
 def assemble(recipe: Recipe) -> Job:
@@ -55,25 +74,42 @@ def assemble(recipe: Recipe) -> Job:
         UserError: at the recipe's line, if one of them is not as the recipe says.
     """
     from toolkit.data import build_tokenizer
-    from toolkit.model_config import build_config
 
     task = task_of(recipe)
     splits = task.load_splits(recipe)
     texts = task.texts(splits["train"])
     tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
-    prepared = task.prepare(recipe, tokenizer, splits)
-    config = build_config(recipe, tokenizer, prepared.label_names)
+    fit = fit_training_length(recipe)
+    prepared = task.prepare(recipe, tokenizer, splits, fit.length)
+    stored_config = build_config(recipe, tokenizer, prepared.label_names)
     checkpoint = checkpoint_folder(recipe)
     tensors = tensors_folder(recipe, checkpoint)
-    weights, new = first_weights(recipe, config, tensors)
-    identity = identity_of(recipe, splits, tokenizer, checkpoint)
-    return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), tensors, identity)
+    weights, new = first_weights(recipe, stored_config, tensors)
+    unreached = None
+    if fit.cut:
+        positions = families.part(recipe.model.name, "positions")
+        unreached, weights = positions.unreached_rows(weights, fit.cut), positions.cut_weights(weights, fit.cut)
+    return Job(
+        task=task,
+        tokenizer=tokenizer,
+        prepared=prepared,
+        fit=fit,
+        stored_config=stored_config,
+        config=trained_config(stored_config, fit),
+        weights=weights,
+        unreached_rows=unreached,
+        new_weights=new,
+        texts=list(texts[:GATE_TEXTS]),
+        checkpoint=tensors,
+        identity=identity_of(recipe, splits, tokenizer, checkpoint),
+    )
 
 
 def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The weights to start from: the checkpoint's, and new ones by the recipe's seed for what it does not have.
+    """The stored model's weights to start from: the checkpoint's, and new ones by the seed for what it does not have.
 
     Args:
+        config: of the stored model (:func:`toolkit.model_config.build_config`).
         checkpoint: the folder with safetensors; None for new weights alone.
 
     Returns:

@@ -34,15 +34,15 @@ model = {auto_class}.from_pretrained({model})
 
 TOKENIZERS = {
     "bytes": """\
-The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded with 0 on the right to {length} tokens,
-`attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
+The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, {cut}padded with 0 on the right to {length}
+tokens, `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """,
     "sentencepiece": """\
 ```python
 from transformers import ReformerTokenizer
 
 tokenizer = ReformerTokenizer.from_pretrained({model}, pad_token="<unk>")  # id 0, masked
-batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")
+{batch}
 ```
 """,
     "bpe": """\
@@ -53,6 +53,12 @@ tokenizer = CTRLTokenizer.from_pretrained({model})
 ```
 """,
 }
+
+#: How texts become a batch: the longest are as long as the model's, or are cut before that.
+PADDED = 'batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")'
+PADDED_BEYOND = """\
+batch = tokenizer(texts, max_length={longest}, truncation=True)
+batch = tokenizer.pad(batch, padding="max_length", max_length={length}, return_tensors="pt")"""
 
 
 def write_card(run: Run, results: dict[str, Any]) -> None:
@@ -76,7 +82,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         parity_statement(read_starts(folder)) + "\n",
         "## How to load it\n",
         LOAD.format(auto_class=task.auto_class, model=_model(folder)),
-        _tokenizer(folder, recipe),
+        _tokenizer(run),
         f"Or here: {', '.join(map(markdown_code, commands))}.\n",
         "## Training\n",
         _training(recipe, task, results),
@@ -180,11 +186,14 @@ def _files(recipe: Recipe) -> list[str]:
     return [Path(path).name for path in paths]
 
 
-def _tokenizer(folder: Path, recipe: Recipe) -> str:
+def _tokenizer(run: Run) -> str:
+    folder, longest = run.folder, run.recipe.data.max_length
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
     kinds = [kind for name, kind in files.items() if (folder / "model" / name).exists()]
     text = TOKENIZERS[kinds[0] if kinds else "bytes"]
-    return text.format(model=_model(folder), length=recipe.data.max_length)
+    cut = "" if longest == run.length else f"cut to {longest} tokens, "
+    batch = (PADDED_BEYOND if cut else PADDED).format(longest=longest, length=run.length)
+    return text.format(model=_model(folder), length=run.length, cut=cut, batch=batch)
 
 
 def _model(folder: Path) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from models import families
 from models.files import read_object
+from models.lengths import LENGTH, Fit, LengthError
 from toolkit import runtime
 from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
@@ -37,7 +39,8 @@ def port_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | None) -> Any:
-    """The configuration to train with: the checkpoint's if there is one, under the recipe's keys, for these labels.
+    """The configuration of the model that is stored: the checkpoint's if there is one, under the recipe's keys, for
+    these labels. What trains is :func:`trained_config`.
 
     Imports Paddle; :func:`toolkit.runtime.configure` comes first.
 
@@ -50,11 +53,48 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
 
+def trained_config(config: Any, fit: Fit) -> Any:
+    """The configuration to train with: of a model that has no more positions than texts reach.
+
+    Args:
+        config: of :func:`build_config`.
+        fit: of its length.
+    """
+    if not fit.cut:
+        return config
+    trained = copy.copy(config)
+    for key, value in fit.cut.items():
+        setattr(trained, key, value)
+    return trained
+
+
+def fit_training_length(recipe: Recipe) -> Fit:
+    """The length that the recipe's texts are padded to, and what of the model it takes.
+
+    Raises:
+        UserError: as :func:`build_config`.
+    """
+    stored = _checkpoint_keys(recipe)
+    return _fit(recipe, _resolved(recipe, resolve(recipe, stored)))
+
+
+def length_of(recipe: Recipe, config: Any) -> int:
+    """The length that the texts of a finished run are padded to.
+
+    Args:
+        config: of its model.
+
+    Raises:
+        models.schema.ConfigError: no model of this configuration was trained by this recipe.
+    """
+    return families.part(recipe.model.name, "lengths").fit(vars(config), recipe.data.max_length).length
+
+
 def check_model(recipe: Recipe) -> list[str]:
     """Check the model section without data, Paddle or network.
 
     Returns:
-        Notes on what could not be checked.
+        Notes on what could not be checked, and on how texts of ``data.max_length`` fit the model.
 
     Raises:
         UserError: an unknown key, a wrong value, or a length that the model cannot be trained on, at its line.
@@ -65,14 +105,15 @@ def check_model(recipe: Recipe) -> list[str]:
         return [
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
-    problem = _too_large(recipe, resolve(recipe, stored))
-    return [f"model.config: {problem}"] if problem else []
+    keys = resolve(recipe, stored)
+    fit, problem = _fit(recipe, _resolved(recipe, keys)), _too_large(recipe, keys)
+    return [*fit.notes, *([f"model.config: {problem}"] if problem else [])]
 
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
     texts, each = (0, READ_BYTES) if on_gpu else (1, TRAINED_BYTES)
-    config, length = _resolved(recipe, keys), recipe.data.max_length
-    return too_large(recipe.model.name, config, head_of(recipe), length, texts, each)
+    config = _resolved(recipe, keys)
+    return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
 
 def resolve(
@@ -81,7 +122,7 @@ def resolve(
     tokenizer: Any = None,
     label_names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The Hugging Face keys of the model, checked against each other and against ``data.max_length``.
+    """The Hugging Face keys of the model that is stored, checked against each other and against ``data.max_length``.
 
     Args:
         stored: the keys of the checkpoint; empty for new weights.
@@ -101,14 +142,28 @@ def resolve(
                 f"a vocabulary of {keys['vocab_size']} is too small for the tokenizer's {tokenizer.vocab_size} ids",
             )
     config = _resolved(recipe, keys)
+    _check_table(recipe, stored)
     _check_direction(recipe, config)
-    schema = families.part(recipe.model.name, "schema")
-    try:  # training pads or packs every example to data.max_length
-        schema.check_training_length(config, recipe.data.max_length)
-    except schema.ConfigError as problem:
-        message = f"{recipe.data.max_length}: model.config.{problem.key}: {problem.message}"
-        raise recipe.error("data.max_length", message) from None
-    return keys
+    return {**keys, **_fit(recipe, config).keys}
+
+
+def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
+    """The length to train on, of a resolved configuration; what the recipe leaves open of new weights is chosen."""
+    lengths, wanted = families.part(recipe.model.name, "lengths"), recipe.data.max_length
+    try:
+        return lengths.fit(config, wanted, None if recipe.model.weights else recipe.model.config)
+    except LengthError as problem:
+        advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
+        raise recipe.error("data.max_length", f"{wanted}: model.config.{problem.key}: {advice}") from None
+
+
+def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
+    """A stored position table has the shape that it has; what of it trains follows from ``data.max_length``."""
+    shape = recipe.model.config.get("axial_pos_shape")
+    own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get("axial_pos_shape")
+    if stored and shape not in (None, own):
+        message = f"{shape} is not the checkpoint's {own}; remove it: of a longer table, the first rows are trained"
+        raise recipe.error("model.config.axial_pos_shape", message)
 
 
 def _check_direction(recipe: Recipe, config: Mapping[str, Any]) -> None:

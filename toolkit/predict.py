@@ -12,6 +12,7 @@ from models import families
 from toolkit import runtime
 from toolkit.checkpoint import first_not_finite, write_text
 from toolkit.errors import UserError
+from toolkit.model_config import length_of
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.run_files import read_json, reading
@@ -54,7 +55,9 @@ def load_run(folder: Path) -> Run:
     if tokenizer.vocab_size > model.config.vocab_size:
         found, room = tokenizer.vocab_size, model.config.vocab_size
         raise UserError(f"{folder / 'model'}: its tokenizer has {found} ids, its model {room}; {MEND}")
-    return Run(folder, recipe, task_of(recipe), tokenizer, model, names)
+    with reading(folder / "model" / "config.json", MEND):
+        length = length_of(recipe, model.config)
+    return Run(folder, recipe, task_of(recipe), tokenizer, model, names, length)
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:
@@ -118,7 +121,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     known = read_json(path, "remove it: it is written anew") if path.exists() else {}
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
-    prepared = run.task.prepare(run.recipe, run.tokenizer, splits)
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
     dataset = getattr(prepared, split)
     if dataset is None:
         raise UserError(f"{folder}: its data has no {split} split; toolkit evaluate {folder} --split validation")

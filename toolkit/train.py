@@ -84,7 +84,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
-    _describe(job, recipe.notes, device, console)
+    _describe(job, [*recipe.notes, *job.notes], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     check_room(recipe, folder, job)
@@ -146,18 +146,17 @@ def check_device(recipe: Recipe, device: str) -> None:
 
 
 def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> None:
-    """Print a line each on the data and the model, and the notes on the recipe and the data."""
+    """Print a line each on the data and the model, and the notes on the recipe, the data and the length."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
-    parameters = sum(value.size for value in job.weights.values())
     layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
     origin = (
         "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
     )
     console.print(
-        f"model  {len(layers)} layers, {parameters:,} parameters ({origin}), on {device}",
+        f"model  {len(layers)} layers, {job.parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
-    for note in (*notes, *job.prepared.notes):
+    for note in notes:
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 
@@ -198,6 +197,8 @@ def load_model(recipe: Recipe, job: Job) -> Any:
 
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)
+    if job.unreached_rows is not None:
+        model.unreached_rows = job.unreached_rows
     if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
         with reading(constants, "remove it, and run the same command again"):
             model.hold_constants(load_file(constants))
@@ -252,7 +253,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         },
         "examples": prepared.sizes,
         **({"baseline": prepared.baseline} if prepared.baseline else {}),
-        "parameters": int(sum(value.size for value in job.weights.values())),
+        "parameters": job.parameters,
     }
 
     def fill(model_folder: Path) -> None:
@@ -260,7 +261,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         job.tokenizer.save(model_folder)
 
     checkpoint.write_folder(folder / "model", fill, manifest=False)
-    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names)
+    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
     trainer.model.eval()
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)

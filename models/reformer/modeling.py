@@ -7,9 +7,11 @@ reversible residual in :mod:`.reversible`.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
+import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
@@ -20,7 +22,7 @@ from models.ops import LayerNorm, Linear
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout, Replay, dropout
-from models.reformer import schema
+from models.reformer import positions, schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_traced
@@ -228,6 +230,19 @@ class ReformerPretrainedModel(Port):
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
+
+    #: Rows of the position table that were cut off for training (:mod:`.positions`); they are saved with the model.
+    unreached_rows: np.ndarray | None = None
+
+    def stored(self) -> tuple[ReformerConfig, dict[str, np.ndarray]]:
+        """As :meth:`models.pretrained.Port.stored`, with the whole position table."""
+        config, weights = super().stored()
+        if self.unreached_rows is None:
+            return config, weights
+        config = copy.copy(config)
+        for key, value in positions.restore_config(vars(config), self.unreached_rows).items():
+            setattr(config, key, value)
+        return config, positions.restore_weights(weights, self.unreached_rows)
 
 
 class ReformerModel(ReformerPretrainedModel):

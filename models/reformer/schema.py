@@ -113,30 +113,28 @@ def chunk_lengths(config: Mapping[str, Any]) -> list[int]:
 
 
 def check_training_length(config: Mapping[str, Any], length: int) -> None:
-    """Raise :class:`ConfigError` unless the model can be trained on sequences of ``length`` tokens.
+    """Raise :class:`ConfigError` unless the model can be trained on sequences of just ``length`` tokens.
 
     With axial positions the reference demands that their shape multiplies to the length, since it drops whole rows of
     the table; chunked attention wants a multiple of every chunk length, unless the sequence fits into one chunk.
+    :func:`models.reformer.lengths.fit` finds a shape and a length that do.
     """
     if config["axial_pos_embds"] and math.prod(config["axial_pos_shape"]) != length:
         shape = config["axial_pos_shape"]
         raise ConfigError(
             "axial_pos_shape",
-            f"{shape} has the product {math.prod(shape)}, but training sequences are {length} tokens long; "
-            f"set the length to {math.prod(shape)}, or the shape to {_factor(length)}",
+            f"{shape} has the product {math.prod(shape)}, but training sequences are {length} tokens long",
         )
-    multiple = math.lcm(*chunk_lengths(config))
-    if length > min(chunk_lengths(config)) and length % multiple:
+    if length > min(chunk_lengths(config)) and length % math.lcm(*chunk_lengths(config)):
         raise ConfigError(
             "attn_layers",
-            f"training sequences of {length} tokens are no multiple of the chunk lengths {chunk_lengths(config)}; "
-            f"{-(-length // multiple) * multiple} would be one",
+            f"training sequences of {length} tokens are no multiple of the chunk lengths {chunk_lengths(config)}",
         )
     if length > config["max_position_embeddings"]:
         raise ConfigError("max_position_embeddings", f"{config['max_position_embeddings']} is less than {length}")
     for key in ("chunk_size_feed_forward", "chunk_size_lm_head"):
         if config[key] and length % config[key]:
-            raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}; set 0 for all at once")
+            raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}")
 
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
@@ -151,12 +149,6 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
     if causal_lm:
         elements.append((config["chunk_size_lm_head"] or length) * config["vocab_size"])
     return 4 * sum(elements)
-
-
-def _factor(length: int) -> list[int]:
-    """The two factors of ``length`` that lie nearest to each other."""
-    small = next(f for f in range(math.isqrt(length), 0, -1) if length % f == 0)
-    return [small, length // small]
 
 
 def _check_values(config: Mapping[str, Any]) -> None:

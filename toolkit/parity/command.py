@@ -26,7 +26,11 @@ OUTPUT = click.option(
 HEAD = click.option(
     "--head", type=click.Choice(HEADS), help="Default: sequence_classification of reformer, causal_lm of ctrl."
 )
-LENGTH = click.option("--length", type=COUNT, help="Tokens a sequence; default: 320 of reformer, 54 of ctrl.")
+LENGTH = click.option(
+    "--length",
+    type=COUNT,
+    help="Tokens a sequence, or the next length that fits; default: 320 of reformer, 54 of ctrl.",
+)
 SEED = click.option(
     "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
 )

@@ -107,6 +107,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:
         verdict.note("not-run", what=what)
+    for what in request.length_notes:
+        verdict.note("length", what=what)
     runs_once = recording is not None or is_streamed(request)
     if runs_once:
         note_unmeasured(verdict)

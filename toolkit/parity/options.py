@@ -11,6 +11,7 @@ import numpy as np
 
 from models.families import part
 from models.hub import resolve_folder, stored_tensors
+from models.lengths import LENGTH, Fit, LengthError
 from models.schema import ConfigError
 from models.weights import new_values
 from toolkit import runtime
@@ -93,11 +94,12 @@ def make_request(
         raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
     if reference_reversible and model != "reformer":
         raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
-    config = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    whole, fit = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    config, length = {**whole, **fit.cut}, fit.length
     batch_size = batch_size or _default_batch_size(model, length)
-    _check_memory(model, config, head, length, batch_size)
+    _check_memory(model, whole, head, length, batch_size)
     checkpoint = _checkpoint(weights_from)
-    weights, tensors = chosen_weights(model, config, head, seed, weights_from, checkpoint, python)
+    weights, tensors = chosen_weights(model, whole, fit, head, seed, weights_from, checkpoint, python)
     tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
@@ -110,6 +112,8 @@ def make_request(
         judge_reference_reversible=reference_reversible,
         tokenizer=tokenizer,
         checkpoint=None if tensors is None else str(tensors),
+        checkpoint_config=whole if fit.cut and tensors is not None else None,
+        length_notes=fit.notes,
         reference_python=python,
     )
 
@@ -252,12 +256,13 @@ def configuration(
     length: int,
     overrides: Sequence[str],
     weights_from: str,
-) -> dict[str, Any]:
-    """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top."""
-    schema = part(model, "schema")
+) -> tuple[dict[str, Any], Fit]:
+    """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top;
+    and the length that is compared, at least ``length``, with what of the model it takes."""
+    made_up = weights_from in KINDS
     if weights_from in KINDS:
         depth = layers or DEFAULTS[model].layers
-        config = _reformer(ATTENTION[attention], depth, length) if model == "reformer" else _ctrl(depth, length)
+        config = _reformer(ATTENTION[attention], depth) if model == "reformer" else _ctrl(depth, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
@@ -277,21 +282,20 @@ def configuration(
             raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
         config[key] = parse_value(value, f"command line: {key}")
     try:
-        resolved = schema.resolve(config)
-        schema.check_training_length(resolved, length)
+        resolved = part(model, "schema").resolve(config)
+        fit = part(model, "lengths").fit(resolved, length, config if made_up else None)
+    except LengthError as error:
+        raise UserError(f"--length {length}: {error.key}: {error.advice({LENGTH: '--length'}, '')}") from None
     except ConfigError as error:
         raise UserError(str(error)) from None
-    return config
+    if made_up and "max_position_embeddings" in fit.keys:
+        config["max_position_embeddings"] = fit.length
+    return {**fit.keys, **config}, fit
 
 
-def _reformer(kinds: Sequence[str], layers: int, length: int) -> dict[str, Any]:
-    rows = next(f for f in range(int(length**0.5), 0, -1) if length % f == 0)
-    return {
-        **REFORMER,
-        "attn_layers": [kinds[index % len(kinds)] for index in range(layers)],
-        "axial_pos_shape": [rows, length // rows],
-        "max_position_embeddings": length,
-    }
+def _reformer(kinds: Sequence[str], layers: int) -> dict[str, Any]:
+    """Without the keys that follow from the length."""
+    return {**REFORMER, "attn_layers": [kinds[index % len(kinds)] for index in range(layers)]}
 
 
 def _ctrl(layers: int, length: int) -> dict[str, Any]:
@@ -313,6 +317,7 @@ def _checkpoint(weights_from: str) -> Path | None:
 def chosen_weights(
     model: str,
     config: Mapping[str, Any],
+    fit: Fit,
     head: str,
     seed: int,
     weights_from: str,
@@ -320,10 +325,17 @@ def chosen_weights(
     python: str | None,
 ) -> tuple[Mapping[str, np.ndarray], Path | None]:
     """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's, with new ones for a head
-    that it lacks; and the folder of the safetensors that they are in, None of a kind."""
+    that it lacks; and the folder of the safetensors that they are in, None of a kind.
+
+    Args:
+        config: of the whole model, from which a checkpoint is read.
+        fit: what of its positions is compared.
+        checkpoint: the folder of the checkpoint; None of a kind.
+        python: the interpreter that has torch, for a checkpoint that is a pickle.
+    """
     resolved = part(model, "schema").resolve(config)
     if checkpoint is None:
-        return SyntheticWeights(resolved, head, seed, weights_from, model), None
+        return SyntheticWeights({**resolved, **fit.cut}, head, seed, weights_from, model), None
     weights = part(model, "weights")
     try:
         folder = safetensors_folder(checkpoint, python)
@@ -332,7 +344,8 @@ def chosen_weights(
         raise UserError(f"--weights {weights_from}: {error}") from None
     table = weights.parameters(resolved, head)
     missing = {name: parameter for name, parameter in table.items() if name not in found}
-    return {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}, folder
+    whole = {**found, **dict(new_values(missing, weights.deviations(resolved), seed))}
+    return part(model, "positions").cut_weights(whole, fit.cut) if fit.cut else whole, folder
 
 
 def devices(wanted: str) -> list[str]:

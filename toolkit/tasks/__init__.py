@@ -55,8 +55,14 @@ class Task(Protocol):
     def control_codes(self, rows: datasets.Dataset) -> Sequence[str]:
         """The control codes of a split, each one token of a CTRL vocabulary; none for most tasks."""
 
-    def prepare(self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
+    def prepare(
+        self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
+    ) -> Prepared:
         """The splits of :meth:`load_splits` as examples for the model.
+
+        Args:
+            length: that the model trains on, to which texts of up to ``data.max_length`` tokens are padded; None for
+                ``data.max_length`` itself.
 
         Raises:
             UserError: data that does not fit the recipe's model or tokenizer.
@@ -158,6 +164,7 @@ class Run:
         tokenizer: saved with the model.
         model: the port with the best weights.
         label_names: in the order of their ids; None for a task without labels.
+        length: that texts are padded to.
     """
 
     folder: Path
@@ -166,3 +173,4 @@ class Run:
     tokenizer: Any
     model: Any
     label_names: list[str] | None
+    length: int

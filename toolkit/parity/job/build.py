@@ -69,14 +69,12 @@ def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
 
 def job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared as a whole."""
-    config = part(request.model, "schema").resolve(request.config)
     brief = is_brief(request)
-    for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
-        config.pop(key, None)
+    whole = request.checkpoint_config
     return Job(
         model=request.model,
         head=request.head,
-        config=config,
+        config=_keys(request.model, request.config),
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
@@ -90,8 +88,17 @@ def job_of(request: GateRequest) -> Job:
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
+        checkpoint_config=None if whole is None else _keys(request.model, whole),
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
+
+
+def _keys(model: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as both workers are told it."""
+    keys = part(model, "schema").resolve(config)
+    for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+        keys.pop(key, None)
+    return keys
 
 
 def streamed_job_of(request: GateRequest) -> Job:

@@ -87,8 +87,11 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         (partial / "reference.log").unlink()
         job = files.read_job(partial)
         # Paths of this machine say nothing elsewhere.
-        files.write_json(partial / "job.json", replace(job, reference_python="", checkpoint=None))
-        (partial / "reference" / "checkpoint.safetensors").unlink(missing_ok=True)
+        files.write_json(
+            partial / "job.json", replace(job, reference_python="", checkpoint=None, checkpoint_config=None)
+        )
+        for name in (files.CHECKPOINT, files.POSITIONS):
+            (partial / "reference" / name).unlink(missing_ok=True)
         manifest = manifest_of(partial, job, randomized)
         files.write_json(partial / MANIFEST, manifest)
     size = sum(entry["bytes"] for entry in manifest["files"].values())

@@ -12,6 +12,7 @@
                               choices, margins
         rates.json            of the dropout masks
         checkpoint.safetensors what the reference reads from the checkpoint that the weights are of
+        positions.safetensors what its evaluation reads of that one's position table, where the job has fewer positions
         initial.safetensors   some values of each parameter of a few models that the reference makes anew
         constants.safetensors what the reference computes once and holds beside its parameters
         order.json            names of the tensors in the order of execution; when it is there, the port starts
@@ -51,6 +52,9 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json
 
 Record = TypeVar("Record")
+
+#: Files of the reference, as above.
+CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 
 #: The task of a worker that runs a job; the others are follow-ups, each a module of that name on either side.
 RESULT = "result"

@@ -79,6 +79,8 @@ class Job:
         updates: of the parameters after the step.
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
+        checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it
+            has them all.
         spare_memory: keep little, and let the workers run one after the other.
         brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
             watching changes anything, the port's own generator where layers are computed again), and the port's plain
@@ -109,6 +111,7 @@ class Job:
     reference_python: str
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
+    checkpoint_config: dict[str, Any] | None = None
     tokenizer: TokenizerJob | None = None
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False

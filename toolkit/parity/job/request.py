@@ -37,6 +37,8 @@ class GateRequest:
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
+        checkpoint_config: the keys of the model in ``checkpoint``, where ``config`` has fewer positions.
+        length_notes: what of the position table is compared, and why texts are padded, in words.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
@@ -60,6 +62,8 @@ class GateRequest:
     judge_reference_reversible: bool = False
     streamed: bool | None = None
     checkpoint: str | None = None
+    checkpoint_config: Mapping[str, Any] | None = None
+    length_notes: tuple[str, ...] = ()
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False

@@ -47,6 +47,7 @@ TEXTS: Mapping[str, str] = {
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
     "not-run": "the run does otherwise than this gate: {what}",
+    "length": "{what}",
     "widened": "compared on {given} examples of the run and {added} made-up ones",
     "narrow": (
         "compared on {given} examples of the run and {added} made-up ones, too few for all that padding, the pad token "

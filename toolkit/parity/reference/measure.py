@@ -51,7 +51,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
     files.write_tensors(place / "constants.safetensors", step.constants())
-    write_loaded(step, job, place / "checkpoint.safetensors")
+    write_loaded(step, job, place / files.CHECKPOINT)
     write_initial(step, job, place / "initial.safetensors")
     files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     measure_noise(step, truth, records, runs_of(job))

@@ -62,18 +62,20 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
     return ()
 
 
-def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
+def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
     """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
-    An example is ``input_ids`` [T] and ``attention_mask`` [T], padded on the right to T = ``data.max_length``, and
-    ``labels`` (a scalar), all int64.
+    An example is ``input_ids`` [T] and ``attention_mask`` [T], cut to ``data.max_length`` tokens and padded on the
+    right to T = ``length``, and ``labels`` (a scalar), all int64.
     """
     from toolkit.tasks.classification.labels import tokenize
 
     names = list(splits["train"].features["label"].names)
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
-    padded = {name: _padded(rows, recipe.data.max_length, tokenizer.pad_token_id) for name, rows in tokens.items()}
+    padded = {
+        name: _padded(rows, length or recipe.data.max_length, tokenizer.pad_token_id) for name, rows in tokens.items()
+    }
     sizes = {name: len(rows) for name, rows in splits.items()}
     return Prepared(
         train=padded["train"],
@@ -163,14 +165,17 @@ def classify(run: Run, texts: Sequence[str]) -> list[Prediction]:
     """The most probable label of each text."""
     import paddle
 
-    length, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
+    from models.tokenization import pad
+
+    longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
     found: list[Prediction] = []
     for start in range(0, len(texts), size):
         batch = texts[start : start + size]
-        tokens = run.tokenizer(batch, max_length=length, padding="max_length")
-        longer = [len(ids) > length for ids in run.tokenizer(batch)["input_ids"]]
+        rows = run.tokenizer(batch)["input_ids"]
+        longer = [len(ids) > longest for ids in rows]
+        tokens = pad([ids[:longest] for ids in rows], run.length, run.tokenizer.pad_token_id)
         with paddle.no_grad():
-            inputs = {name: paddle.to_tensor(np.asarray(value)) for name, value in tokens.items()}
+            inputs = {name: paddle.to_tensor(value) for name, value in tokens.items()}
             logits = run.model(**inputs).logits  # (B, labels)
             probabilities = paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
         for text, row, cut in zip(batch, probabilities, longer, strict=True):

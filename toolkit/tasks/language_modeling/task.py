@@ -147,8 +147,9 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
     return rows["control"]
 
 
-def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Prepared:
-    """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens (:class:`.documents.Blocks`).
+def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+    """Pack the splits of :func:`load_splits` into blocks of ``length`` tokens (:class:`.documents.Blocks`): a block is
+    full, and so has no padding to be longer by.
 
     Raises:
         UserError: a control code that is not one token of the vocabulary, or that a split has no text under.
@@ -157,13 +158,14 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
 
     if recipe.data.max_length < 2:
         raise recipe.error("data.max_length", "a block is a control code and at least one token; set 2 or more")
+    length = length or recipe.data.max_length
     ids = _code_ids(recipe, tokenizer, splits)
     blocks: dict[str, Blocks] = {}
     for split, rows in splits.items():
         found = streams(rows, ids, tokenizer)
         if empty := [code for code, stream in found.items() if not stream]:
             raise recipe.error("data.dataset", f"the {split} split has no text under {', '.join(empty)}")
-        blocks[split] = Blocks(found, ids, recipe.data.max_length, tokenizer.pad_token_id)
+        blocks[split] = Blocks(found, ids, length, tokenizer.pad_token_id)
     sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
     others = {split: rows for split, rows in blocks.items() if split != "train"}
     baseline = {split: unigram_perplexity(blocks["train"], rows, tokenizer.vocab_size)
@@ -176,8 +178,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> Pre
         train=blocks["train"],
         validation=blocks["validation"],
         test=blocks.get("test"),
-        summary=f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on), "
-        f"{len(ids)} control codes",
+        summary=f"{sizes} blocks of {length} tokens ({blocks['train'].tokens:,} to train on), {len(ids)} control codes",
         notes=notes,
         baseline={split: {"perplexity": value} for split, value in baseline.items()},
     )

@@ -167,14 +167,15 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 # -- training and evaluation ----------------------------------------------------------------------------------------
 
 
-def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) -> Prepared:
-    """The windows of the splits of :func:`load_splits` (:class:`.windows.Windows`).
+def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
+    """The windows of the splits of :func:`load_splits` (:class:`.windows.Windows`), of up to ``data.max_length`` tokens
+    and padded to ``length``.
 
     Raises:
         UserError: a question that leaves its context no room.
     """
     windows = {
-        name: _windows(recipe, tokenizer, [squad.example(row, name) for row in rows], name)
+        name: _windows(recipe, tokenizer, [squad.example(row, name) for row in rows], name, length)
         for name, rows in splits.items()
     }
     sizes = ", ".join(f"{len(rows.examples)} {name}" for name, rows in windows.items())
@@ -191,7 +192,9 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict) 
     )
 
 
-def _windows(recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], name: str) -> Windows:
+def _windows(
+    recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], name: str, length: int | None
+) -> Windows:
     from toolkit.tasks.question_answering.windows import QuestionTooLong, Windows
 
     data = recipe.data
@@ -204,6 +207,7 @@ def _windows(recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], 
             settled(data.max_answer_length),
             data.no_answer_threshold,
             name,
+            length,
         )
     except QuestionTooLong as problem:
         raise recipe.error("data.max_length", str(problem)) from None
@@ -322,7 +326,7 @@ def answer(run: Run, question: str, context: str) -> list[Answer]:
 
     if not question.strip() or not context.strip():
         raise UserError("the question or the context is empty")
-    windows = _windows(run.recipe, run.tokenizer, [Example("question", context, question, (), ())], "")
+    windows = _windows(run.recipe, run.tokenizer, [Example("question", context, question, (), ())], "", run.length)
     size = settled(run.recipe.train.eval_batch_size)
     found = []
     for start in range(0, len(windows), size):

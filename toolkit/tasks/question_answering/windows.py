@@ -94,12 +94,13 @@ class Windows:
     Args:
         examples: the questions.
         tokenizer: with ``encode_with_offsets``.
-        max_length: T.
+        max_length: the most tokens that a window has.
         stride: tokens that a window shares with the one before.
         max_answer_length: the most tokens that an answer found in a window may have.
         no_answer_threshold: an answer is withheld where no answer scores by more than this above the best; None:
             there always is an answer.
         name: of the split, for the progress bar.
+        length: T, to which windows are padded; None for ``max_length``.
 
     Raises:
         QuestionTooLong: a question leaves no room for more than ``stride`` tokens of its context.
@@ -114,9 +115,10 @@ class Windows:
         max_answer_length: int,
         no_answer_threshold: float | None = None,
         name: str = "texts",
+        length: int | None = None,
     ) -> None:
         self.examples = list(examples)
-        self.max_length, self.stride = max_length, stride
+        self.max_length, self.stride, self.length = max_length, stride, length or max_length
         self.max_answer_length, self.no_answer_threshold = max_answer_length, no_answer_threshold
         self.pad_token_id = tokenizer.pad_token_id
         contexts = {item.context: None for item in self.examples}
@@ -194,11 +196,11 @@ class Windows:
         question = self.questions.ids[self.questions.of(int(self.example_of[index]))]
         first, size = int(self.first_of[index]), int(self.size_of[index])
         row = np.concatenate([question, [SEPARATOR], self.contexts.ids[first : first + size]])
-        input_ids = np.full(self.max_length, self.pad_token_id, dtype=np.int64)
+        input_ids = np.full(self.length, self.pad_token_id, dtype=np.int64)
         input_ids[: len(row)] = row
         return {
             "input_ids": input_ids,
-            "attention_mask": (np.arange(self.max_length) < len(row)).astype(np.int64),
+            "attention_mask": (np.arange(self.length) < len(row)).astype(np.int64),
             "start_positions": np.asarray(self.start_positions[index], dtype=np.int64),
             "end_positions": np.asarray(self.end_positions[index], dtype=np.int64),
         }

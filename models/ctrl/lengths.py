@@ -1,0 +1,24 @@
+"""On how many tokens a CTRL trains: on any number up to its positions, which are computed and not learned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from models.lengths import LENGTH, Fit, LengthError
+
+
+def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
+    """The wanted length itself.
+
+    Args:
+        config: a resolved configuration (``schema.resolve``).
+        given: as :func:`models.reformer.lengths.fit`; CTRL chooses nothing.
+
+    Raises:
+        LengthError: it has fewer positions.
+    """
+    most = config["n_positions"]
+    if wanted > most:
+        raise LengthError("n_positions", f"{most} is less than {wanted}", [{LENGTH: most}, {"n_positions": wanted}])
+    return Fit(wanted)

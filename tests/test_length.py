@@ -1,0 +1,413 @@
+"""Texts shorter than a checkpoint's position table: which length trains, which rows, and that the others come back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from gates import PreparedGates
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from models.lengths import LENGTH, LengthError
+from models.reformer import lengths, positions, schema
+from toolkit import checkpoint as checkpoints
+from toolkit import model_config, predict
+from toolkit.errors import UserError
+from toolkit.parity.options import make_request
+from toolkit.recipe import load_recipe
+from toolkit.train import finetune
+
+LONGEST = 20_000
+ENWIK8 = {
+    "hidden_size": 1024, "axial_pos_embds_dim": [256, 768], "axial_pos_shape": [128, 512],
+    "max_position_embeddings": 65536, "attn_layers": ["local", "lsh"], "num_buckets": 512,
+}  # fmt: skip
+
+#: Name -> the keys, and whether they are those of stored weights.
+CONFIGURATIONS: dict[str, tuple[dict, bool]] = {
+    "new weights": ({}, False),
+    "new weights, chunks of 50 and 30": ({"local_attn_chunk_length": 50, "lsh_attn_chunk_length": 30}, False),
+    "new weights, chunks of 16 and 64": ({"local_attn_chunk_length": 16}, False),
+    "new weights, local attention alone": ({"attn_layers": ["local"], "lsh_attn_chunk_length": 30}, False),
+    "new weights, chunked feed-forward": ({"chunk_size_feed_forward": 96, "chunk_size_lm_head": 10}, False),
+    "new weights, few positions": ({"max_position_embeddings": 1000}, False),
+    "new weights, learned positions": ({"axial_pos_embds": False, "max_position_embeddings": 1000}, False),
+    "new weights, a table": ({"axial_pos_shape": [7, 48]}, False),
+    "enwik8": (ENWIK8, True),
+    "enwik8, chunked feed-forward": ({**ENWIK8, "chunk_size_feed_forward": 4096}, True),
+    "a table that no chunk divides": ({"axial_pos_shape": [3, 50], "chunk_size_feed_forward": 64}, True),
+    "a small table, chunks of 50 and 30": (
+        {"axial_pos_shape": [40, 10], "local_attn_chunk_length": 50, "lsh_attn_chunk_length": 30}, True
+    ),
+}  # fmt: skip
+
+
+def reference_trains(config: dict, length: int) -> bool:
+    """What transformers demands of a training batch, in its own terms."""
+    chunks = [config[f"{kind}_attn_chunk_length"] for kind in set(config["attn_layers"])]
+    pads = length % int(np.lcm.reduce(chunks)) != 0 and length > min(chunks)
+    in_chunks = all(not config[key] or length % config[key] == 0 for key in lengths.CHUNK_SIZES)
+    in_table = not config["axial_pos_embds"] or math.prod(config["axial_pos_shape"]) == length
+    return not pads and in_chunks and in_table and length <= config["max_position_embeddings"]
+
+
+def followed(advice: str, keys: dict, wanted: int) -> list[tuple[dict, int]]:
+    """The configuration and the length that each of the ways of a message leads to, read as a user would."""
+    ways = advice.partition("; set ")[2].split(", or ")
+    found = []
+    for way in ways:
+        changed, length = dict(keys), wanted
+        for name, value in re.findall(r"(\S+) to (\[\d+, \d+\]|\d+)", way):
+            if name == "data.max_length":
+                length = int(value)
+            else:
+                changed[name.removeprefix("model.config.")] = json.loads(value)
+        assert (changed, length) != (keys, wanted), advice
+        found.append((changed, length))
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_every_length_is_one_that_trains_or_is_told_a_way_that_does(name):
+    keys, stored = CONFIGURATIONS[name]
+    config = schema.resolve(keys)
+    given = None if stored else keys
+    refused = 0
+    for wanted in range(1, LONGEST + 1):
+        try:
+            found = lengths.fit(config, wanted, given)
+        except LengthError as problem:
+            refused += 1
+            if refused % 50 != 1:
+                continue
+            advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
+            for changed, length in followed(advice, keys, wanted):
+                after = lengths.fit(schema.resolve(changed), length, None if stored else changed)
+                assert after.length >= length
+            continue
+        trained = {**config, **found.keys, **found.cut}
+        assert found.length >= wanted and reference_trains(trained, found.length), (wanted, found)
+        schema.check_training_length(trained, found.length)
+        assert bool(found.padding) == (found.length > wanted)
+        if stored:  # the run's texts are as long when its saved model is evaluated
+            assert lengths.fit(config, found.length).length == found.length
+        elif wanted % 97 == 0:
+            assert lengths.fit({**config, **found.keys}, wanted).length == found.length
+
+
+def test_no_shorter_length_would_do():
+    for name, (keys, stored) in CONFIGURATIONS.items():
+        config = schema.resolve(keys)
+        for wanted in range(1, 400, 23):
+            try:
+                found = lengths.fit(config, wanted, None if stored else keys)
+            except LengthError:
+                continue
+            for shorter in range(wanted, found.length):
+                cut = {"axial_pos_shape": [1, shorter]}  # of new weights; of a table, its rows
+                if "axial_pos_shape" in keys:
+                    columns = keys["axial_pos_shape"][1]
+                    if shorter % columns:
+                        continue
+                    cut = positions.cut_config(config, shorter)
+                assert not reference_trains({**config, **found.keys, **cut}, shorter), (name, wanted, shorter)
+
+
+def test_what_is_said_of_a_length():
+    config = schema.resolve(ENWIK8)
+    found = lengths.fit(config, 4000)
+    assert found.length == 4096 and found.cut == {"axial_pos_shape": [8, 512]}
+    assert found.positions == "positions: the first 8 of 128 rows of the checkpoint's table (4,096 of 65,536 tokens)"
+    assert found.padding == (
+        "texts of up to 4,000 tokens are padded to 4,096: a multiple of the 512 columns of axial_pos_shape and the "
+        "attention chunks of 64"
+    )
+    assert lengths.fit(config, 65536).notes == ()
+    with pytest.raises(LengthError, match=r"70,000 tokens are more than the 65,536 positions of axial_pos_shape"):
+        lengths.fit(config, 70_000)
+
+
+def test_a_length_beyond_all_sense_is_refused_at_once():
+    with pytest.raises(LengthError, match="more than the 2,147,483,647 positions") as raised:
+        lengths.fit(schema.resolve({}), 10**30, {})
+    assert raised.value.ways == [{LENGTH: 2147483584}]
+
+
+# -- a checkpoint of the reference ------------------------------------------------------------------------------------
+
+#: 128 positions; texts of up to 60 tokens are padded to 64, so that its first 4 of 8 rows are reached.
+TABLE = {
+    "attn_layers": ["local", "lsh"], "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16,
+    "feed_forward_size": 32, "local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16, "axial_pos_shape": [8, 16],
+    "axial_pos_embds_dim": [8, 24], "max_position_embeddings": 128, "vocab_size": 258, "is_decoder": False,
+    "local_num_chunks_after": 1, "num_buckets": 4, "hash_seed": 1, "hidden_dropout_prob": 0.05, "pad_token_id": 0,
+}  # fmt: skip
+
+#: Saves a classifier, what it reads of its table for shorter texts, and which samples of lengths it trains on.
+REFERENCE = """
+import json, sys
+import numpy as np, torch
+from transformers import ReformerConfig, ReformerForSequenceClassification
+folder, keys, samples = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+torch.manual_seed(0)
+model = ReformerForSequenceClassification(ReformerConfig(**keys, num_labels=3)).eval()
+model.save_pretrained(folder)
+embeddings = model.reformer.embeddings.position_embeddings
+with torch.no_grad():
+    read = {str(n): embeddings(torch.arange(n)[None])[0].numpy() for n in (16, 64, 112)}
+np.savez(folder + "/read.npz", **read)
+trained = []
+for changed, length in samples:
+    model = ReformerForSequenceClassification(ReformerConfig(**{**keys, **changed}, num_labels=3)).train()
+    try:
+        model(torch.ones((1, length), dtype=torch.long), labels=torch.tensor([1])).loss.backward()
+        trained.append(True)
+    except (ValueError, AssertionError):
+        trained.append(False)
+json.dump(trained, open(folder + "/trained.json", "w"))
+"""
+
+
+def samples() -> list[tuple[dict, int]]:
+    """What is to train: the cut shapes of some lengths; and behind them what is not to, one token more."""
+    found = []
+    for change in ({}, {"lsh_attn_chunk_length": 8, "chunk_size_feed_forward": 8}, {"local_attn_chunk_length": 32}):
+        config = schema.resolve({**TABLE, **change})
+        for wanted in (1, 17, 60, 100, 128):
+            fit = lengths.fit(config, wanted)
+            found.append(({**change, "axial_pos_shape": list(fit.cut.get("axial_pos_shape", [8, 16]))}, fit.length))
+    return [*found, *(({**change, "axial_pos_shape": [1, length + 1]}, length + 1) for change, length in found)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """A classifier that transformers made and saved."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    arguments = [str(folder), json.dumps(TABLE), json.dumps(samples())]
+    subprocess.run([sys.executable, "-c", REFERENCE, *arguments], check=True, capture_output=True, text=True)
+    return folder
+
+
+def port(folder: Path, length: int):
+    """The checkpoint as it trains on ``length`` tokens, in evaluation."""
+    from models.reformer.modeling import ReformerForSequenceClassification as Classifier
+    from models.weights import dump, load
+
+    whole = Classifier.from_pretrained(folder)
+    stored = dict(dump(whole))
+    cut = positions.cut_config(vars(whole.config), length)
+    model = Classifier(type(whole.config).from_pretrained(folder, **cut))
+    load(model, positions.cut_weights(stored, cut))
+    model.unreached_rows = positions.unreached_rows(stored, cut)
+    model.eval()
+    whole.eval()
+    return model, whole
+
+
+def test_the_solved_shapes_train_in_the_reference_and_one_token_more_does_not(checkpoint):
+    trained = json.loads((checkpoint / "trained.json").read_text())
+    expected = [reference_trains(schema.resolve({**TABLE, **change}), length) for change, length in samples()]
+    assert trained == expected and trained[: len(trained) // 2] == [True] * (len(trained) // 2)
+    assert False in trained
+
+
+def test_the_cut_table_is_what_the_reference_s_evaluation_reads_bit_for_bit(checkpoint):
+    with np.load(checkpoint / "read.npz") as read:
+        for length, theirs in ((int(name), read[name]) for name in read.files):
+            model, _ = port(checkpoint, length)
+            ours = model.reformer.embeddings.position_embeddings.table().numpy().reshape(theirs.shape)
+            np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
+
+
+def test_the_whole_model_computes_what_the_cut_one_does_and_is_what_is_saved(checkpoint, tmp_path):
+    import paddle
+
+    model, whole = port(checkpoint, 64)
+    tokens = paddle.to_tensor(np.random.default_rng(0).integers(2, 258, (2, 64)))
+    mask = paddle.to_tensor((np.arange(64) < np.array([[64], [40]])).astype(np.int64))
+    with paddle.no_grad():
+        ours, theirs = (each(tokens, mask).logits.numpy() for each in (model, whole))
+    np.testing.assert_array_equal(ours.view(np.int32), theirs.view(np.int32))
+    model.save_pretrained(tmp_path)
+    saved, first = load_file(tmp_path / "model.safetensors"), load_file(checkpoint / "model.safetensors")
+    np.testing.assert_array_equal(saved[positions.ROWS].view(np.int32), first[positions.ROWS].view(np.int32))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["axial_pos_shape"] == [8, 16] and config["max_position_embeddings"] == 128
+    assert model.config.axial_pos_shape == [4, 16]
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recipe_file(checkpoint, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    draw = np.random.default_rng(0)
+    for split, count in {"train": 12, "validation": 6, "test": 6}.items():
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["text", "label"])
+            for index in range(count):
+                rows.writerow(["abc"[index % 3] * int(draw.integers(20, 90)), "xyz"[index % 3]])
+    recipe = {
+        "model": {"weights": str(checkpoint)},
+        "data": {
+            "dataset": "csv",
+            "files": {split: f"{split}.csv" for split in ("train", "validation", "test")},
+            "max_length": 60,
+        },
+        "train": {"max_steps": 4, "batch_size": 3, "learning_rate": 1e-2, "weight_decay": 0.5, "eval_steps": 2},
+        "parity": {"dtype": "float64"},
+    }
+    (folder / "short.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "short.yaml"
+
+
+def train(recipe_file: Path, folder: Path, *overrides: str, skip: str | None = "a test") -> str:
+    out = io.StringIO()
+    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", *overrides])
+    finetune(recipe, skip, Console(file=out, width=500))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory) -> tuple[Path, str]:
+    """A finished run and what it printed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, train(recipe_file, folder)
+
+
+def assert_only_reached_rows_changed(run: Path, checkpoint: Path) -> None:
+    after = load_file(run / "model/model.safetensors")[positions.ROWS]
+    before = load_file(checkpoint / "model.safetensors")[positions.ROWS]
+    assert after.shape == before.shape
+    np.testing.assert_array_equal(after[4:].view(np.int32), before[4:].view(np.int32))
+    assert (after[:4] != before[:4]).all()
+
+
+def test_a_run_changes_the_rows_that_its_texts_reach_and_no_others(run, checkpoint):
+    folder, printed = run
+    assert "note   positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in printed
+    assert printed.count("texts of up to 60 tokens are padded to 64") == 1
+    assert_only_reached_rows_changed(folder, checkpoint)
+    assert json.loads((folder / "model/config.json").read_text())["axial_pos_shape"] == [8, 16]
+    assert "cut to 60 tokens, padded with 0 on the right to 64" in (folder / "README.md").read_text()
+    results = json.loads((folder / "metrics.json").read_text())
+    sizes = [value.size for value in load_file(folder / "model/model.safetensors").values()]
+    assert results["parameters"] == sum(sizes)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_its_saved_model_gives_its_metrics_again(run, split):
+    folder, _ = run
+    found = predict.evaluate(folder, Console(file=io.StringIO()), split)
+    assert found == json.loads((folder / "metrics.json").read_text())[split]
+
+
+def test_a_text_is_cut_and_padded_as_in_training(run):
+    folder, _ = run
+    long, cut = predict.predict(folder, Console(file=io.StringIO()), texts=["a" * 70, "a" * 60])
+    assert long.truncated and not cut.truncated and long.probability == cut.probability
+
+
+def test_an_interrupted_run_goes_on_and_ends_alike(run, recipe_file, tmp_path, monkeypatch):
+    save = checkpoints.Checkpoints.save
+
+    def interrupted(self, step, *arguments, **options):
+        save(self, step, *arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe_file, tmp_path / "run")
+    monkeypatch.undo()
+    assert "resuming" in train(recipe_file, tmp_path / "run")
+    found, expected = (load_file(folder / "model/model.safetensors") for folder in (tmp_path / "run", run[0]))
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_gate_of_a_run_passes_and_says_what_was_compared(recipe_file, checkpoint, tmp_path):
+    train(recipe_file, tmp_path / "run", skip=None)
+    assert_only_reached_rows_changed(tmp_path / "run", checkpoint)
+    notes = [note["text"] for note in json.loads((tmp_path / "run/parity/parity.json").read_text())["notes"]]
+    assert "positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in notes
+
+
+def test_the_gate_judges_the_cut(checkpoint, tmp_path):
+    """Both sides run the step with the same weights: rows of the wrong end would show nowhere else."""
+    options = {"attention": None, "layers": None, "batch_size": 1, "seed": 0, "overrides": [], "dtype": "float64"}
+    request = make_request(
+        model="reformer",
+        head="sequence_classification",
+        length=60,
+        weights_from=str(checkpoint),
+        reference_python=None,
+        **options,
+    )
+    assert request.batch["input_ids"].shape == (1, 64) and request.config["axial_pos_shape"] == [4, 16]
+    rows = load_file(checkpoint / "model.safetensors")[positions.ROWS]
+    wrong = replace(request, weights={**request.weights, positions.ROWS: rows[4:]})
+    gates = PreparedGates(tmp_path / "jobs", [request, wrong])
+    right, said = gates.run(request, tmp_path / "right")
+    assert right.passed, right.summary()
+    assert "positions: the first 4 of 8 rows of the checkpoint's table" in said
+    report, _ = gates.run(wrong, tmp_path / "wrong")
+    assert not report.passed
+    assert report.candidate.loading_problems == {
+        positions.ROWS: "cut to fewer positions (models/reformer/positions.py): 32 of 32 values are not those that the "
+        "reference reads"
+    }
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_longer_than_the_table_is_told_the_longest(recipe_file):
+    line = recipe_file.read_text().splitlines().index("  max_length: 60") + 1
+    longer = recipe_file.with_name("longer.yaml")
+    longer.write_text(recipe_file.read_text().replace("max_length: 60", "max_length: 200"))
+    with pytest.raises(UserError) as raised:
+        model_config.check_model(load_recipe(longer))
+    assert str(raised.value) == (
+        f"{longer}:{line}: data.max_length: 200: model.config.axial_pos_shape: 200 tokens are more than the 128 "
+        "positions of axial_pos_shape [8, 16]; set data.max_length to 128"
+    )
+    assert model_config.check_model(load_recipe(longer, ["data.max_length=128"])) == []
+
+
+def test_a_checkpoint_s_table_keeps_its_shape(recipe_file):
+    recipe = load_recipe(recipe_file, ["model.config.axial_pos_shape=[4, 16]"])
+    with pytest.raises(
+        UserError, match=r"model\.config\.axial_pos_shape: \[4, 16\] is not the checkpoint's \[8, 16\]; "
+    ):
+        model_config.check_model(recipe)
+    assert model_config.check_model(load_recipe(recipe_file, ["model.config.axial_pos_shape=[8, 16]"])) != []
+
+
+def test_new_weights_get_a_shape_for_their_length(recipe_file):
+    text = recipe_file.read_text().replace(
+        f"weights: {yaml.safe_load(recipe_file.read_text())['model']['weights']}", ""
+    )
+    keys = {"hidden_size": 32, "axial_pos_embds_dim": [8, 24]}
+    new = recipe_file.with_name("new.yaml")
+    content = yaml.safe_load(text)
+    new.write_text(yaml.safe_dump({**content, "model": {"config": keys}}))
+    recipe = load_recipe(new, ["data.max_length=5000"])
+    found = model_config.resolve(recipe, {})
+    assert found["axial_pos_shape"] == [64, 79] and found["max_position_embeddings"] == 5056
+    assert model_config.check_model(recipe) == [
+        "texts of up to 5,000 tokens are padded to 5,056: a multiple of the attention chunks of 64"
+    ]
