@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
-from toolkit.errors import UserError
 from models.lengths import Fit
+from toolkit.errors import UserError
 from toolkit.identity import identity_of
 from toolkit.model_config import build_config, fit_training_length, trained_config
 from toolkit.recipe import Recipe
