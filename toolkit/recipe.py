@@ -160,6 +160,8 @@ class Parity(Section):
     dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2
     device: Literal["auto", "cpu", "gpu"] = "auto"
+    length: Positive | None = None
+    max_memory: Annotated[float, Field(gt=0, le=10**6)] | None = None
     reference_python: str | None = None
 
 

@@ -99,6 +99,8 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         checkpoint_config=job.stored_config.to_hf() if job.checkpoint is not None and job.fit.cut else None,
         length_notes=job.fit.notes,
+        length=chosen.length,
+        max_memory=chosen.max_memory,
         reference_python=reference_python(recipe),
         widened=True,
     )

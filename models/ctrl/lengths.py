@@ -8,6 +8,11 @@ from typing import Any
 from models.lengths import LENGTH, Fit, LengthError
 
 
+def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
+    """As that of :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""
+    return min(32, config["n_positions"])
+
+
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
     """The wanted length itself.
 

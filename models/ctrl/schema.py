@@ -104,6 +104,16 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
         raise ConfigError("n_positions", f"{config['n_positions']} is less than {length}")
 
 
+def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
+    """How many elements the largest tensors of each layer have, of one text."""
+    return [length * (config["n_embd"] + config["dff"] + config["n_head"] * length)] * config["n_layer"]
+
+
+def set_by_length(config: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """Keys that the model sets by the length of its texts: none."""
+    return {}
+
+
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
     """What training on one text takes at the least, in float32: its stream and the largest tensors of a layer."""
     width = config["n_embd"] + config["dff"] + config["n_head"] * length + (config["vocab_size"] if causal_lm else 0)

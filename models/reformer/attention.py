@@ -20,6 +20,7 @@ from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
+from models.reformer.schema import num_buckets
 from models.trace import at
 
 #: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
@@ -264,10 +265,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         factors when that is large, and is written into the configuration, so that it is saved with the weights.
         """
         if self.config.num_buckets is None:
-            exponent = (2 * (length // self.chunk_length)).bit_length() - 1
-            limit = 2 * max(math.isqrt(self.config.max_position_embeddings // self.chunk_length), self.chunk_length)
-            few = 2**exponent <= limit
-            self.config.num_buckets = 2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
+            self.config.num_buckets = num_buckets(self.config, length)
         count = self.config.num_buckets
         return [count] if isinstance(count, int) else list(count)
 

@@ -62,6 +62,11 @@ def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] =
     return _multiple(math.lcm(unit, *chunk_lengths(config)), wanted)
 
 
+def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
+    """The least length of at least so many chunks of each kind, of which every multiple is one to train on, too."""
+    return least_length(config, chunks * max(chunk_lengths(config)))
+
+
 def most_positions(config: Mapping[str, Any], free: Collection[str] = ()) -> int:
     """How many positions the model has."""
     limits = [MOST]

@@ -139,16 +139,45 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
     """What training on one text takes at the least, in float32: its two streams and the largest tensors of a layer."""
-    elements = [2 * length * config["hidden_size"]]
-    elements.append((config["chunk_size_feed_forward"] or length) * config["feed_forward_size"])
-    for kind in set(config["attn_layers"]):
-        rounds = config["num_hashes"] if kind == "lsh" else 1
-        chunk = min(config[f"{kind}_attn_chunk_length"], length)
-        seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
-        elements.append(config["num_attention_heads"] * rounds * length * chunk * seen)
+    elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]
+    elements += [_score_elements(config, length, kind) for kind in set(config["attn_layers"])]
     if causal_lm:
         elements.append((config["chunk_size_lm_head"] or length) * config["vocab_size"])
     return 4 * sum(elements)
+
+
+def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
+    """How many elements the largest tensors of each layer have, of one text."""
+    rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
+    return [rest + _score_elements(config, length, kind) for kind in config["attn_layers"]]
+
+
+def _feed_forward_elements(config: Mapping[str, Any], length: int) -> int:
+    return (config["chunk_size_feed_forward"] or length) * config["feed_forward_size"]
+
+
+def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
+    """Of the attention scores of a layer of a kind: each chunk's, with the chunks that it sees, in each hash round."""
+    rounds = config["num_hashes"] if kind == "lsh" else 1
+    chunk = min(config[f"{kind}_attn_chunk_length"], length)
+    seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
+    return config["num_attention_heads"] * rounds * length * chunk * seen
+
+
+def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:
+    """The bucket count of LSH, as one number or as factors that are hashed separately. Where the configuration leaves
+    it open, it becomes a power of two near 2 * length / chunk length, in two factors when that is large."""
+    if config["num_buckets"] is not None:
+        return config["num_buckets"]
+    chunk = config["lsh_attn_chunk_length"]
+    exponent = (2 * (length // chunk)).bit_length() - 1
+    few = 2**exponent <= 2 * max(math.isqrt(config["max_position_embeddings"] // chunk), chunk)
+    return 2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
+
+
+def set_by_length(config: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """Keys that the model sets by the length of its texts where the configuration leaves them open."""
+    return {"num_buckets": num_buckets(config, length)} if "lsh" in config["attn_layers"] else {}
 
 
 def _check_values(config: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
+from toolkit.parity.job.stretch import fitted
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
@@ -99,10 +100,12 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     remove_report(folder)
     if recording is not None:
         measured = _measure_against(recording, request, console)
-    elif is_streamed(request):
-        measured = _measure_streamed(request, folder, console)
     else:
-        measured = _measure_whole(request, console)
+        request, takes = fitted(request)
+        if (takes and console.is_terminal) or request.length_notes:
+            console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
+        streamed = is_streamed(request)
+        measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:

@@ -61,6 +61,11 @@ def is_brief(request: GateRequest) -> bool:
     return not is_streamed(request) and is_large(request.model, config, request.head)
 
 
+def spares_memory(request: GateRequest) -> bool:
+    """Whether the workers keep little, and run one after the other."""
+    return is_brief(request) or np.size(batch_of(request).get("input_ids", ())) >= LONG
+
+
 def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
     """Whether a model with a resolved configuration has more than :data:`LARGE_ABOVE` parameters."""
     table = part(model, "weights").parameters(config, head)
@@ -81,7 +86,7 @@ def job_of(request: GateRequest) -> Job:
         noise_runs=FEW_NOISE_RUNS if brief else NOISE_RUNS,
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
-        spare_memory=brief or np.size(batch_of(request).get("input_ids", ())) >= LONG,
+        spare_memory=spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
         threads=request.threads or runtime.physical_cores(),

@@ -39,6 +39,8 @@ class GateRequest:
         checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
         checkpoint_config: the keys of the model in ``checkpoint``, where ``config`` has fewer positions.
         length_notes: what of the position table is compared, and why texts are padded, in words.
+        length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
+        max_memory: what both workers may take together, in GB; None for most of what the machine has.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
@@ -64,6 +66,8 @@ class GateRequest:
     checkpoint: str | None = None
     checkpoint_config: Mapping[str, Any] | None = None
     length_notes: tuple[str, ...] = ()
+    length: int | None = None
+    max_memory: float | None = None
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False

@@ -1,0 +1,138 @@
+"""Over how much of each text a gate goes: all of it, or a first stretch that fits the memory.
+
+A gate of google/reformer-enwik8 on the 65,536 tokens that it trains on would take more than 100 GB. What can be wrong
+with a port is wrong on fewer tokens, too, as long as they are several chunks of every kind of attention and some of
+them are padding. So what both workers will take is estimated from the shapes before they start, and where that is more
+than there is, both are given the first tokens of each text alone, and the first rows of a position table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from models.families import part
+from models.lengths import LengthError
+from toolkit.errors import Inconclusive, UserError
+from toolkit.memory import physical_memory
+from toolkit.parity.job.build import batch_of, is_brief, is_streamed, spares_memory
+from toolkit.parity.job.request import GateRequest
+
+#: Share of the machine's memory that a gate may take unless it is told otherwise.
+SHARE = 0.85
+#: Chunks of the longest kind that a stretch has at the least: so many that not all see each other.
+CHUNKS = 4
+#: What was measured (tests of the two workers' peaks, on shapes from 10^5 to 1.5 * 10^8 parameters): bytes that each
+#: worker takes with nothing to do; of each parameter; and copies in float64 of what a layer computes.
+IDLE = 600e6
+PER_PARAMETER = 80
+COPIES = 7
+
+
+def fitted(request: GateRequest) -> tuple[GateRequest, str]:
+    """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
+
+    Raises:
+        UserError: the length that is asked for cannot be.
+        Inconclusive: not even the shortest stretch fits.
+    """
+    length = request.batch["input_ids"].shape[1]
+    if request.length is not None:
+        request = stretch(request, _asked(request, length))
+    if is_streamed(request):
+        return request, ""
+    room = most_memory(request)
+    needed = memory_of(request)
+    if room is None or needed <= room:
+        return request, f"about {_gigabytes(needed)} of memory"
+    if request.length is not None:
+        raise UserError(f"a gate over {request.length:,} tokens takes about {_gigabytes(needed)}; {_room(room)}")
+    for shorter in shorter_lengths(request):
+        tried = stretch(request, shorter)
+        if (needed := memory_of(tried)) <= room:
+            return tried, f"about {_gigabytes(needed)} of memory over the first {shorter:,} of {length:,} tokens"
+    raise Inconclusive(
+        f"the gate takes about {_gigabytes(needed)} of memory over the shortest texts that show what can be wrong; "
+        f"{_room(room)}. Fewer examples (parity.examples) take less; a larger machine can record the reference "
+        "(toolkit parity record)"
+    )
+
+
+def memory_of(request: GateRequest) -> float:
+    """About how many bytes the gate takes: both workers together where they run at once, else the larger one."""
+    config = part(request.model, "schema").resolve(request.config)
+    table = part(request.model, "weights").parameters(config, request.head)
+    parameters = sum(math.prod(shape) for shape, _ in table.values())
+    texts, length = batch_of(request)["input_ids"].shape
+    layers = part(request.model, "schema").layer_elements(config, length)
+    largest, all_of_them = (8 * texts * COPIES * size for size in (max(layers), sum(layers)))
+    streams = 32 * texts * length * (config.get("hidden_size") or config["n_embd"]) * (len(layers) + 2)
+    if is_brief(request):
+        return IDLE + PER_PARAMETER * parameters + largest + streams
+    worker = IDLE + PER_PARAMETER * parameters + all_of_them + streams
+    return worker if spares_memory(request) else 2 * worker
+
+
+def most_memory(request: GateRequest) -> float | None:
+    """Bytes that the gate may take; None where the system does not say how many there are."""
+    if request.max_memory is not None:
+        return request.max_memory * 1e9
+    memory = physical_memory()
+    return None if memory is None else SHARE * memory
+
+
+def shorter_lengths(request: GateRequest) -> Iterator[int]:
+    """Lengths below that of the texts on which the model can be compared, the longest first."""
+    config = part(request.model, "schema").resolve(request.config)
+    unit = part(request.model, "lengths").stretch_unit(config, CHUNKS)
+    length = request.batch["input_ids"].shape[1]
+    yield from range((length - 1) // unit * unit, 0, -unit)
+
+
+def stretch(request: GateRequest, length: int) -> GateRequest:
+    """The request over the first ``length`` tokens of each text, the positions cut as for training on so few."""
+    whole = request.batch["input_ids"].shape[1]
+    if length == whole:
+        return request
+    config = part(request.model, "schema").resolve(request.config)
+    fit = part(request.model, "lengths").fit(config, length)
+    # What follows from the length where nobody has set it is that of the whole text.
+    kept = part(request.model, "schema").set_by_length(config, whole)
+    weights = part(request.model, "positions").cut_weights(request.weights, fit.cut) if fit.cut else request.weights
+    note = f"compared on the first {length:,} of the {whole:,} tokens of each text"
+    return replace(
+        request,
+        config={**request.config, **fit.cut, **kept},
+        weights=weights,
+        batch={key: _first(np.asarray(value), whole, length) for key, value in request.batch.items()},
+        checkpoint_config=request.checkpoint_config or (request.config if fit.cut and request.checkpoint else None),
+        length_notes=(*request.length_notes, note),
+    )
+
+
+def _asked(request: GateRequest, whole: int) -> int:
+    """The length that is asked for, if the model can be compared on it."""
+    wanted = request.length or whole
+    config = part(request.model, "schema").resolve(request.config)
+    if wanted >= whole:
+        return whole
+    try:
+        return part(request.model, "lengths").fit(config, wanted).length
+    except LengthError as problem:
+        raise UserError(f"a gate over {wanted:,} tokens: {problem}") from None
+
+
+def _first(value: np.ndarray, whole: int, length: int) -> np.ndarray:
+    """What of a batch's array belongs to the first tokens: answers that lie beyond them are then ignored."""
+    return value[:, :length] if value.ndim > 1 and value.shape[1] == whole else value
+
+
+def _room(room: float) -> str:
+    return f"it may take {_gigabytes(room)} (parity.max_memory)"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
