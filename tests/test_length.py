@@ -47,6 +47,7 @@ CONFIGURATIONS: dict[str, tuple[dict, bool]] = {
     "enwik8": (ENWIK8, True),
     "enwik8, chunked feed-forward": ({**ENWIK8, "chunk_size_feed_forward": 4096}, True),
     "a table that no chunk divides": ({"axial_pos_shape": [3, 50], "chunk_size_feed_forward": 64}, True),
+    "a table and a limit below a row of it": ({"max_position_embeddings": 20}, True),
     "a small table, chunks of 50 and 30": (
         {"axial_pos_shape": [40, 10], "local_attn_chunk_length": 50, "lsh_attn_chunk_length": 30}, True
     ),
@@ -91,6 +92,7 @@ def test_every_length_is_one_that_trains_or_is_told_a_way_that_does(name):
             refused += 1
             if refused % 50 != 1:
                 continue
+            assert problem.ways
             advice = problem.advice({LENGTH: "data.max_length"}, "model.config.")
             for changed, length in followed(advice, keys, wanted):
                 after = lengths.fit(schema.resolve(changed), length, None if stored else changed)

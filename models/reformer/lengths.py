@@ -168,7 +168,9 @@ def _ways_out(config: Mapping[str, Any], wanted: int, given: Collection[str] | N
     columns = config["axial_pos_shape"][1] if config["axial_pos_embds"] else 1
     at_once = {key: 0 for key in CHUNK_SIZES if config[key]}
     chunks = {f"{kind}_attn_chunk_length": columns for kind in ("local", "lsh") if kind in config["attn_layers"]}
-    for change in (at_once, chunks, {**at_once, **chunks}):
+    # With a position table the limit beside it is a number alone.
+    limit = {"max_position_embeddings": min(_whole(config), MOST)} if config["axial_pos_embds"] else {}
+    for change in (at_once, chunks, limit, {**at_once, **chunks}, {**at_once, **chunks, **limit}):
         if _fits(config, wanted, given, change):
             yield change
             return
