@@ -24,6 +24,7 @@ import io
 import json
 import os
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -205,12 +206,11 @@ class LoopbackHub:
         self.tokens: set[str] = set()
         self.page = 1000
         self.closing = threading.Event()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
 
     def __enter__(self) -> LoopbackHub:
         self.closing.clear()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.hub = self  # type: ignore[attr-defined]
+        self._server = _Server(("127.0.0.1", 0), _Handler, hub=self)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
 
@@ -219,6 +219,9 @@ class LoopbackHub:
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
+        for connection in list(self._server.connections):  # a client may have kept one for its next question
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def endpoint(self) -> str:
@@ -272,6 +275,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
+    def __init__(self, *arguments: Any, hub: LoopbackHub) -> None:
+        self.hub = hub
+        self.connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error."""
 
@@ -286,9 +294,19 @@ class _Refused(Exception):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    server: _Server
+
     @property
     def hub(self) -> LoopbackHub:
-        return self.server.hub  # type: ignore[attr-defined]
+        return self.server.hub
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
 
     def log_message(self, *_: Any) -> None:
         """Nothing on the terminal."""
