@@ -73,7 +73,8 @@ def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
     if found := next((cause for cause in causes if isinstance(cause, HubError)), None):
         return found
     if any(isinstance(cause, HFValidationError) for cause in causes):
-        return HubError("name", f"{wanted.id} is no name of a repository on the hub (owner/name)")
+        apart = "; its revision is given apart" if "@" in wanted.id else ""
+        return HubError("name", f"{wanted.id} is neither a folder nor the name of a hub repository (owner/name){apart}")
     for cause in causes:
         response = getattr(cause, "response", None)
         if response is not None and hasattr(response, "status_code"):

@@ -1,8 +1,8 @@
 """A program: the real client behind :mod:`models.hub`, asked line by line, so that many questions share a start.
 
-A line of the standard input is a JSON object: ``id``, ``revision``, ``token`` (or null). The answer is one, too:
-``folder`` and the names of its ``files``; or ``error`` and ``reason``. What is neither is a traceback,
-and ends the program.
+A line of the standard input is a JSON object: ``id``, ``revision``, ``token`` (or null); or the path of a ``recipe``,
+whose data is loaded. The answer is one, too: ``folder`` and the names of its ``files``, or the ``rows`` of each split; or
+``error`` and ``reason``. What is neither is a traceback, and ends the program.
 """
 
 import json
@@ -13,6 +13,20 @@ from pathlib import Path
 from models.files import UnreadableFile, open_tensors, read_object
 from models.hub import resolve_folder, tensor_files
 from models.hub_errors import HubError
+
+
+def loaded(recipe: str) -> dict:
+    """The data of a recipe."""
+    from toolkit.errors import UserError
+    from toolkit.recipe import load_recipe
+    from toolkit.tasks import task_of
+
+    try:
+        made = load_recipe(recipe)
+        splits = task_of(made).load_splits(made)
+    except UserError as problem:
+        return {"error": str(problem), "reason": "UserError"}
+    return {"rows": {name: rows["text"] for name, rows in splits.items()}, "commit": made.commits.get("data")}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:
@@ -35,4 +49,5 @@ def answer(id: str, revision: str | None = None, token: str | None = None, read:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+        asked = json.loads(line)
+        print(json.dumps(loaded(**asked) if "recipe" in asked else answer(**asked)), flush=True)

@@ -3,6 +3,7 @@ ones, the hub is a small one on the loopback interface."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,10 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pytest
 from loopback_hub import Corrupt, Cut, LoopbackHub, Pointer, Stall, Status, WrongSize
 from safetensors.numpy import save
+
+from models.hub import split_revision
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 SMALL = save({"weight": np.arange(8, dtype=np.float32)})
@@ -35,8 +41,11 @@ class Client:
         )
 
     def ask(self, id: str, revision: str | None = None, **more: object) -> dict:
+        return self.send({"id": id, "revision": revision, **more})
+
+    def send(self, question: dict) -> dict:
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps({"id": id, "revision": revision, **more}) + "\n")
+        self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, Path(self.errors.name).read_text()
@@ -159,7 +168,7 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
             "file",
             f"the model a/empty has no config.json, so it is no checkpoint of transformers; see {page}/a/empty",
         ),
-        ("not//a name",): ("name", "not//a name is no name of a repository on the hub (owner/name)"),
+        ("not//a name",): ("name", "not//a name is neither a folder nor the name of a hub repository (owner/name)"),
         ("a/ill",): (
             "hub",
             f"cannot read model.safetensors of the model a/ill at revision COMMIT: the hub answers 429 (slower); "
@@ -299,3 +308,128 @@ def test_a_killed_download_goes_on_where_it_was(hub, client):
     hub.requests.clear()
     assert "folder" in client().ask("a/b", read=True)
     assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
+
+
+# -- data sets ------------------------------------------------------------------------------------------------------
+
+ROWS = [{"text": f"text number {index}", "label": ["no", "yes"][index % 2]} for index in range(20)]
+RECIPE = """\
+train: {epochs: 1, learning_rate: 1e-3}
+model: {config: {axial_pos_shape: [4, 8]}}
+data:
+  dataset: DATASET
+  revision: REVISION
+  max_length: 32
+"""
+
+
+def table(kind: str, count: int) -> bytes:
+    """The first rows as a file."""
+    rows = datasets.Dataset.from_list(ROWS[:count])
+    target = io.BytesIO()
+    {"csv": rows.to_csv, "json": rows.to_json, "parquet": rows.to_parquet}[kind](target)
+    return target.getvalue()
+
+
+def written(tmp_path: Path, dataset: str, revision: str = "null") -> str:
+    path = tmp_path / "x.yaml"
+    path.write_text(RECIPE.replace("DATASET", dataset).replace("REVISION", revision))
+    return str(path)
+
+
+def test_a_data_set_of_the_hub_is_loaded_at_its_revision_and_again_without_the_hub(hub, client, tmp_path):
+    for kind in ("csv", "json", "parquet"):
+        content = {f"data/train.{kind}": table(kind, 12), f"data/validation.{kind}": table(kind, 4)}
+        repository = hub.add(f"a/{kind}", content, kind="dataset")
+    old = repository.refs["main"]
+    new = repository.commit({"data/train.parquet": table("parquet", 6), "data/validation.parquet": table("parquet", 2)})
+    asked = client()
+    for kind, rows in (("csv", 12), ("json", 12), ("parquet", 6)):
+        found = asked.send({"recipe": written(tmp_path, f"a/{kind}")})
+        assert len(found["rows"]["train"]) == rows and found["rows"]["train"][0] == "text number 0", found
+    assert found["commit"] == new
+    assert len(asked.send({"recipe": written(tmp_path, "a/parquet", old)})["rows"]["train"]) == 12
+    offline = client(HF_HUB_OFFLINE="1")
+    hub.requests.clear()
+    assert len(offline.send({"recipe": written(tmp_path, "a/parquet", old)})["rows"]["train"]) == 12
+    assert len(offline.send({"recipe": written(tmp_path, "a/parquet")})["rows"]["train"]) == 6
+    assert hub.requests == []
+    error = offline.send({"recipe": written(tmp_path, "a/parquet", "0" * 40)})["error"]
+    assert ":4: data.dataset: offline and not cached: the data set a/parquet at revision 000" in error
+
+
+def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
+    content = {"train.csv": table("csv", 12)}
+    for access in ("public", "private", "gated"):
+        hub.add(f"a/{access}", content, kind="dataset").access = access
+    hub.add("a/empty", {"README.md": "nothing"}, kind="dataset")
+    hub.add("a/pictures", {"train/a.png": b"x", "train/b.png": b"y"}, kind="dataset")
+    cut = hub.add("a/cut", {"train.parquet": table("parquet", 12)}, kind="dataset")
+    cut.faults["train.parquet"] = Cut(10)
+    asked = client()
+    lines = {
+        (
+            "a/private",
+            "null",
+        ): "4: data.dataset: the data set a/private does not exist, or is private: without a login the "
+        "hub does not say which; check its name; if it is private, log in (hf auth login, or HF_TOKEN)",
+        (
+            "coastalcph/lexglue",
+            "null",
+        ): "4: data.dataset: the data set coastalcph/lexglue does not exist, or is private: "
+        "without a login the hub does not say which; did you mean coastalcph/lex_glue; if it is private, log in (hf auth "
+        "login, or HF_TOKEN)",
+        ("a/gated", "null"): "4: data.dataset: the data set a/gated is gated: its files are for those who were granted "
+        f"access; ask for it at {hub.endpoint}/datasets/a/gated, then log in (hf auth login, or HF_TOKEN); now there is no "
+        "login here",
+        (
+            "a/public",
+            "v2",
+        ): "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
+        f"{hub.endpoint}/datasets/a/public/commits/main",
+        ("a/cut", "null"): "4: data.dataset: the download of the data set a/cut was interrupted: the connection was "
+        "closed; run the same command again: it goes on where it was",
+        (
+            "a/pictures",
+            "null",
+        ): "4: data.dataset: a/pictures holds data of the kind imagefolder, which is not read here; it "
+        "should consist of files of one of the kinds json, csv, parquet, arrow, text",
+    }
+    for (dataset, revision), line in lines.items():
+        path = written(tmp_path, dataset, revision)
+        assert asked.send({"recipe": path})["error"] == f"{path}:{line}"
+    assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
+
+
+# -- recipes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            "data.revision=v1",
+            "data.revision: is of a hub repository, and data.dataset is cldr_languages, which is none; ",
+        ),
+        ("model.revision=v1", "model.revision: is of a hub repository, and model.weights is not set; remove it"),
+    ],
+)
+def test_a_revision_of_no_repository_is_refused_at_its_line(change, line):
+    with pytest.raises(UserError) as refused:
+        load_recipe(ROOT / "recipes" / "reformer_cls.yaml", [change])
+    assert line in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_folder_has_no_revision(tmp_path):
+    with pytest.raises(
+        UserError, match=r"model\.revision: is of a hub repository, and model\.weights is .*; remove it"
+    ):
+        load_recipe(ROOT / "recipes" / "reformer_cls.yaml", [f"model.weights={tmp_path}", "model.revision=refs/pr/1"])
+
+
+def test_a_revision_on_a_command_line_is_parted_from_the_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert split_revision("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
+    assert split_revision("a/b") == ("a/b", None)
+    Path("a@b").mkdir()
+    assert split_revision("a@b") == ("a@b", None)
