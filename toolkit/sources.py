@@ -21,7 +21,8 @@ import yaml
 from datasets import Dataset, DatasetDict, packaged_modules
 
 from models.files import UnreadableFile, plain_file, read_text
-from models.hub_errors import Wanted, explain, offline
+from models.hub import refusal
+from models.hub_errors import HubError, Wanted, explain, offline
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
@@ -279,6 +280,13 @@ def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
     )
 
 
+def _of_the_hub(problem: Exception, wanted: Wanted) -> HubError | None:
+    """What the hub said; the library does not pass it on where it takes it to say that there is no such data set."""
+    if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
+        return refusal(wanted._replace(file="README.md"))
+    return explain(problem, wanted)
+
+
 @contextlib.contextmanager
 def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[None]:
     """What `datasets` raises for a folder or a hub data set, at the recipe's line.
@@ -293,8 +301,7 @@ def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[No
         raise
     except Exception as problem:
         reraise_full_disk(problem)
-        hidden = problem.__context__ if isinstance(problem, datasets.exceptions.DatasetNotFoundError) else None
-        if wanted is not None and (explained := explain(hidden or problem, wanted)):
+        if wanted is not None and (explained := _of_the_hub(problem, wanted)):
             raise recipe.error("data.dataset", str(explained)) from None
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
         key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
