@@ -270,7 +270,7 @@ def test_a_hub_that_cannot_be_reached_is_as_good_as_none(tmp_path):
 def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     repository = hub.add("a/b", {"config.json": CONFIG, "model.safetensors": LARGE})
     repository.faults["model.safetensors"] = Cut(22 * 2**20, times=1)
-    asked = client()
+    asked = client(TQDM_POSITION="-1")  # shows the client's progress bars without a terminal, too
     commit = repository.refs["main"]
     assert asked.ask("a/b") == {
         "error": f"the download of model.safetensors of the model a/b at revision {commit} was interrupted: the "
@@ -280,7 +280,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     hub.requests.clear()
     assert "folder" in asked.ask("a/b", read=True)
     assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
-    assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()  # the client's own progress bar
+    assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()
 
 
 @pytest.mark.slow  # the client tries five times, a second each, before it gives up
