@@ -188,9 +188,8 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         ),
         ("a/pointer",): (
             "UnreadableFile",
-            "SNAPSHOT/model.safetensors is a pointer of git-LFS, not the file itself: the repository holds no more, or "
-            "did not (model.safetensors of the model a/pointer at revision COMMIT); delete BLOB, and it is "
-            "fetched again",
+            "SNAPSHOT/model.safetensors is a pointer of git-LFS, not the file itself (model.safetensors of the model "
+            "a/pointer at revision COMMIT); the repository holds no more: take another revision, or tell its owner",
         ),
         ("a/broken",): (
             "UnreadableFile",
@@ -527,6 +526,10 @@ def test_an_error_of_the_hub_is_at_the_recipe_s_line_and_leaves_nothing(hub, tmp
     hub.add("a/tiny", checkpoint(0)).access = "private"
     hub.add("a/data", {"train.csv": table("csv", 16), "validation.csv": table("csv", 4)}, kind="dataset")
     (tmp_path / "x.yaml").write_text(RUN)
+    hub.requests.clear()
+    status, said, _ = command(hub, tmp_path, "recipe", "check", "x.yaml")
+    assert status == 0 and "a/data is a hub data set; it is fetched and checked when a run starts" in said
+    assert hub.requests == []
     status, _, errors = command(hub, tmp_path, "finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
     assert status == 2 and not (tmp_path / "run").exists()
     assert errors.splitlines()[-1] == (
