@@ -209,6 +209,7 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         blob = os.path.realpath(snapshot / "model.safetensors")
         line = line.replace("COMMIT", commit).replace("SNAPSHOT", str(snapshot)).replace("BLOB", blob)
         assert (found.get("reason"), found.get("error")) == (reason, line), found
+    assert asked.ask("a/size")["reason"] == "corrupt"  # nothing of the first attempt is in the way of the second
     # What was removed comes whole the next time.
     for id in ("a/corrupt", "a/size", "a/ill"):
         hub.repositories["model", id].faults.clear()
