@@ -46,6 +46,7 @@ OTHER: dict[str, tuple[str, ...]] = {
 ELSEWHERE = {
     "model.name": "tests below",
     "model.weights": "test_train.py: the request has the checkpoint's folder, and its weights",
+    "model.revision": "test_hub.py: the revision's weights are read; the report says which commit they are of",
     "train.recompute": "tests below",
     "runtime.device": "test below",
     "parity.reference_python": "test_train.py",

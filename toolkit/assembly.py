@@ -14,6 +14,7 @@ from toolkit.errors import UserError
 from toolkit.identity import identity_of
 from toolkit.model_config import build_config, fit_training_length, trained_config
 from toolkit.recipe import Recipe
+from toolkit.revisions import weights_folder
 from toolkit.tasks import task_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def assemble(recipe: Recipe) -> Job:
     fit = fit_training_length(recipe)
     prepared = task.prepare(recipe, tokenizer, splits, fit.length)
     stored_config = build_config(recipe, tokenizer, prepared.label_names)
-    checkpoint = checkpoint_folder(recipe)
+    checkpoint = weights_folder(recipe)
     tensors = tensors_folder(recipe, checkpoint)
     weights, new = first_weights(recipe, stored_config, tensors)
     unreached = None
@@ -141,22 +142,6 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
     try:
         return safetensors_folder(checkpoint, reference_python(recipe)) if pickle_files(checkpoint) else checkpoint
     except (OSError, ValueError) as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-
-
-def checkpoint_folder(recipe: Recipe) -> Path | None:
-    """The folder of `model.weights`, downloaded if it is a hub id; None for new weights.
-
-    Raises:
-        UserError: at the recipe's line, if there is none.
-    """
-    from models.hub import resolve_folder
-
-    if recipe.model.weights is None:
-        return None
-    try:
-        return resolve_folder(recipe.resolve(recipe.model.weights))
-    except FileNotFoundError as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
 
 

@@ -14,6 +14,7 @@ from toolkit.assembly import Job, reference_python
 from toolkit.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.recipe import Recipe
+from toolkit.revisions import hub_origin
 from toolkit.run_folder import REPORT
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
@@ -101,6 +102,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         length_notes=job.fit.notes,
         length=chosen.length,
         max_memory=chosen.max_memory,
+        origin=hub_origin(recipe, "model"),
         reference_python=reference_python(recipe),
         widened=True,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.families import part
-from models.hub import resolve_folder, stored_tensors
+from models.hub import commit_of, resolve_folder, split_revision, stored_tensors
 from models.lengths import LENGTH, Fit, LengthError
 from models.schema import ConfigError
 from models.weights import new_values
@@ -100,6 +100,7 @@ def make_request(
     _check_memory(model, whole, head, length, batch_size)
     checkpoint = _checkpoint(weights_from)
     weights, tensors = chosen_weights(model, whole, fit, head, seed, weights_from, checkpoint, python)
+    commit = None if checkpoint is None else commit_of(checkpoint)
     tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
@@ -114,6 +115,7 @@ def make_request(
         checkpoint=None if tensors is None else str(tensors),
         checkpoint_config=whole if fit.cut and tensors is not None else None,
         length_notes=fit.notes,
+        origin=commit and f"{split_revision(weights_from)[0]} at {commit}",
         reference_python=python,
     )
 
@@ -267,7 +269,8 @@ def configuration(
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
         try:
-            config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
+            id, revision = split_revision(weights_from)
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(id, revision=revision).to_hf()
         except (OSError, ValueError) as error:  # a file, or what it says
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
@@ -309,7 +312,7 @@ def _example(model: str) -> str:
 def _checkpoint(weights_from: str) -> Path | None:
     """The folder of the checkpoint that ``--weights`` names; None of a kind of made-up weights."""
     try:
-        return None if weights_from in KINDS else resolve_folder(weights_from)
+        return None if weights_from in KINDS else resolve_folder(*split_revision(weights_from))
     except OSError as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
 

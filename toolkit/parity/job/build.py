@@ -94,6 +94,7 @@ def job_of(request: GateRequest) -> Job:
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
         checkpoint_config=None if whole is None else _keys(request.model, whole),
+        origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
 

@@ -81,6 +81,7 @@ class Job:
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
         checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it
             has them all.
+        origin: as in the request; neither side reads it.
         spare_memory: keep little, and let the workers run one after the other.
         brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
             watching changes anything, the port's own generator where layers are computed again), and the port's plain
@@ -112,6 +113,7 @@ class Job:
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
     checkpoint_config: dict[str, Any] | None = None
+    origin: str | None = None
     tokenizer: TokenizerJob | None = None
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False

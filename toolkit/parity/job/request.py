@@ -41,6 +41,7 @@ class GateRequest:
         length_notes: what of the position table is compared, and why texts are padded, in words.
         length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
         max_memory: what both workers may take together, in GB; None for most of what the machine has.
+        origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
@@ -68,6 +69,7 @@ class GateRequest:
     length_notes: tuple[str, ...] = ()
     length: int | None = None
     max_memory: float | None = None
+    origin: str | None = None
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False
