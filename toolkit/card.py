@@ -26,11 +26,41 @@ LISTED_LABELS = 60
 
 LOAD = """\
 ```python
-from transformers import {auto_class}
+from transformers import AutoTokenizer, {auto_class}
 
+tokenizer = AutoTokenizer.from_pretrained({model}{slow})
 model = {auto_class}.from_pretrained({model})
 ```
 """
+
+#: By the hub's name of a task: how `transformers` does what `toolkit predict` or `toolkit generate` does.
+PIPELINES = {
+    "text-classification": """\
+```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", {model}{slow})
+classify(text, padding="max_length", truncation=True)  # {length} tokens, as in training
+```
+""",
+    "question-answering": """\
+```python
+from transformers import pipeline
+
+answer = pipeline("question-answering", {model})
+windows = {{"max_seq_len": {length}, "doc_stride": {stride}, "max_answer_len": {longest}, "padding": "max_length"}}
+answer(question=question, context=context, **windows)
+```
+""",
+    "text-generation": """\
+```python
+from transformers import pipeline
+
+generate = pipeline("text-generation", {model}{slow})
+generate(prompt, do_sample=False)  # the prompt's first word is a control code
+```
+""",
+}
 
 TOKENIZERS = {
     "bytes": """\
@@ -38,20 +68,10 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded
 `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """,
     "sentencepiece": """\
-```python
-from transformers import ReformerTokenizer
-
-tokenizer = ReformerTokenizer.from_pretrained({model}, pad_token="<unk>")  # id 0, masked
-batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")
-```
+The tokens are SentencePiece's. `use_fast=False` asks for that library; the tokenizer that transformers would convert
+its file into gives other ids for some control characters and for `<s>`.
 """,
-    "bpe": """\
-```python
-from transformers import CTRLTokenizer
-
-tokenizer = CTRLTokenizer.from_pretrained({model})
-```
-""",
+    "bpe": "",
 }
 
 
@@ -75,8 +95,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "## Parity with the reference\n",
         parity_statement(read_starts(folder)) + "\n",
         "## How to load it\n",
-        LOAD.format(auto_class=task.auto_class, model=_model(folder)),
-        _tokenizer(folder, recipe),
+        *_loading(folder, recipe, task),
         f"Or here: {', '.join(map(markdown_code, commands))}.\n",
         "## Training\n",
         _training(recipe, task, results),
@@ -180,11 +199,24 @@ def _files(recipe: Recipe) -> list[str]:
     return [Path(path).name for path in paths]
 
 
-def _tokenizer(folder: Path, recipe: Recipe) -> str:
+def _loading(folder: Path, recipe: Recipe, task: Description) -> list[str]:
+    """How the run's model is loaded with `transformers`, and does there what it does here."""
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
-    kinds = [kind for name, kind in files.items() if (folder / "model" / name).exists()]
-    text = TOKENIZERS[kinds[0] if kinds else "bytes"]
-    return text.format(model=_model(folder), length=recipe.data.max_length)
+    kind = next((kind for name, kind in files.items() if (folder / "model" / name).exists()), "bytes")
+    values = {
+        "auto_class": task.auto_class,
+        "model": _model(folder),
+        "slow": ", use_fast=False" if kind == "sentencepiece" else "",
+        "length": recipe.data.max_length,
+        "stride": recipe.data.stride,
+        "longest": recipe.data.max_answer_length,
+    }
+    texts = [LOAD, TOKENIZERS[kind]]
+    # The pipeline of question answering has nothing to part question and context with, where a tokenizer has no such
+    # token; that of bytes has one.
+    if task.pipeline_tag != "question-answering" or kind == "bytes":
+        texts.append(PIPELINES[task.pipeline_tag])
+    return [text.format(**values) for text in texts if text]
 
 
 def _model(folder: Path) -> str:
