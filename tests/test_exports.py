@@ -1,4 +1,4 @@
-"""What a run leaves in `model/`, loaded by transformers: its tokenizer gives our ids, its pipelines give our answers."""
+"""What a run leaves in `model/`, loaded by transformers: the tokenizer gives our ids, the pipelines our answers."""
 
 from __future__ import annotations
 
