@@ -16,15 +16,18 @@ from typing import Any
 
 from safetensors import safe_open
 
+from models.hub_errors import cached_file, fetch_again
+
 #: What git leaves in a file's place where its Large File Storage was not asked for the file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class UnreadableFile(ValueError):
-    """A file that is not what it should be. The message names it and fits on a line."""
+    """A file that is not what it should be. The message names it and fits on a line; of a file from the hub it says of
+    which repository, and how it is fetched again."""
 
     def __init__(self, path: str | os.PathLike, problem: object) -> None:
-        super().__init__(" ".join(f"{path} {problem}".split()))
+        super().__init__(" ".join(f"{path} {problem}{fetch_again(path)}".split()))
 
 
 def plain_file(path: str | os.PathLike) -> Path:
@@ -44,6 +47,10 @@ def plain_file(path: str | os.PathLike) -> Path:
     if not begins:
         raise UnreadableFile(path, "is empty")
     if begins == LFS_POINTER:
+        if cached_file(path):
+            raise UnreadableFile(
+                path, "is a pointer of git-LFS, not the file itself: the repository holds no more, or did not"
+            )
         raise UnreadableFile(path, "is a pointer of git-LFS, not the file itself; fetch it with: git lfs pull")
     return Path(path)
 

@@ -51,14 +51,17 @@ class PortConfig(PretrainedConfig):
         super().__init__(**part(self.model_type, "schema").resolve(keys))
 
     @classmethod
-    def from_pretrained(cls, folder_or_id: str | os.PathLike, **overrides: Any) -> Self:
+    def from_pretrained(cls, folder_or_id: str | os.PathLike, *, revision: str | None = None, **overrides: Any) -> Self:
         """The configuration in a Hugging Face folder or hub repository, with ``overrides`` on top.
 
+        Args:
+            revision: a branch, tag, ``refs/pr/N`` or commit of the hub repository; None for its main branch.
+
         Raises:
-            FileNotFoundError: no ``config.json`` there.
+            FileNotFoundError: no ``config.json`` there; of a hub repository, :class:`models.hub_errors.HubError`.
             models.schema.ConfigError: as the constructor.
         """
-        stored = read_object(resolve_folder(folder_or_id) / "config.json")
+        stored = read_object(resolve_folder(folder_or_id, revision) / "config.json")
         if "num_labels" in overrides or "id2label" in overrides:
             stored = {key: value for key, value in stored.items() if key not in ("num_labels", "id2label", "label2id")}
         return cls(**{**stored, **overrides})
@@ -119,26 +122,36 @@ class Port(PretrainedModel):
             load(self, part(self.config.model_type, "weights").initial_weights(self.config, self.head, seed))
 
     @classmethod
-    def from_pretrained(cls, folder_or_id: str | os.PathLike, *_: Any, seed: int = 0, **overrides: Any) -> Self:
+    def from_pretrained(
+        cls,
+        folder_or_id: str | os.PathLike,
+        *_: Any,
+        revision: str | None = None,
+        seed: int = 0,
+        **overrides: Any,
+    ) -> Self:
         """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
 
         Args:
             folder_or_id: a folder, or a repository's name on the hub.
+            revision: a branch, tag, ``refs/pr/N`` or commit of the repository; None for its main branch.
             seed: for the parameters of a head that the checkpoint does not have; they are listed in ``.new_weights``.
             overrides: configuration keys.
 
         Raises:
-            FileNotFoundError: no such folder or repository, or no safetensors in it.
+            FileNotFoundError: no such folder or repository (:class:`models.hub_errors.HubError`), or no safetensors in
+                it.
             models.weights.WeightsError: the weights do not fit one to one.
         """
-        config = cls.config_class.from_pretrained(folder_or_id, **overrides)
+        folder = resolve_folder(folder_or_id, revision)
+        config = cls.config_class.from_pretrained(folder, **overrides)
         weights = part(config.model_type, "weights")
         model = cls(config)
-        found = weights.select(read_tensors(resolve_folder(folder_or_id)), config, cls.head)
+        found = weights.select(read_tensors(folder), config, cls.head)
         new = weights.initial_weights(config, cls.head, seed) if len(found) < len(model.table) else {}
         model.new_weights = [name for name in new if name not in found]
         load(model, {**new, **found})
-        if os.path.lexists(stored := resolve_folder(folder_or_id) / CONSTANTS):
+        if os.path.lexists(stored := folder / CONSTANTS):
             with open_tensors(stored) as tensors:
                 constants = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no mapping
             model.hold_constants(constants)

@@ -130,19 +130,6 @@ def test_a_folder_s_card_may_name_its_own_files(recipe):
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
 
 
-def test_a_hub_data_set_of_another_kind_is_refused_before_it_is_read(recipe, monkeypatch):
-    class Pandas:
-        config = None
-
-        def download_and_prepare(self):
-            raise AssertionError("it is read")
-
-    Pandas.__module__ = "datasets.packaged_modules.pandas.pandas"
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *_, **__: Pandas())
-    with pytest.raises(UserError, match=r":3: data\.dataset: a/b holds data of the kind pandas, which is not read"):
-        classification.load_splits(recipe("a/b"))
-
-
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_parquet_and_arrow_files_are_data(recipe, kind):
     rows = datasets.Dataset.from_list(ROWS)

@@ -11,6 +11,7 @@ import numpy as np
 from models import families
 from toolkit.identity import identity_of
 from toolkit.recipe import Recipe
+from toolkit.revisions import weights_folder
 from toolkit.tasks import task_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def assemble(recipe: Recipe) -> Job:
     tokenizer = build_tokenizer(recipe, texts, task.control_codes(splits["train"]))
     prepared = task.prepare(recipe, tokenizer, splits)
     config = build_config(recipe, tokenizer, prepared.label_names)
-    checkpoint = checkpoint_folder(recipe)
+    checkpoint = weights_folder(recipe)
     weights, new = first_weights(recipe, config, checkpoint)
     identity = identity_of(recipe, splits, tokenizer, checkpoint)
     return Job(task, tokenizer, prepared, config, weights, new, list(texts[:GATE_TEXTS]), checkpoint, identity)
@@ -91,19 +92,3 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     new = weights.initial_weights(config, head, recipe.seed)
     found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
     return {**new, **found}, [name for name in new if name not in found]
-
-
-def checkpoint_folder(recipe: Recipe) -> Path | None:
-    """The folder of `model.weights`, downloaded if it is a hub id; None for new weights.
-
-    Raises:
-        UserError: at the recipe's line, if there is none.
-    """
-    from models.hub import resolve_folder
-
-    if recipe.model.weights is None:
-        return None
-    try:
-        return resolve_folder(recipe.resolve(recipe.model.weights))
-    except FileNotFoundError as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None

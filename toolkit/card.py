@@ -152,10 +152,17 @@ def _header(recipe: Recipe, task: Description) -> str:
 
 def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
     start = f"starting from {markdown_code(recipe.model.weights)}" if recipe.model.weights else "from new weights"
+    start += _commit(recipe, "model")
     return (
         f"A {TITLES[recipe.model.name]} for {task.name} with {results['parameters']:,} parameters, trained {start} "
         f"with Paddle and saved in the layout of Hugging Face transformers.\n"
     )
+
+
+def _commit(recipe: Recipe, section: str) -> str:
+    """The commit of what a section takes from the hub."""
+    commit = recipe.commits.get(section)
+    return f" at commit {markdown_code(commit)}" if commit else ""
 
 
 def _results(results: dict[str, Any]) -> str:
@@ -181,7 +188,7 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
     named = f" ({', '.join(map(markdown, files))})" if files else ""
     sizes = ", ".join(f"{count} {name}" for name, count in results["examples"].items())
     text = (
-        f"{markdown_code(recipe.data.dataset)}{named}: {sizes} {task.examples}, "
+        f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.examples}, "
         f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
     if label_names is None:

@@ -21,6 +21,7 @@ from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
 from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.revisions import weights_folder
 from toolkit.sources import SPLITS, check_source, from_files, from_folder, from_hub, read_file
 from toolkit.tasks import task_of
 
@@ -55,8 +56,6 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
     Raises:
         UserError: a file that is missing or is no tokenizer, or texts that give fewer than ``vocab_size`` tokens.
     """
-    from models.hub import resolve_folder
-
     choice = recipe.tokenizer
     module = families.part(recipe.model.name, "tokenizer")
     if choice.kind == "bytes":
@@ -72,7 +71,7 @@ def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: It
     written = choice.path or recipe.model.weights or ""
     try:
         if choice.kind == "checkpoint":
-            return module.load_tokenizer(resolve_folder(recipe.resolve(written)))
+            return module.load_tokenizer(weights_folder(recipe))
         return (module.load_tokenizer if choice.kind == "bpe" else module.ReformerTokenizer.from_file)(
             recipe.resolve(written)
         )

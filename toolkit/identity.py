@@ -17,8 +17,9 @@ from toolkit.checkpoint import sha256, write_text
 from toolkit.digest import digest_of_rows
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe
+from toolkit.revisions import IDENTITY
 
-FILE = "identity.json"
+FILE = IDENTITY
 
 
 def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, checkpoint: Path | None) -> dict[str, Any]:
@@ -29,8 +30,9 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
         checkpoint: the folder that the first weights are read from; None for new ones.
 
     Returns:
-        ``splits`` (name -> of its rows), ``files`` (the recipe's local data files -> of each), ``tokenizer``, and
-        ``checkpoint`` (the files of it that are read -> of each).
+        ``splits`` (name -> of its rows), ``files`` (the recipe's local data files -> of each), ``tokenizer``,
+        ``checkpoint`` (the files of it that are read -> of each), and ``commits`` (of the recipe's sections, those of
+        what they take from the hub).
 
     Raises:
         UserError: a file went away.
@@ -44,6 +46,7 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
             "files": {str(path): sha256(path) for path in _data_files(recipe)},
             "tokenizer": tokenizer.fingerprint(),
             "checkpoint": {path.name: sha256(path) for path in read},
+            "commits": dict(recipe.commits),
         }
     except OSError as problem:
         raise UserError(f"{problem.filename}: {problem.strerror}; it was there a moment ago") from None

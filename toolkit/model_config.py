@@ -11,6 +11,7 @@ from models.files import read_object
 from toolkit import runtime
 from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
+from toolkit.revisions import weights_folder
 from toolkit.tasks import task_of
 
 #: How each family is written.
@@ -148,14 +149,8 @@ def _resolved(recipe: Recipe, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checkpoint_keys(recipe: Recipe) -> dict[str, Any]:
     """The ``config.json`` of ``model.weights``, downloaded if need be; nothing for new weights."""
-    from models.hub import resolve_folder
-
-    if recipe.model.weights is None:
-        return {}
-    try:
-        return _read(recipe, resolve_folder(recipe.resolve(recipe.model.weights)) / "config.json")
-    except FileNotFoundError as problem:
-        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+    folder = weights_folder(recipe)
+    return {} if folder is None else _read(recipe, folder / "config.json")
 
 
 def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
@@ -167,14 +162,16 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
     if folder.is_dir():
         return _read(recipe, folder / "config.json")
     if weights.startswith((".", "/", "~")) or weights.count("/") != 1:
-        raise recipe.error("model.weights", f"{weights} is neither a folder nor a hub repository (owner/name)")
+        apart = "; write its revision into model.revision" if "@" in weights else ""
+        raise recipe.error("model.weights", f"{weights} is neither a folder nor a hub repository (owner/name){apart}")
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(weights, "config.json")
+        cached = try_to_load_from_cache(weights, "config.json", revision=recipe.model.revision)
     except HFValidationError:
-        raise recipe.error("model.weights", f"{weights} is no name of a hub repository (owner/name)") from None
+        apart = "; write its revision into model.revision" if "@" in weights else ""
+        raise recipe.error("model.weights", f"{weights} is no name of a hub repository (owner/name){apart}") from None
     return _read(recipe, Path(cached)) if isinstance(cached, str) else None
 
 

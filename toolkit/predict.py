@@ -14,6 +14,7 @@ from toolkit.checkpoint import first_not_finite, write_text
 from toolkit.errors import UserError
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
+from toolkit.revisions import recorded_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
 from toolkit.strict_json import dumps
@@ -116,6 +117,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written anew") if path.exists() else {}
+    recipe.commits.update(recorded_commits(folder))
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
     prepared = run.task.prepare(run.recipe, run.tokenizer, splits)

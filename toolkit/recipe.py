@@ -75,6 +75,7 @@ class Model(Section):
 
     name: Literal["reformer", "ctrl"] = "reformer"
     weights: str | None = None
+    revision: str | None = None
     config: dict[str, Any] = {}
     backward: Literal["reversible", "autograd"] | None = None
     residual: Literal["wide", "plain"] | None = None
@@ -108,6 +109,7 @@ class Data(Section):
     """Which texts and labels, and how long a text may be."""
 
     dataset: str
+    revision: str | None = None
     config_name: str | None = None
     files: Files | None = None
     sources: dict[str, str | list[str]] | None = None
@@ -192,6 +194,7 @@ class Recipe(Section):
     runtime: Runtime = Runtime()
 
     _notes: list[str] = PrivateAttr(default_factory=list)
+    _commits: dict[str, str] = PrivateAttr(default_factory=dict)
     _source: yaml_source.Source = PrivateAttr(default_factory=lambda: yaml_source.Source("recipe"))
 
     @property
@@ -208,6 +211,24 @@ class Recipe(Section):
     def notes(self) -> list[str]:
         """What the user should know about how the recipe was read, a line each."""
         return self._notes
+
+    @property
+    def commits(self) -> dict[str, str]:
+        """By section, the commit of its hub repository that is used, once :mod:`toolkit.revisions` has settled it."""
+        return self._commits
+
+    @property
+    def hub_weights(self) -> str | None:
+        """The hub repository of `model.weights`; None for a folder, and for new weights."""
+        weights = self.model.weights
+        return None if weights is None or self.resolve(weights).is_dir() else weights
+
+    @property
+    def hub_dataset(self) -> str | None:
+        """The hub repository of `data.dataset`; None for files, a folder, and data that is built in."""
+        name = self.data.dataset
+        local = name in (*FILE_KINDS, *_task_module(self).CORPORA) or self.resolve(name).is_dir()
+        return None if local else name
 
     def is_overridden(self, key: str) -> bool:
         """Whether the command line set a key, or the section that it stands in."""
@@ -323,7 +344,7 @@ def _settle(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str
 
 def _check_task(recipe: Recipe) -> None:
     """What the task says about the recipe."""
-    task = importlib.import_module(f"toolkit.tasks.{recipe.task}.task")  # by name: the tasks import this module
+    task = _task_module(recipe)
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
     if recipe.train.save_best not in task.LOWER_IS_BETTER:
@@ -332,6 +353,10 @@ def _check_task(recipe: Recipe) -> None:
         message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
         raise recipe.error("train.save_best", message)
     task.check(recipe)
+
+
+def _task_module(recipe: Recipe) -> Any:
+    return importlib.import_module(f"toolkit.tasks.{recipe.task}.task")  # by name: the tasks import this module
 
 
 def _check_choices(recipe: Recipe) -> None:
@@ -360,6 +385,25 @@ def _check_choices(recipe: Recipe) -> None:
                 raise recipe.error(f"tokenizer.{key}", f"is for kind: {owners}, not for kind: {tokenizer.kind}")
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
+    _check_revisions(recipe)
+
+
+def _check_revisions(recipe: Recipe) -> None:
+    """A revision is one of a hub repository."""
+    places = (
+        ("model", "model.weights", recipe.model.weights, recipe.hub_weights),
+        ("data", "data.dataset", recipe.data.dataset, recipe.hub_dataset),
+    )
+    for section, key, written, repository in places:
+        revision = getattr(recipe, section).revision
+        if revision is None:
+            continue
+        if repository is None:
+            what = f"{key} is {written}, which is none" if written else f"{key} is not set"
+            raise recipe.error(f"{section}.revision", f"is of a hub repository, and {what}; remove it")
+        if not revision.strip() or revision.startswith(("/", ".")) or ".." in revision:
+            right = "a branch, a tag, refs/pr/NUMBER or a commit of the hub repository"
+            raise recipe.error(f"{section}.revision", f"{revision!r} is no revision; it should be {right}")
 
 
 def _settle_length(recipe: Recipe) -> None:

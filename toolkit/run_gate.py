@@ -14,6 +14,7 @@ from toolkit.assembly import Job
 from toolkit.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift, UserError
 from toolkit.recipe import Recipe
+from toolkit.revisions import hub_origin
 from toolkit.run_folder import REPORT
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
@@ -97,6 +98,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
+        origin=hub_origin(recipe, "model"),
         reference_python=reference_python(recipe),
         widened=True,
     )

@@ -21,11 +21,13 @@ import yaml
 from datasets import Dataset, DatasetDict, packaged_modules
 
 from models.files import UnreadableFile, plain_file, read_text
+from models.hub_errors import Wanted, explain, offline
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
 from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.revisions import settle_commit
 from toolkit.rows import (
     OPTIONS,
     READERS,
@@ -244,18 +246,46 @@ def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterato
 
 def from_hub(recipe: Recipe) -> DatasetDict:
     """The splits of a hub data set. Its repository may hold plain data alone; a script in it is never run."""
-    with _load_explained(recipe):
+    wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
+    if "data" not in recipe.commits:
+        settle_commit(recipe, "data")
+    commit = recipe.commits["data"]
+    with _load_explained(recipe, wanted):
         datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
-        builder = datasets.load_dataset_builder(recipe.data.dataset, recipe.data.config_name)
+        builder = datasets.load_dataset_builder(wanted.id, recipe.data.config_name, revision=commit)
     _check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
-    with _load_explained(recipe):
-        builder.download_andprepare()
+    with _load_explained(recipe, wanted):
+        if type(builder).__module__ == STORED_ROWS:
+            builder = _stored_builder(builder, wanted, commit)
+        builder.download_and_prepare()
         return builder.as_dataset()
 
 
+def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
+    """That of the rows that were read from this commit earlier: the library takes the last, whichever commit that is.
+
+    Raises:
+        HubError: there are none.
+    """
+    found = Path(builder.cache_dir)  # .../CONFIG/VERSION/COMMIT
+    if not (found.parent / commit).is_dir():
+        raise offline(wanted._replace(revision=commit))
+    return type(builder)(
+        dataset_name=builder.dataset_name,
+        repo_id=wanted.id,
+        config_name=found.parts[-3],
+        version=found.parts[-2],
+        hash=commit,
+    )
+
+
 @contextlib.contextmanager
-def _load_explained(recipe: Recipe) -> Iterator[None]:
-    """What `datasets` raises for a folder or a hub data set, at the recipe's line."""
+def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[None]:
+    """What `datasets` raises for a folder or a hub data set, at the recipe's line.
+
+    Args:
+        wanted: the data set of the hub; None for a folder.
+    """
     try:
         with no_log():
             yield
@@ -263,6 +293,9 @@ def _load_explained(recipe: Recipe) -> Iterator[None]:
         raise
     except Exception as problem:
         reraise_full_disk(problem)
+        hidden = problem.__context__ if isinstance(problem, datasets.exceptions.DatasetNotFoundError) else None
+        if wanted is not None and (explained := explain(hidden or problem, wanted)):
+            raise recipe.error("data.dataset", str(explained)) from None
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
         key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
         raise recipe.error(f"data.{key}", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None

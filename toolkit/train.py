@@ -35,12 +35,14 @@ from toolkit.identity import check_identity, write_identity
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
 from toolkit.run_gate import pass_gate, reference_python
 from toolkit.schedule import Schedule
 from toolkit.scratch import scratch_folder
-from toolkit.tasks import Run
+from toolkit.sources import check_source
+from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
@@ -83,8 +85,10 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     if skip_parity is None:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
+    check_source(recipe, task_of(recipe).CORPORA)
+    notes = settle_commits(recipe, folder)
     job = assemble(recipe)
-    _describe(job, recipe.notes, device, console)
+    _describe(job, recipe, notes, device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     check_room(recipe, folder, job)
@@ -145,8 +149,8 @@ def check_device(recipe: Recipe, device: str) -> None:
         )
 
 
-def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> None:
-    """Print a line each on the data and the model, and the notes on the recipe and the data."""
+def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
+    """Print a line each on the data, the model and what came from the hub, and the notes on the recipe and the data."""
     console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
     parameters = sum(value.size for value in job.weights.values())
     layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
@@ -157,7 +161,9 @@ def _describe(job: Job, notes: Sequence[str], device: str, console: Console) -> 
         f"model  {len(layers)} layers, {parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
-    for note in (*notes, *job.prepared.notes):
+    for section in recipe.commits:
+        console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
+    for note in (*recipe.notes, *notes, *job.prepared.notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 

@@ -54,7 +54,7 @@ DESCRIPTION = (
         metavar="KIND|CHECKPOINT",
         default="heavy-tailed",
         show_default=True,
-        help=f"{', '.join(KINDS)}; or a Hugging Face folder or hub id.",
+        help=f"{', '.join(KINDS)}; or a Hugging Face folder or hub id, with its revision as ID@REVISION.",
     ),
     SEED,
     REFERENCE_PYTHON,

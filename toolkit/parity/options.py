@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.families import part
-from models.hub import resolve_folder, stored_tensors
+from models.hub import commit_of, resolve_folder, split_revision, stored_tensors
 from models.schema import ConfigError
 from models.weights import new_values
 from toolkit import runtime
@@ -96,6 +96,7 @@ def make_request(
     batch_size = batch_size or _default_batch_size(model, length)
     _check_memory(model, config, head, length, batch_size)
     weights, checkpoint = chosen_weights(model, config, head, seed, weights_from)
+    commit = None if checkpoint is None else commit_of(checkpoint)
     tokenizer = None if checkpoint is None else _tokenizer_in(model, checkpoint, length, "--weights")
     return GateRequest(
         model=model,
@@ -108,6 +109,7 @@ def make_request(
         judge_reference_reversible=reference_reversible,
         tokenizer=tokenizer,
         checkpoint=None if checkpoint is None else str(checkpoint),
+        origin=commit and f"{split_revision(weights_from)[0]} at {commit}",
         reference_python=python,
     )
 
@@ -260,7 +262,8 @@ def configuration(
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
         try:
-            config = part(model, "config").CONFIG_CLASS.from_pretrained(weights_from).to_hf()
+            id, revision = split_revision(weights_from)
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(id, revision=revision).to_hf()
         except (OSError, ValueError) as error:  # a file, or what it says
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
@@ -310,7 +313,7 @@ def chosen_weights(
         return SyntheticWeights(resolved, head, seed, weights_from, model), None
     weights = part(model, "weights")
     try:
-        folder = resolve_folder(weights_from)
+        folder = resolve_folder(*split_revision(weights_from))
         found = weights.select(stored_tensors(folder), resolved, head)
     except (OSError, ValueError) as error:  # a file, or tensors that do not fit
         raise UserError(f"--weights {weights_from}: {error}") from None

@@ -37,6 +37,7 @@ class GateRequest:
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
         checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
+        origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
@@ -60,6 +61,7 @@ class GateRequest:
     judge_reference_reversible: bool = False
     streamed: bool | None = None
     checkpoint: str | None = None
+    origin: str | None = None
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False

@@ -46,6 +46,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "culprit": None if report.culprit is None else {**vars(report.culprit), **_headline(report)},
         "model": report.request.model,
         "head": report.request.head,
+        "checkpoint": report.request.origin,
         "config": dict(report.request.config),
         "device": report.request.device,
         "dtypes": list(report.request.dtypes),

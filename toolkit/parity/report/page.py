@@ -253,6 +253,7 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     costs = [(side, f"{content['seconds'][side]:.1f}", _gigabytes(content["peak_bytes"].get(side))) for side in workers]
     costs.append(("gate, in all", f"{content['seconds']['gate']:.1f}", ""))
     measured = [
+        *([("checkpoint", content["checkpoint"])] if content.get("checkpoint") else []),
         ("seed", str(content["seed"])),
         ("device", content["device"]),
         ("constant parameters randomized", str(content["randomized_parameters"])),

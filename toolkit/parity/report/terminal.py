@@ -126,6 +126,7 @@ def _facts(report: Report) -> str:
     texts = len(report.reference.tokens or [])
     parts = [
         f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
+        f"checkpoint {report.request.origin}" if report.request.origin else "",
         f"{report.request.device}",
         f"{texts} texts tokenized alike" if texts and report.passed else "",
         f"{report.randomized} constant parameters randomized" if report.randomized else "",

@@ -1,0 +1,282 @@
+"""What can go wrong between the Hugging Face hub and this machine, each in a line: which repository, revision and file,
+and what to do about it. For models and for data sets.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import http.client
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+#: The checkpoints and data sets that this project's recipes and texts name.
+WELL_KNOWN = {
+    "model": ("google/reformer-enwik8", "google/reformer-crime-and-punishment", "Salesforce/ctrl"),
+    "dataset": ("coastalcph/lex_glue", "rajpurkar/squad", "stanfordnlp/imdb"),
+}
+TITLES = {"model": "model", "dataset": "data set"}
+LOGIN = "log in (hf auth login, or HF_TOKEN)"
+AGAIN = "run the same command again"
+
+
+class HubError(FileNotFoundError):
+    """What was asked for could not be had from the hub. The message fits on a line.
+
+    Attributes:
+        reason: ``gated``, ``private`` (or missing: the hub does not say which), ``missing``, ``token``, ``revision``,
+            ``file``, ``offline``, ``interrupted``, ``corrupt``, ``name`` or ``hub`` (it answers something else).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+        self.reason = reason
+
+
+class Wanted(NamedTuple):
+    """What was asked for.
+
+    Attributes:
+        kind: ``model`` or ``dataset``.
+        revision: as it was written; None for the main branch.
+        file: None where it is not known which one failed.
+    """
+
+    id: str
+    revision: str | None = None
+    file: str | None = None
+    kind: str = "model"
+
+    @property
+    def place(self) -> str:
+        """Repository and revision, in words."""
+        at = f" at revision {self.revision}" if self.revision else ""
+        return f"the {TITLES[self.kind]} {self.id}{at}"
+
+    @property
+    def page(self) -> str:
+        """Where the hub shows the repository."""
+        from huggingface_hub import constants
+
+        return f"{constants.ENDPOINT}/{'datasets/' if self.kind == 'dataset' else ''}{self.id}"
+
+
+def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
+    """The error to raise in the place of what a client of the hub raised; None if it is not of the hub."""
+    from huggingface_hub.errors import HFValidationError
+
+    causes = list(_chain(problem))
+    if found := next((cause for cause in causes if isinstance(cause, HubError)), None):
+        return found
+    if any(isinstance(cause, HFValidationError) for cause in causes):
+        apart = "; its revision is given apart" if "@" in wanted.id else ""
+        return HubError("name", f"{wanted.id} is neither a folder nor the name of a hub repository (owner/name){apart}")
+    for cause in causes:
+        response = getattr(cause, "response", None)
+        if response is not None and hasattr(response, "status_code"):
+            return _answered(response, wanted)
+    if interrupted := _interrupted(causes, wanted):
+        return interrupted
+    return offline(wanted) if _is_offline(causes) else None
+
+
+def _chain(problem: BaseException | None) -> Iterator[BaseException]:
+    """The problem and what it came from, and so on."""
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        yield problem
+        problem = problem.__cause__ or problem.__context__
+
+
+# -- the hub has answered -------------------------------------------------------------------------------------------
+
+
+def _answered(response: Any, wanted: Wanted) -> HubError:
+    """What an answer means that is none of those that were hoped for."""
+    status, code = response.status_code, response.headers.get("X-Error-Code")
+    said = " ".join((response.headers.get("X-Error-Message") or "").split())
+    if wanted.file is None and (named := re.search(r"/resolve/[^/]+/([^?]+)", response.url or "")):
+        wanted = wanted._replace(file=unquote(named.group(1)))
+    if code == "GatedRepo":
+        return _gated(wanted)
+    if said.startswith("Invalid credentials"):
+        refused = "the hub does not know the token that was sent with it: it is wrong or has expired"
+        return HubError(
+            "token", f"cannot read {wanted.place}: {refused}; log in anew (hf auth login), or change HF_TOKEN"
+        )
+    if code == "RevisionNotFound":
+        return HubError("revision", f"{_bare(wanted)} has no revision {wanted.revision or 'main'}{_revisions(wanted)}")
+    if code == "EntryNotFound":
+        return missing_file(wanted)
+    if status == 401 or (status == 404 and code in (None, "RepoNotFound")):
+        return _private_or_missing(wanted)
+    if status == 403:
+        return HubError(
+            "private", f"cannot read {wanted.place}: the hub forbids it: {said or response.reason}; see {wanted.page}"
+        )
+    reason = said or http.client.responses.get(status, "")
+    return HubError("hub", f"cannot read {_file(wanted)}: the hub answers {status} ({reason}); {AGAIN} later")
+
+
+def _gated(wanted: Wanted) -> HubError:
+    ask = f"{_bare(wanted)} is gated: its files are for those who were granted access; ask for it at {wanted.page}"
+    if logged_in():
+        return HubError("gated", f"{ask}, and run again when it is granted to the account of this token")
+    return HubError("gated", f"{ask}, then {LOGIN}; now there is no login here")
+
+
+def _private_or_missing(wanted: Wanted) -> HubError:
+    near = near_names(wanted.id, wanted.kind)
+    meant = f"did you mean {' or '.join(near)}" if near else "check its name"
+    if logged_in():
+        why = "or is private and not for the account of this token"
+        return HubError("missing", f"{_bare(wanted)} does not exist, {why}; {meant}; see {wanted.page}")
+    why = "or is private: without a login the hub does not say which"
+    return HubError("private", f"{_bare(wanted)} does not exist, {why}; {meant}; if it is private, {LOGIN}")
+
+
+def missing_file(wanted: Wanted) -> HubError:
+    """A repository without a file that is needed."""
+    what = {"config.json": ", so it is no checkpoint of transformers"}.get(wanted.file or "", "")
+    return HubError("file", f"{wanted.place} has no {wanted.file or 'such file'}{what}; see {wanted.page}")
+
+
+def _bare(wanted: Wanted) -> str:
+    """The repository, whatever the revision."""
+    return wanted._replace(revision=None).place
+
+
+def _file(wanted: Wanted) -> str:
+    return f"{wanted.file} of {wanted.place}" if wanted.file else wanted.place
+
+
+def _revisions(wanted: Wanted) -> str:
+    """The revisions that a repository has, if the hub tells."""
+    from huggingface_hub import HfApi
+
+    try:
+        refs = HfApi().list_repo_refs(wanted.id, repo_type=wanted.kind, include_pull_requests=True)
+    except Exception:  # it is but a help: whatever goes wrong here, the error at hand is the other one
+        return f"; see {wanted.page}/tree/main"
+    names = [ref.name for ref in (*refs.branches, *refs.tags)] + [ref.ref for ref in refs.pull_requests or []]
+    near = difflib.get_close_matches(wanted.revision or "", names, 3)
+    listed = ", ".join(dict.fromkeys([*near, *names][:8]))
+    return f"; it has {listed}, and the commits at {wanted.page}/commits/main"
+
+
+def logged_in() -> bool:
+    """Whether this machine has a token for the hub."""
+    from huggingface_hub import get_token
+
+    return get_token() is not None
+
+
+def near_names(id: str, kind: str) -> list[str]:
+    """Up to two names like this one: of the repositories in the local cache, and those that this project names."""
+    from huggingface_hub import constants
+
+    folders = Path(constants.HF_HUB_CACHE).glob(f"{kind}s--*/snapshots")
+    cached = [folder.parent.name.removeprefix(f"{kind}s--").replace("--", "/") for folder in folders]
+    known = {name.lower(): name for name in (*cached, *WELL_KNOWN[kind]) if name != id}
+    bare = {name.rpartition("/")[2].lower(): name for name in known.values()}
+    near = difflib.get_close_matches(id.lower(), known, 2, 0.8)
+    same = difflib.get_close_matches(id.rpartition("/")[2].lower(), bare, 1, 0.85)  # the owner forgotten
+    return list(dict.fromkeys([known[name] for name in near] or [bare[name] for name in same]))
+
+
+# -- the hub has not answered, or not to the end --------------------------------------------------------------------
+
+
+def _is_offline(causes: list[BaseException]) -> bool:
+    import requests
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    kinds = (LocalEntryNotFoundError, OfflineModeIsEnabled, requests.RequestException, ConnectionError)
+    return any(isinstance(cause, kinds) for cause in causes)
+
+
+def offline(wanted: Wanted) -> HubError:
+    """Something that is not in the cache, when the hub cannot be asked."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        why, way = "HF_HUB_OFFLINE is set", "unset it"
+    else:
+        why, way = f"{constants.ENDPOINT} cannot be reached", "connect"
+    return HubError(
+        "offline",
+        f"offline and not cached: {_file(wanted)} is not in {constants.HF_HUB_CACHE}, and {why}; {way} and {AGAIN}, "
+        "or copy the cache of a machine that has it",
+    )
+
+
+def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None:
+    """A download that stood still, was cut off, or brought another number of bytes than announced."""
+    import requests
+
+    texts = [str(cause) for cause in causes]
+    if any(text.startswith("Consistency check failed") for text in texts):
+        return HubError(
+            "corrupt",
+            f"{_file(wanted)} came with another size than the hub announced; what came was removed: {AGAIN} to fetch "
+            "it anew",
+        )
+    # A connection that was never made is none of these: ConnectTimeout, ConnectionError by MaxRetryError.
+    stalled = any("Read timed out" in text for text in texts)
+    if not stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
+        return None
+    how = "no more bytes came" if stalled else "the connection was closed"
+    return HubError(
+        "interrupted", f"the download of {_file(wanted)} was interrupted: {how}; {AGAIN}: it goes on where it was"
+    )
+
+
+def no_room(problem: BaseException) -> bool:
+    """Whether the disk is full or cannot be written: no fault of the hub."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+    return any(isinstance(cause, OSError) and cause.errno in full for cause in _chain(problem))
+
+
+# -- files of the cache ---------------------------------------------------------------------------------------------
+
+
+class CachedFile(NamedTuple):
+    """A file of a snapshot in the cache, and the blob that its link leads to."""
+
+    wanted: Wanted
+    blob: Path
+
+
+def cached_file(path: str | os.PathLike) -> CachedFile | None:
+    """What a path into the hub's cache stands for; None for any other."""
+    parts = re.search(
+        r"(?:^|/)(model|dataset)s--([^/]+)/snapshots/([0-9a-f]{40})/(.+)$", Path(path).absolute().as_posix()
+    )
+    if parts is None:
+        return None
+    kind, id, commit, name = parts.groups()
+    return CachedFile(Wanted(id.replace("--", "/", 1), commit, name, kind), Path(os.path.realpath(path)))
+
+
+def fetch_again(path: str | os.PathLike) -> str:
+    """What to do about a damaged file that came from the hub; nothing about any other."""
+    found = cached_file(path)
+    if found is None:
+        return ""
+    return f" ({_file(found.wanted)}); delete {found.blob}, and it is fetched again"
+
+
+def corrupt(path: Path) -> HubError:
+    """A downloaded file of another checksum than announced, which was removed."""
+    found = cached_file(path)
+    named = _file(found.wanted) if found else str(path)
+    return HubError(
+        "corrupt",
+        f"{named} came damaged: its checksum is not the one that the hub announced; it was removed: {AGAIN} to fetch "
+        "it anew",
+    )

@@ -1,0 +1,560 @@
+"""A small Hugging Face hub on 127.0.0.1, for the real clients of `huggingface_hub`, `datasets` and `transformers`.
+
+The clients read ``HF_ENDPOINT`` when they are imported, so what is tried runs in a child process with
+:meth:`LoopbackHub.environment`::
+
+    with LoopbackHub() as hub:
+        repository = hub.add("owner/name", folder)              # a branch "main" with one commit
+        repository.commit({"config.json": b"{}"}, "refs/pr/1")  # another revision
+        repository.faults["model.safetensors"] = Cut(1000)      # and what goes wrong, switched while it runs
+        subprocess.run([...], env=hub.environment(tmp_path))
+        assert hub.requests == []
+
+What it answers is what the hub answers: errors with their ``X-Error-Code``, large files by way of a redirect to where
+they are stored, with ``X-Linked-Size`` and ``X-Linked-ETag``. Files are read from the disk while they are sent.
+
+A cut download is kept by the client in pieces of 10 MiB: what is to go on where it was must be longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+CHUNK = 2**20
+#: Kept as Git LFS objects on the hub, as are all files of more than this many bytes.
+LFS_SUFFIXES = (".bin", ".safetensors", ".h5", ".ot", ".model", ".parquet", ".arrow", ".gz", ".zip")
+LFS_BYTES = 10 * 2**20
+
+API = re.compile(r"/api/(model|dataset)s/([^/]+(?:/[^/]+)?)(?:/(revision|tree|paths-info|refs)(?:/([^/]+)(/.+)?)?)?/?")
+FILE = re.compile(r"/(datasets/)?([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)")
+STORAGE = re.compile(r"/storage/(model|dataset)/([^/]+)/([0-9a-f]{40})/(.+)")
+
+
+# -- what a repository holds ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a commit: its bytes, or where they are on the disk; read when they are sent."""
+
+    source: bytes | Path
+    size: int
+    sha1: str
+    sha256: str
+    lfs: bool
+
+    @classmethod
+    def of(cls, name: str, source: bytes | str | Path) -> File:
+        source = source.encode() if isinstance(source, str) else source
+        size = source.stat().st_size if isinstance(source, Path) else len(source)
+        sha1, sha256 = hashlib.sha1(b"blob %d\0" % size), hashlib.sha256()
+        with _opened(source) as stream:
+            while chunk := stream.read(CHUNK):
+                sha1.update(chunk)
+                sha256.update(chunk)
+        lfs = name.endswith(LFS_SUFFIXES) or size > LFS_BYTES
+        return cls(source, size, sha1.hexdigest(), sha256.hexdigest(), lfs)
+
+    @property
+    def etag(self) -> str:
+        """The name of the file in a client's cache."""
+        return self.sha256 if self.lfs else self.sha1
+
+    def pointer(self) -> bytes:
+        """What Git holds of an LFS object, and what lies in its place where it was not fetched."""
+        return f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\nsize {self.size}\n".encode()
+
+    def entry(self, path: str) -> dict[str, Any]:
+        """As the hub lists it."""
+        lfs = {"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": len(self.pointer())}} if self.lfs else {}
+        return {"type": "file", "oid": self.sha1, "size": self.size, "path": path, **lfs}
+
+
+def _opened(source: bytes | Path) -> contextlib.AbstractContextManager[BinaryIO]:
+    return source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+
+
+def _files(content: Path | Mapping[str, bytes | str | Path]) -> dict[str, File]:
+    if isinstance(content, Path):
+        content = {path.relative_to(content).as_posix(): path for path in content.rglob("*") if path.is_file()}
+    return {name: File.of(name, source) for name, source in sorted(content.items())}
+
+
+@dataclass
+class Repository:
+    """A repository of models or data, its commits, who may read it, and what goes wrong with it.
+
+    Attributes:
+        refs: branch, tag or ``refs/pr/N`` -> commit.
+        access: ``public``; ``private`` (as missing for all but ``readers``); ``gated`` (listed, but its files are for
+            ``readers`` only); ``missing``.
+        readers: tokens with access.
+        faults: file -> :class:`Stall`, :class:`Cut`, :class:`Corrupt`, :class:`WrongSize`, :class:`Pointer` or
+            :class:`Status`; ``None`` in a file's place: for every request of the repository (:class:`Status` only).
+    """
+
+    kind: str
+    id: str
+    refs: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, dict[str, File]] = field(default_factory=dict)
+    access: str = "public"
+    readers: set[str] = field(default_factory=set)
+    faults: dict[str | None, Any] = field(default_factory=dict)
+
+    def commit(self, content: Path | Mapping[str, bytes | str | Path], ref: str = "main") -> str:
+        """A commit with exactly these files (a folder, or name -> content or file), to which ``ref`` is moved."""
+        files = _files(content)
+        listing = json.dumps(
+            [self.kind, self.id, len(self.commits), [(name, file.sha1) for name, file in files.items()]]
+        )
+        commit = hashlib.sha1(listing.encode()).hexdigest()
+        self.commits[commit] = files
+        self.refs[ref] = commit
+        return commit
+
+    def at(self, revision: str) -> str | None:
+        """The commit that a branch, tag, pull request or commit's hash names."""
+        return revision if revision in self.commits else self.refs.get(revision)
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stall:
+    """After byte ``at`` of the file nothing more comes; the connection stays open."""
+
+    at: int
+
+
+@dataclass
+class Cut:
+    """The connection is closed at byte ``at`` of the file, ``times`` times; always, where that is None."""
+
+    at: int
+    times: int | None = None
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """Byte ``at`` is another than the one whose checksum is announced."""
+
+    at: int
+
+
+@dataclass(frozen=True)
+class WrongSize:
+    """The file is announced with ``more`` bytes than it has (fewer, if negative)."""
+
+    more: int
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The Git LFS pointer lies in the place of the file."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """An answer of this status, with this ``X-Error-Code`` if one is given; ``headers`` such as ``Retry-After``."""
+
+    status: int
+    code: str | None = None
+    message: str = "told to"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+# -- the hub --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asked. ``start``: the first byte of a Range request. ``token``: what it was asked with."""
+
+    method: str
+    path: str
+    status: int
+    start: int | None
+    token: str | None
+
+
+class LoopbackHub:
+    """The hub; a context manager. See the module.
+
+    Attributes:
+        requests: all that was asked so far, in order; to be cleared at will.
+        tokens: of users of the hub; any other is refused as invalid.
+        page: entries to a page of a repository's tree.
+    """
+
+    def __init__(self) -> None:
+        self.repositories: dict[tuple[str, str], Repository] = {}
+        self.requests: list[Request] = []
+        self.tokens: set[str] = set()
+        self.page = 1000
+        self.closing = threading.Event()
+        self._server: _Server | None = None
+
+    def __enter__(self) -> LoopbackHub:
+        self.closing.clear()
+        self._server = _Server(("127.0.0.1", 0), _Handler, hub=self)
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for connection in list(self._server.connections):  # a client may have kept one for its next question
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def endpoint(self) -> str:
+        """What ``HF_ENDPOINT`` is to be."""
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def environment(self, home: Path, **more: str) -> dict[str, str]:
+        """The environment for a child process that takes this for the hub and keeps its cache in ``home``.
+
+        Args:
+            more: such as ``HF_TOKEN`` or ``HF_HUB_OFFLINE="1"``.
+        """
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+        kept = {
+            name: value
+            for name, value in kept.items()
+            if name.lower() not in ("http_proxy", "https_proxy", "all_proxy")
+        }
+        return {
+            **kept,
+            "HF_ENDPOINT": self.endpoint,
+            "HF_HOME": str(home),
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "1",
+            "HF_HUB_ETAG_TIMEOUT": "5",
+            "NO_PROXY": "127.0.0.1",
+            **more,
+        }
+
+    def add(
+        self, id: str, content: Path | Mapping[str, bytes | str | Path], kind: str = "model", ref: str = "main"
+    ) -> Repository:
+        """A new repository with one commit.
+
+        Args:
+            content: a folder, or name -> content or file.
+            kind: ``model`` or ``dataset``.
+        """
+        repository = self.repositories[kind, id] = Repository(kind, id)
+        repository.commit(content, ref)
+        return repository
+
+    def asked(self, part: str, method: str | None = None) -> list[Request]:
+        """The requests whose path has this part, unquoted."""
+        return [one for one in self.requests if part in one.path and method in (None, one.method)]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *arguments: Any, hub: LoopbackHub) -> None:
+        self.hub = hub
+        self.connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error."""
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, code: str | None, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {}), **(headers or {})}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    server: _Server
+
+    @property
+    def hub(self) -> LoopbackHub:
+        return self.server.hub
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on the terminal."""
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_HEAD(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+        self._answer(lambda path: self._api(path, form))
+
+    def _answer(self, respond: Callable[[str], None]) -> None:
+        path = urlsplit(self.path).path
+        try:
+            respond(path)
+        except _Refused as refused:
+            body = json.dumps({"error": str(refused)}).encode()
+            self._start(refused.status, len(body), {"Content-Type": "application/json", **refused.headers})
+            self._send(body)
+
+    def _get(self, path: str) -> None:
+        if found := STORAGE.fullmatch(path):
+            kind, name, commit, file = map(unquote, found.groups())
+            self._stored(self.hub.repositories[kind, name], commit, file)
+        elif path.startswith("/api/"):
+            self._api(path, {})
+        elif found := FILE.fullmatch(path):
+            dataset, name, revision, file = found.groups()
+            self._resolve("dataset" if dataset else "model", unquote(name), unquote(revision), unquote(file))
+        else:
+            raise _Refused(404, None, "Not Found")
+
+    # -- who may read, and which commit
+
+    def _token(self) -> str | None:
+        return (self.headers.get("Authorization") or "").removeprefix("Bearer ").strip() or None
+
+    def _repository(self, kind: str, name: str, files: bool) -> Repository:
+        """The repository, if it may be read; ``files``: with what it holds, not only its list."""
+        token = self._token()
+        if token is not None and token not in self.hub.tokens:
+            raise _Refused(401, None, "Invalid credentials in Authorization header")
+        repository = self.hub.repositories.get((kind, name))
+        reader = repository is not None and token in repository.readers
+        if repository is None or repository.access == "missing" or (repository.access == "private" and not reader):
+            if token is None:
+                raise _Refused(401, None, "Invalid username or password.")
+            raise _Refused(404, "RepoNotFound", "Repository not found")
+        if repository.access == "gated" and files and not reader:
+            message = f"Access to {kind} {name} is restricted."
+            raise _Refused(401 if token is None else 403, "GatedRepo", message)
+        self._told(repository, None)
+        return repository
+
+    def _told(self, repository: Repository, file: str | None) -> None:
+        if isinstance(fault := repository.faults.get(file), Status):
+            raise _Refused(fault.status, fault.code, fault.message, dict(fault.headers))
+
+    def _commit(self, repository: Repository, revision: str) -> str:
+        commit = repository.at(revision)
+        if commit is None:
+            raise _Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return commit
+
+    # -- what the API answers
+
+    def _api(self, path: str, form: Mapping[str, list[str]]) -> None:
+        if not (found := API.fullmatch(path)):
+            raise _Refused(404, None, "Not Found")
+        kind, name, what, revision, folder = found.groups()
+        repository = self._repository(kind, unquote(name), files=False)
+        if what == "refs":
+            return self._json(_refs(repository))
+        commit = self._commit(repository, unquote(revision or "main"))
+        if what == "tree":
+            return self._tree(repository.commits[commit], unquote(folder or "").strip("/"))
+        if what == "paths-info":
+            return self._json(list(_paths_info(repository.commits[commit], form.get("paths", []))))
+        return self._json(_info(repository, commit))
+
+    def _tree(self, files: Mapping[str, File], folder: str) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        recursive = query.get("recursive", ["false"])[0].lower() in ("true", "1")
+        entries = _entries(files, folder, recursive)
+        if folder and not entries:
+            raise _Refused(404, "EntryNotFound", f"{folder} does not exist")
+        first = int(query.get("cursor", ["0"])[0])
+        headers = {}
+        if (later := first + self.hub.page) < len(entries):
+            path = urlsplit(self.path).path
+            parameters = f"recursive={str(recursive).lower()}&cursor={later}"
+            headers["Link"] = f'<{self.hub.endpoint}{path}?{parameters}>; rel="next"'
+        self._json(entries[first:later], headers)
+
+    def _json(self, content: Any, headers: Mapping[str, str] | None = None) -> None:
+        body = json.dumps(content).encode()
+        self._start(200, len(body), {"Content-Type": "application/json", **(headers or {})})
+        self._send(body)
+
+    # -- files
+
+    def _resolve(self, kind: str, name: str, revision: str, path: str) -> None:
+        repository = self._repository(kind, name, files=True)
+        commit = self._commit(repository, revision)
+        found = repository.commits[commit].get(path)
+        if found is None:
+            raise _Refused(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit})
+        self._told(repository, path)
+        file, fault = _as_told(found, repository.faults.get(path))
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"}
+        if not file.lfs:
+            return self._content(file, fault, headers)
+        size = file.size + (fault.more if isinstance(fault, WrongSize) else 0)
+        headers |= {
+            "X-Linked-Size": str(size),
+            "X-Linked-ETag": f'"{file.sha256}"',
+            "Location": f"{self.hub.endpoint}/storage/{kind}/{quote(name, safe='')}/{commit}/{quote(path)}",
+        }
+        self._start(302, 0, headers)
+
+    def _stored(self, repository: Repository, commit: str, path: str) -> None:
+        file, fault = _as_told(repository.commits[commit][path], repository.faults.get(path))
+        self._content(file, fault, {"ETag": f'"{file.etag}"', "Accept-Ranges": "bytes"})
+
+    def _content(self, file: File, fault: Any, headers: dict[str, str]) -> None:
+        start, end = 0, file.size
+        if asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or ""):
+            first, last = asked.groups()
+            start = int(first) if first else max(0, file.size - int(last))
+            end = min(file.size, int(last) + 1) if first and last else file.size
+            if start >= file.size:
+                raise _Refused(416, None, "Range Not Satisfiable", {"Content-Range": f"bytes */{file.size}"})
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+        if isinstance(fault, WrongSize) and not file.lfs and self.command == "HEAD":
+            end += fault.more
+        self._start(206 if asked else 200, end - start, headers)
+        if self.command != "HEAD":
+            self._stream(file, fault, start, end)
+
+    def _stream(self, file: File, fault: Any, start: int, end: int) -> None:
+        stop = end
+        if isinstance(fault, Stall) or (isinstance(fault, Cut) and fault.times != 0):
+            stop = min(end, max(start, fault.at))
+        with _opened(file.source) as stream:
+            stream.seek(start)
+            at = start
+            while at < stop and not self.hub.closing.is_set():
+                chunk = stream.read(min(CHUNK, stop - at))
+                if isinstance(fault, Corrupt) and at <= fault.at < at + len(chunk):
+                    place = fault.at - at
+                    chunk = chunk[:place] + bytes([chunk[place] ^ 0xFF]) + chunk[place + 1 :]
+                self._send(chunk)
+                at += len(chunk)
+        if stop < end:
+            self.wfile.flush()
+            if isinstance(fault, Stall):
+                self.hub.closing.wait()
+            elif fault.times is not None:
+                fault.times -= 1
+            self.close_connection = True
+
+    # -- the wire
+
+    def _start(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        asked = re.match(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        start = int(asked.group(1)) if asked else None
+        self.hub.requests.append(Request(self.command, unquote(self.path), status, start, self._token()))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def _send(self, body: bytes) -> None:
+        if self.command == "HEAD":
+            return
+        try:
+            self.wfile.write(body)
+        except OSError:  # the client went away
+            self.close_connection = True
+
+
+def _as_told(file: File, fault: Any) -> tuple[File, Any]:
+    """The file that is served, and what goes wrong with it."""
+    return (File.of("pointer", file.pointer()), None) if isinstance(fault, Pointer) else (file, fault)
+
+
+def _info(repository: Repository, commit: str) -> dict[str, Any]:
+    return {
+        "_id": "0" * 24,
+        "id": repository.id,
+        "author": repository.id.partition("/")[0],
+        "sha": commit,
+        "lastModified": "2020-01-01T00:00:00.000Z",
+        "createdAt": "2020-01-01T00:00:00.000Z",
+        "private": repository.access == "private",
+        "gated": "manual" if repository.access == "gated" else False,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "tags": [],
+        "siblings": [{"rfilename": name} for name in repository.commits[commit]],
+    }
+
+
+def _refs(repository: Repository) -> dict[str, list[dict[str, str]]]:
+    branches = [name for name in repository.refs if not name.startswith("refs/")]
+    pulls = [name for name in repository.refs if name.startswith("refs/pr/")]
+    return {
+        "branches": [
+            {"name": name, "ref": f"refs/heads/{name}", "targetCommit": repository.refs[name]} for name in branches
+        ],
+        "pullRequests": [{"name": name, "ref": name, "targetCommit": repository.refs[name]} for name in pulls],
+        "converts": [],
+        "tags": [],
+    }
+
+
+def _folders(path: str) -> Iterator[str]:
+    parts = path.split("/")[:-1]
+    yield from ("/".join(parts[: count + 1]) for count in range(len(parts)))
+
+
+def _folder_entry(path: str) -> dict[str, Any]:
+    return {"type": "directory", "oid": hashlib.sha1(path.encode()).hexdigest(), "size": 0, "path": path}
+
+
+def _entries(files: Mapping[str, File], folder: str, recursive: bool) -> list[dict[str, Any]]:
+    """What is in a folder of a commit, with all below it if that was asked."""
+    prefix = f"{folder}/" if folder else ""
+    folders = {parent for path in files for parent in _folders(path)}
+    everything = {path: _folder_entry(path) for path in folders} | {
+        path: file.entry(path) for path, file in files.items()
+    }
+    return [
+        entry
+        for path, entry in sorted(everything.items())
+        if path.startswith(prefix) and (recursive or "/" not in path.removeprefix(prefix))
+    ]
+
+
+def _paths_info(files: Mapping[str, File], paths: list[str]) -> Iterator[dict[str, Any]]:
+    folders = {parent for path in files for parent in _folders(path)}
+    for path in paths:
+        if path in files:
+            yield files[path].entry(path)
+        elif path in folders:
+            yield _folder_entry(path)

@@ -1,0 +1,124 @@
+"""Which commits of hub repositories a run uses: found once, written down, and kept when the run is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from models.files import read_object
+from models.hub import current_commit, moved_to, resolve_folder
+from models.hub_errors import HubError, Wanted
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe
+
+#: In a run folder: what the run was begun with (:mod:`toolkit.identity`).
+IDENTITY = "identity.json"
+
+
+class Repository(NamedTuple):
+    """A hub repository that a recipe names.
+
+    Attributes:
+        section: of the recipe, ``model`` or ``data``; its key ``revision`` is the repository's.
+        key: the one that names it.
+        kind: ``model`` or ``dataset``.
+    """
+
+    section: str
+    key: str
+    kind: str
+    wanted: Wanted
+
+    def error(self, recipe: Recipe, problem: HubError) -> UserError:
+        """What the hub said, at the key that is to be changed."""
+        asked = problem.reason == "revision" and self.wanted.revision is not None
+        return recipe.error(f"{self.section}.revision" if asked else self.key, str(problem))
+
+
+def repositories(recipe: Recipe) -> Iterator[Repository]:
+    """The hub repositories of a recipe, at most one of each section."""
+    if weights := recipe.hub_weights:
+        yield Repository("model", "model.weights", "model", Wanted(weights, recipe.model.revision))
+    if dataset := recipe.hub_dataset:
+        yield Repository("data", "data.dataset", "dataset", Wanted(dataset, recipe.data.revision, kind="dataset"))
+
+
+def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
+    """Find the commit of each repository, once, so that all of a run uses the same: the one that the run in ``folder``
+    was begun with, or else what its branch is at now.
+
+    Returns:
+        Notes: branches that have moved since the run began.
+
+    Raises:
+        UserError: at the recipe's line, if the hub does not give it and the cache has nothing.
+    """
+    notes = []
+    begun = recorded_commits(folder)
+    for repository in repositories(recipe):
+        known = begun.get(repository.section)
+        if known is None:
+            settle_commit(recipe, repository.section)
+            continue
+        recipe.commits[repository.section] = known
+        id, revision, _, kind = repository.wanted
+        now = moved_to(id, revision, kind)
+        if now not in (None, known):
+            notes.append(
+                f"{id} ({revision or 'main'}) has moved since this run began, from {known} to {now}; the run goes on "
+                f"with {known}"
+            )
+    return notes
+
+
+def settle_commit(recipe: Recipe, section: str) -> None:
+    """Find the commit of a section's repository as its branch is now.
+
+    Raises:
+        UserError: as :func:`settle_commits`.
+    """
+    repository = next(one for one in repositories(recipe) if one.section == section)
+    id, revision, _, kind = repository.wanted
+    try:
+        recipe.commits[section] = current_commit(id, revision, kind)
+    except HubError as problem:
+        raise repository.error(recipe, problem) from None
+
+
+def recorded_commits(folder: Path) -> dict[str, str]:
+    """By section, the commits that a run was begun with; of a folder in which none has trained yet, nothing."""
+    if not any((folder / "checkpoints").glob("step-*")) and not (folder / "metrics.json").exists():
+        return {}
+    try:
+        found = read_object(folder / IDENTITY).get("commits")
+    except (OSError, ValueError):  # :func:`toolkit.identity.check_identity` says so
+        return {}
+    return (
+        {name: commit for name, commit in found.items() if isinstance(commit, str)} if isinstance(found, dict) else {}
+    )
+
+
+def weights_folder(recipe: Recipe) -> Path | None:
+    """The folder of ``model.weights``, downloaded if it is a hub id; None for new weights.
+
+    Raises:
+        UserError: at the recipe's line, if there is none.
+    """
+    if recipe.model.weights is None:
+        return None
+    if recipe.hub_weights is None:
+        return recipe.resolve(recipe.model.weights)
+    repository = next(repositories(recipe))
+    try:
+        return resolve_folder(recipe.model.weights, recipe.commits.get("model", recipe.model.revision))
+    except HubError as problem:
+        raise repository.error(recipe, problem) from None
+    except (OSError, ValueError) as problem:
+        raise recipe.error("model.weights", " ".join(str(problem).split())) from None
+
+
+def hub_origin(recipe: Recipe, section: str) -> str | None:
+    """``ID at COMMIT`` of what a section takes from the hub; None where that is nothing."""
+    commit = recipe.commits.get(section)
+    return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"
