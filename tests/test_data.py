@@ -225,7 +225,7 @@ def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
         ),
         (
             ValueError("Config name is missing: pick one of x, y"),
-            "data.config_name: cannot load a/b: Config name is missing",
+            "data.config: cannot load a/b: Config name is missing",
         ),
         (
             FileNotFoundError("Couldn't find any data file at a/config-names"),
