@@ -120,6 +120,19 @@ def moved_to(id: str, revision: str | None, kind: str) -> str | None:
         return None
 
 
+def refusal(wanted: Wanted) -> HubError | None:
+    """Why the hub does not give a file, asked anew; None if it would, or it is merely not there."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+
+    try:
+        with _explained(wanted):
+            url = hf_hub_url(wanted.id, str(wanted.file), repo_type=wanted.kind, revision=wanted.revision)
+            get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except HubError as problem:
+        return None if problem.reason == "file" else problem
+    return None
+
+
 def _asked(wanted: Wanted) -> Any:
     """What the hub tells of a repository at a revision: ``sha``, its commit, and ``siblings``, its files.
 

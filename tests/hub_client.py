@@ -1,8 +1,8 @@
 """A program: the real client behind :mod:`models.hub`, asked line by line, so that many questions share a start.
 
 A line of the standard input is a JSON object: ``id``, ``revision``, ``token`` (or null); or the path of a ``recipe``,
-whose data is loaded. The answer is one, too: ``folder`` and the names of its ``files``, or the ``rows`` of each split; or
-``error`` and ``reason``. What is neither is a traceback, and ends the program.
+whose data is loaded. The answer is one, too: ``folder`` and the names of its ``files``, or the ``rows`` of each split;
+or ``error`` and ``reason``. What is neither is a traceback, and ends the program.
 """
 
 import json
@@ -26,7 +26,7 @@ def loaded(recipe: str) -> dict:
         splits = task_of(made).load_splits(made)
     except UserError as problem:
         return {"error": str(problem), "reason": "UserError"}
-    return {"rows": {name: rows["text"] for name, rows in splits.items()}, "commit": made.commits.get("data")}
+    return {"rows": {name: list(rows["text"]) for name, rows in splits.items()}, "commit": made.commits.get("data")}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:

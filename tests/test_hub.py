@@ -367,36 +367,24 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
     cut = hub.add("a/cut", {"train.parquet": table("parquet", 12)}, kind="dataset")
     cut.faults["train.parquet"] = Cut(10)
     asked = client()
+    unknown = "does not exist, or is private: without a login the hub does not say which"
+    login = "log in (hf auth login, or HF_TOKEN)"
     lines = {
-        (
-            "a/private",
-            "null",
-        ): "4: data.dataset: the data set a/private does not exist, or is private: without a login the "
-        "hub does not say which; check its name; if it is private, log in (hf auth login, or HF_TOKEN)",
-        (
-            "coastalcph/lexglue",
-            "null",
-        ): "4: data.dataset: the data set coastalcph/lexglue does not exist, or is private: "
-        "without a login the hub does not say which; did you mean coastalcph/lex_glue; if it is private, log in (hf auth "
-        "login, or HF_TOKEN)",
-        ("a/gated", "null"): "4: data.dataset: the data set a/gated is gated: its files are for those who were granted "
-        f"access; ask for it at {hub.endpoint}/datasets/a/gated, then log in (hf auth login, or HF_TOKEN); now there is no "
-        "login here",
-        (
-            "a/public",
-            "v2",
-        ): "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
+        "a/private": f"4: data.dataset: the data set a/private {unknown}; check its name; if it is private, {login}",
+        "coastalcph/lexglue": f"4: data.dataset: the data set coastalcph/lexglue {unknown}; did you mean "
+        f"coastalcph/lex_glue; if it is private, {login}",
+        "a/gated": "4: data.dataset: the data set a/gated is gated: its files are for those who were granted access; "
+        f"ask for it at {hub.endpoint}/datasets/a/gated, then {login}; now there is no login here",
+        "a/public@v2": "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
         f"{hub.endpoint}/datasets/a/public/commits/main",
-        ("a/cut", "null"): "4: data.dataset: the download of the data set a/cut was interrupted: the connection was "
-        "closed; run the same command again: it goes on where it was",
-        (
-            "a/pictures",
-            "null",
-        ): "4: data.dataset: a/pictures holds data of the kind imagefolder, which is not read here; it "
+        "a/cut": "4: data.dataset: the download of the data set a/cut was interrupted: the connection was closed; run "
+        "the same command again: it goes on where it was",
+        "a/pictures": "4: data.dataset: a/pictures holds data of the kind imagefolder, which is not read here; it "
         "should consist of files of one of the kinds json, csv, parquet, arrow, text",
     }
-    for (dataset, revision), line in lines.items():
-        path = written(tmp_path, dataset, revision)
+    for name, line in lines.items():
+        dataset, _, revision = name.partition("@")
+        path = written(tmp_path, dataset, revision or "null")
         assert asked.send({"recipe": path})["error"] == f"{path}:{line}"
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
 

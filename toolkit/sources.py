@@ -22,7 +22,8 @@ from datasets import Dataset, DatasetDict, packaged_modules
 from huggingface_hub import HfFileSystem, hf_hub_download
 
 from models.files import UnreadableFile, plain_file, read_text
-from models.hub_errors import Wanted, explain, offline
+from models.hub import refusal
+from models.hub_errors import HubError, Wanted, explain, offline
 from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
@@ -43,6 +44,7 @@ from toolkit.rows import (
 )
 from toolkit.scratch import scratch_folder
 from toolkit.splits import SPLITS
+from toolkit.yaml_source import suggest
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
@@ -295,6 +297,13 @@ def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
     )
 
 
+def _of_the_hub(problem: Exception, wanted: Wanted) -> HubError | None:
+    """What the hub said; the library does not pass it on where it takes it to say that there is no such data set."""
+    if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
+        return refusal(wanted._replace(file="README.md"))
+    return explain(problem, wanted)
+
+
 @contextlib.contextmanager
 def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[None]:
     """What `datasets` raises for a folder or a hub data set, at the recipe's line.
@@ -309,9 +318,22 @@ def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[No
         raise
     except Exception as problem:
         reraise_full_disk(problem)
-        hidden = problem.__context__ if isinstance(problem, datasets.exceptions.DatasetNotFoundError) else None
-        if wanted is not None and (explained := explain(hidden or problem, wanted)):
+        if wanted is not None and (explained := _of_the_hub(problem, wanted)):
             raise recipe.error("data.dataset", str(explained)) from None
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
-        key = "config" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
-        raise recipe.error(f"data.{key}", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
+        if reason.startswith(("Config name is missing", "BuilderConfig")):
+            raise _config_error(recipe, reason) from None
+        raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
+
+
+def _config_error(recipe: Recipe, reason: str) -> UserError:
+    """What to say where `data.config` is missing, or names a configuration that the data does not have.
+
+    Args:
+        reason: what the library says; it ends with a list of those that there are.
+    """
+    name, config = recipe.data.dataset, recipe.data.config
+    known = re.findall(r"'([^']+)'", reason[reason.find("[") :])
+    wrong = "missing" if config is None else f"{config}: {name} has no such configuration"
+    has = f"{name} has the configurations" if config is None else "it has"
+    return recipe.error("data.config", f"{wrong}; {has} {', '.join(known)}{suggest(config or '', known)}")
