@@ -51,8 +51,8 @@ LINE_IS_NO_ROW = re.compile(NO_ROW)
 
 
 def as_written(builder: Any, download: Callable[[str], str | Path] = Path) -> Any:
-    """A builder of `datasets`, set up, where it reads csv, to leave every column as the text that is written: ``007`` is
-    not 7, nor ``001`` the label ``1``. Columns whose types the data's card declares have those.
+    """A builder of `datasets`, which leaves every column of csv as the text that is written: ``007`` is not 7, nor
+    ``001`` the label ``1``. Where the data's card declares types, the columns have those.
 
     Args:
         download: the place of a data file -> a file on this machine.

@@ -330,10 +330,10 @@ def _config_error(recipe: Recipe, reason: str) -> UserError:
     """What to say where `data.config` is missing, or names a configuration that the data does not have.
 
     Args:
-        reason: what the library says; it ends with a list of those that there are.
+        reason: what the library says, with a list of those that there are.
     """
     name, config = recipe.data.dataset, recipe.data.config
-    known = re.findall(r"'([^']+)'", reason[reason.find("[") :])
+    known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
     wrong = "missing" if config is None else f"{config}: {name} has no such configuration"
     has = f"{name} has the configurations" if config is None else "it has"
     return recipe.error("data.config", f"{wrong}; {has} {', '.join(known)}{suggest(config or '', known)}")

@@ -96,8 +96,8 @@ def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """The splits without the rows that are marked as having no label, as the hub's data sets mark them: by -1.
 
-    Among named labels (ClassLabel) -1 says that of a row. Among others it is one as any other, except where a test split
-    has nothing else and training has none. Nor is a test split measured whose labels are all missing.
+    Among named labels (ClassLabel) -1 says that of a row. Among others it is one as any other, except where a test
+    split has nothing else and training has none. Nor is a test split measured whose labels are all missing.
 
     Raises:
         UserError: a split other than test has no labels at all.
@@ -112,8 +112,8 @@ def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
             recipe.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
         if absent.all() and isinstance(rows.features[column], ClassLabel):
-            other = "data.splits: {%s: NAME}, or null for none" % split
-            raise recipe.error("data.label", f"the {split} split has no labels (-1 throughout); set {other}")
+            wrong = f"the {split} split has no labels (-1 throughout)"
+            raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
         if isinstance(rows.features[column], ClassLabel) and absent.any():
             recipe.note(f"{absent.sum()} of {len(rows)} {split} rows have no label (-1) and are left out")
             rows = rows.select(np.flatnonzero(~absent))
@@ -191,7 +191,7 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     if isinstance(kind, ClassLabel):
         return values
     if isinstance(kind, Json):
-        wrong = "holds labels of several types, such as 1 and \"1\"; write all of them as text"
+        wrong = 'holds labels of several types, such as 1 and "1"; write all of them as text'
         raise recipe.error("data.label", f"the column {column} of the {split} split {wrong}")
     if "" in values:
         raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
