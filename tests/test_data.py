@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 
@@ -216,32 +215,6 @@ def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
     assert notes == ["data.dataset: somebody/something is a hub data set; it is fetched and checked when a run starts"]
 
 
-@pytest.mark.parametrize(
-    ("failure", "expected"),
-    [
-        (
-            ConnectionError("Couldn't reach the Hub\nretry"),
-            "data.dataset: cannot load a/b: Couldn't reach the Hub retry",
-        ),
-        (
-            ValueError("Config name is missing: pick one of x, y"),
-            "data.config: cannot load a/b: Config name is missing",
-        ),
-        (
-            FileNotFoundError("Couldn't find any data file at a/config-names"),
-            "data.dataset: cannot load a/b: Couldn't find any data file",
-        ),
-    ],
-)
-def test_a_hub_that_does_not_answer_is_said_at_the_line(tmp_path, monkeypatch, failure, expected):
-    def fail(*_, **__):
-        raise failure
-
-    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
-    (tmp_path / "x.yaml").write_text(HEAD + "  dataset: a/b\n")
-    assert expected in problem(load_recipe(tmp_path / "x.yaml"))
-
-
 def test_examples_are_padded_tokens_of_the_texts(recipe):
     made = recipe(train=[*ROWS, {"text": "x" * 40, "label": "no"}], validation=ROWS)
     splits = classification.load_splits(made)
@@ -319,7 +292,7 @@ def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
     with pytest.raises(UserError, match=r"tokenizer.kind: .* holds no tokenizer"):
         data.build_tokenizer(made)
     made = recipe("tokenizer: {kind: checkpoint}\n", ("model.weights=nowhere/at/all",))
-    with pytest.raises(UserError, match=r"model\.weights: cannot read nowhere/at/all: "):
+    with pytest.raises(UserError, match=r"model\.weights: nowhere/at/all is neither a folder nor the name of a hub"):
         data.build_tokenizer(made)
 
 

@@ -18,6 +18,8 @@ from loopback_hub import Corrupt, Cut, LoopbackHub, Pointer, Stall, Status, Wron
 from safetensors.numpy import save
 
 from models.hub import split_revision
+from models.reformer import schema
+from models.reformer import weights as reformer
 from toolkit.errors import UserError
 from toolkit.recipe import load_recipe
 
@@ -278,6 +280,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     hub.requests.clear()
     assert "folder" in asked.ask("a/b", read=True)
     assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
+    assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()  # the client's own progress bar
 
 
 @pytest.mark.slow  # the client tries five times, a second each, before it gives up
@@ -354,8 +357,8 @@ def test_a_data_set_of_the_hub_is_loaded_at_its_revision_and_again_without_the_h
     assert len(offline.send({"recipe": written(tmp_path, "a/parquet", old)})["rows"]["train"]) == 12
     assert len(offline.send({"recipe": written(tmp_path, "a/parquet")})["rows"]["train"]) == 6
     assert hub.requests == []
-    error = offline.send({"recipe": written(tmp_path, "a/parquet", "0" * 40)})["error"]
-    assert ":4: data.dataset: offline and not cached: the data set a/parquet at revision 000" in error
+    error = offline.send({"recipe": written(tmp_path, "a/parquet", "f" * 40)})["error"]
+    assert ":4: data.dataset: offline and not cached: the data set a/parquet at revision fff" in error
 
 
 def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
@@ -386,6 +389,10 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
         dataset, _, revision = name.partition("@")
         path = written(tmp_path, dataset, revision or "null")
         assert asked.send({"recipe": path})["error"] == f"{path}:{line}"
+    configs = "---\nconfigs:\n- {config_name: x, data_files: x.csv}\n- {config_name: y, data_files: y.csv}\n---\n"
+    hub.add("a/configs", {"README.md": configs, "x.csv": table("csv", 2), "y.csv": table("csv", 2)}, kind="dataset")
+    path = written(tmp_path, "a/configs")
+    assert ": data.config_name: cannot load a/configs: Config name is missing" in asked.send({"recipe": path})["error"]
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
 
 
@@ -421,3 +428,108 @@ def test_a_revision_on_a_command_line_is_parted_from_the_name(tmp_path, monkeypa
     assert split_revision("a/b") == ("a/b", None)
     Path("a@b").mkdir()
     assert split_revision("a@b") == ("a@b", None)
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+TINY = {
+    "attn_layers": ["local"], "hidden_size": 32, "num_attention_heads": 1, "feed_forward_size": 32,
+    "axial_pos_shape": [4, 8], "axial_pos_embds_dim": [16, 16], "local_num_chunks_after": 1, "vocab_size": 258,
+    "model_type": "reformer",
+}  # fmt: skip
+RUN = """\
+train: {max_steps: 4, eval_steps: 2, learning_rate: 1e-3}
+model: {weights: a/tiny}
+data: {dataset: a/data, max_length: 32}
+"""
+#: A run that is killed when it has left its first checkpoint.
+KILLED = """
+import os
+from toolkit.checkpoint import Checkpoints
+save = Checkpoints.save
+def save_and_die(self, *arguments, **named):
+    save(self, *arguments, **named)
+    os._exit(9)
+Checkpoints.save = save_and_die
+from toolkit.__main__ import main
+main()
+"""
+
+
+def checkpoint(seed: int) -> dict[str, bytes | str]:
+    """A small Reformer."""
+    weights = reformer.initial_weights(schema.resolve(TINY), "masked_lm", seed)
+    return {"config.json": json.dumps(TINY), "model.safetensors": save(weights)}
+
+
+def command(
+    hub: LoopbackHub, folder: Path, *arguments: str, code: str | None = None, **more: str
+) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command line in a folder, with the cache there."""
+    environment = {**hub.environment(folder / "home", **more), "PYTHONPATH": str(ROOT)}
+    program = ["-c", code] if code else ["-m", "toolkit"]
+    done = subprocess.run(
+        [sys.executable, *program, *arguments], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_commits_that_it_was_begun_with(hub, tmp_path):
+    model = hub.add("a/tiny", checkpoint(0))
+    data = hub.add("a/data", {"train.csv": table("csv", 16), "validation.csv": table("csv", 4)}, kind="dataset")
+    old = {"model": model.refs["main"], "data": data.refs["main"]}
+    (tmp_path / "x.yaml").write_text(RUN)
+    finetune = ("finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
+    assert command(hub, tmp_path, *finetune, code=KILLED)[0] == 9
+    assert json.loads((tmp_path / "run/identity.json").read_text())["commits"] == old
+    moved = model.commit(checkpoint(1))
+    data.commit({"train.csv": table("csv", 12), "validation.csv": table("csv", 4)})
+    status, said, errors = command(hub, tmp_path, *finetune)
+    assert status == 0, errors
+    text = " ".join(said.split())
+    assert f"hub a/tiny at {old['model']} hub a/data at {old['data']}" in text
+    assert f"note a/tiny (main) has moved since this run began, from {old['model']} to {moved}; the run goes" in text
+    assert "resuming run after step" in said
+    card = (tmp_path / "run/README.md").read_text()
+    assert f"starting from `a/tiny` at commit `{old['model']}`" in card
+    assert f"`a/data` at commit `{old['data']}`" in card
+    assert json.loads((tmp_path / "run/identity.json").read_text())["commits"] == old
+    # A new run takes what the branch is at, and without the hub what it was at last.
+    status, said, errors = command(hub, tmp_path, *finetune[:-1], "train.output_dir=new")
+    assert status == 0 and f"hub    a/tiny at {moved}\n" in said, errors
+    hub.requests.clear()
+    status, said, errors = command(hub, tmp_path, *finetune[:-1], "train.output_dir=offline", HF_HUB_OFFLINE="1")
+    assert status == 0 and f"hub    a/tiny at {moved}\n" in said and hub.requests == [], errors
+
+
+@pytest.mark.slow
+def test_a_gate_says_which_commit_it_judged(hub, tmp_path):
+    repository = hub.add("a/tiny", checkpoint(0))
+    commit = repository.commit(checkpoint(1), "refs/pr/1")
+    options = ("--model", "reformer", "--head", "masked_lm", "--length", "32", "--weights", "a/tiny@refs/pr/1")
+    status, said, errors = command(hub, tmp_path, "parity", *options, "--output", "out")
+    assert status == 0, said + errors
+    assert f"checkpoint a/tiny at {commit}" in " ".join(said.split())
+    assert json.loads((tmp_path / "out/cpu/parity.json").read_text())["checkpoint"] == f"a/tiny at {commit}"
+    assert f"a/tiny at {commit}" in (tmp_path / "out/cpu/parity.html").read_text()
+    status, said, errors = command(hub, tmp_path, "parity", *options[:-1], "a/tiny@refs/pr/2", "--output", "out")
+    assert (status, errors.splitlines()[-1]) == (
+        2,
+        "error: --weights a/tiny@refs/pr/2: the model a/tiny has no revision refs/pr/2; it has refs/pr/1, main, and "
+        f"the commits at {hub.endpoint}/a/tiny/commits/main",
+    )
+
+
+@pytest.mark.slow
+def test_an_error_of_the_hub_is_at_the_recipe_s_line_and_leaves_nothing(hub, tmp_path):
+    hub.add("a/tiny", checkpoint(0)).access = "private"
+    hub.add("a/data", {"train.csv": table("csv", 16), "validation.csv": table("csv", 4)}, kind="dataset")
+    (tmp_path / "x.yaml").write_text(RUN)
+    status, _, errors = command(hub, tmp_path, "finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
+    assert status == 2 and not (tmp_path / "run").exists()
+    assert errors.splitlines()[-1] == (
+        "error: x.yaml:2: model.weights: the model a/tiny does not exist, or is private: without a login the hub does "
+        "not say which; check its name; if it is private, log in (hf auth login, or HF_TOKEN)"
+    )

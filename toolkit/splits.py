@@ -23,7 +23,7 @@ def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
     Raises:
         UserError: at its line: a split that the data does not have, or that is named twice.
     """
-    named: dict[str, str | None] = {**(recipe.data.splits or {})}
+    named = {str(split): name for split, name in (recipe.data.splits or {}).items()}
     used: dict[str, str] = {}
     for split, name in named.items():
         if name is None:

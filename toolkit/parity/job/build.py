@@ -78,6 +78,7 @@ def job_of(request: GateRequest) -> Job:
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
+        origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
 

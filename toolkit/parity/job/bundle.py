@@ -289,4 +289,5 @@ def _request_of(folder: Path) -> GateRequest:
         training=job.training,
         judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
+        origin=job.origin,
     )

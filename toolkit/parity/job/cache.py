@@ -61,6 +61,7 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
     digest = hashlib.sha256()
     request = as_json(job)
     del request["reference_python"]  # below, if it is not this one
+    del request["origin"]  # the files count, not what they are called
     if job.checkpoint is not None:
         del request["checkpoint"]  # the folder may lie elsewhere each time
         for file in sorted(Path(job.checkpoint).glob("*.safetensors")):

@@ -79,6 +79,7 @@ class Job:
         updates: of the parameters after the step.
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
+        origin: as in the request; neither side reads it.
         spare_memory: keep little, and let the workers run one after the other.
         training: the optimizer's numbers are such as float32 holds.
         threads: of either side.
@@ -105,6 +106,7 @@ class Job:
     reference_python: str
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
+    origin: str | None = None
     tokenizer: TokenizerJob | None = None
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
