@@ -47,7 +47,7 @@ classify(text, padding="max_length", truncation=True)  # {length} tokens, as in 
 ```python
 from transformers import pipeline
 
-answer = pipeline("question-answering", {model})
+answer = pipeline("question-answering", {model})  # transformers 4; version 5 has no such pipeline
 windows = {{"max_seq_len": {length}, "doc_stride": {stride}, "max_answer_len": {longest}, "padding": "max_length"}}
 answer(question=question, context=context, **windows)
 ```
@@ -68,8 +68,8 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded
 `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """,
     "sentencepiece": """\
-The tokens are SentencePiece's. `use_fast=False` asks for that library; the tokenizer that transformers would convert
-its file into gives other ids for some control characters and for `<s>`.
+The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would convert
+the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
 """,
     "bpe": "",
 }
