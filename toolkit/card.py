@@ -68,8 +68,8 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, padded
 `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """,
     "sentencepiece": """\
-The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would convert
-the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
+The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would
+convert the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
 """,
     "bpe": "",
 }
