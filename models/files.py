@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from models.hub_errors import cached_file, fetch_again
+from models.hub_errors import FETCH_AGAIN, cached_file, from_hub
 
 #: What git leaves in a file's place where its Large File Storage was not asked for the file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -26,8 +26,9 @@ class UnreadableFile(ValueError):
     """A file that is not what it should be. The message names it and fits on a line; of a file from the hub it says of
     which repository, and how it is fetched again."""
 
-    def __init__(self, path: str | os.PathLike, problem: object) -> None:
-        super().__init__(" ".join(f"{path} {problem}{fetch_again(path)}".split()))
+    def __init__(self, path: str | os.PathLike, problem: object, way_out: str = FETCH_AGAIN) -> None:
+        """``way_out``: what to do about a file from the hub."""
+        super().__init__(" ".join(f"{path} {problem}{from_hub(path, way_out)}".split()))
 
 
 def plain_file(path: str | os.PathLike) -> Path:
@@ -49,7 +50,9 @@ def plain_file(path: str | os.PathLike) -> Path:
     if begins == LFS_POINTER:
         if cached_file(path):
             raise UnreadableFile(
-                path, "is a pointer of git-LFS, not the file itself: the repository holds no more, or did not"
+                path,
+                "is a pointer of git-LFS, not the file itself",
+                "the repository holds no more: take another revision, or tell its owner",
             )
         raise UnreadableFile(path, "is a pointer of git-LFS, not the file itself; fetch it with: git lfs pull")
     return Path(path)

@@ -161,7 +161,9 @@ def _ref(wanted: Wanted) -> Path:
 
 def _write_ref(wanted: Wanted, commit: str) -> None:
     """Leave the commit of a branch or tag where the client looks for it when it is offline."""
-    if wanted.revision != commit:
+    if wanted.revision == commit:
+        return
+    with contextlib.suppress(OSError):  # a cache that may only be read is good enough
         _ref(wanted).parent.mkdir(parents=True, exist_ok=True)
         _ref(wanted).write_text(commit)
 

@@ -22,6 +22,8 @@ WELL_KNOWN = {
 TITLES = {"model": "model", "dataset": "data set"}
 LOGIN = "log in (hf auth login, or HF_TOKEN)"
 AGAIN = "run the same command again"
+#: What to do about a damaged file of the cache.
+FETCH_AGAIN = "delete BLOB, and it is fetched again"
 
 
 class HubError(FileNotFoundError):
@@ -263,12 +265,14 @@ def cached_file(path: str | os.PathLike) -> CachedFile | None:
     return CachedFile(Wanted(id.replace("--", "/", 1), commit, name, kind), Path(os.path.realpath(path)))
 
 
-def fetch_again(path: str | os.PathLike) -> str:
-    """What to do about a damaged file that came from the hub; nothing about any other."""
+def from_hub(path: str | os.PathLike, way_out: str) -> str:
+    """Where a file of the cache is of, and what to do about it; nothing about any other file.
+
+    Args:
+        way_out: ``BLOB`` in it stands for what lies in the cache.
+    """
     found = cached_file(path)
-    if found is None:
-        return ""
-    return f" ({_file(found.wanted)}); delete {found.blob}, and it is fetched again"
+    return "" if found is None else f" ({_file(found.wanted)}); {way_out.replace('BLOB', str(found.blob))}"
 
 
 def corrupt(path: Path) -> HubError:

@@ -188,9 +188,8 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         ),
         ("a/pointer",): (
             "UnreadableFile",
-            "SNAPSHOT/model.safetensors is a pointer of git-LFS, not the file itself: the repository holds no more, or "
-            "did not (model.safetensors of the model a/pointer at revision COMMIT); delete BLOB, and it is "
-            "fetched again",
+            "SNAPSHOT/model.safetensors is a pointer of git-LFS, not the file itself (model.safetensors of the model "
+            "a/pointer at revision COMMIT); the repository holds no more: take another revision, or tell its owner",
         ),
         ("a/broken",): (
             "UnreadableFile",
@@ -210,6 +209,7 @@ def test_every_error_is_a_line_that_names_the_place_and_the_way_out(hub, client)
         blob = os.path.realpath(snapshot / "model.safetensors")
         line = line.replace("COMMIT", commit).replace("SNAPSHOT", str(snapshot)).replace("BLOB", blob)
         assert (found.get("reason"), found.get("error")) == (reason, line), found
+    assert asked.ask("a/size")["reason"] == "corrupt"  # nothing of the first attempt is in the way of the second
     # What was removed comes whole the next time.
     for id in ("a/corrupt", "a/size", "a/ill"):
         hub.repositories["model", id].faults.clear()
@@ -270,7 +270,7 @@ def test_a_hub_that_cannot_be_reached_is_as_good_as_none(tmp_path):
 def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     repository = hub.add("a/b", {"config.json": CONFIG, "model.safetensors": LARGE})
     repository.faults["model.safetensors"] = Cut(22 * 2**20, times=1)
-    asked = client()
+    asked = client(TQDM_POSITION="-1")  # shows the client's progress bars without a terminal, too
     commit = repository.refs["main"]
     assert asked.ask("a/b") == {
         "error": f"the download of model.safetensors of the model a/b at revision {commit} was interrupted: the "
@@ -280,7 +280,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(hub, client):
     hub.requests.clear()
     assert "folder" in asked.ask("a/b", read=True)
     assert [one.start for one in hub.asked("/storage/", "GET")] == [20 * 2**20]
-    assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()  # the client's own progress bar
+    assert "model.safetensors: 100%" in Path(asked.errors.name).read_text()
 
 
 @pytest.mark.slow  # the client tries five times, a second each, before it gives up
@@ -392,7 +392,7 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
     configs = "---\nconfigs:\n- {config_name: x, data_files: x.csv}\n- {config_name: y, data_files: y.csv}\n---\n"
     hub.add("a/configs", {"README.md": configs, "x.csv": table("csv", 2), "y.csv": table("csv", 2)}, kind="dataset")
     path = written(tmp_path, "a/configs")
-    assert ": data.config_name: cannot load a/configs: Config name is missing" in asked.send({"recipe": path})["error"]
+    assert ": data.config: missing; a/configs has the configurations x, y" in asked.send({"recipe": path})["error"]
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
 
 
@@ -527,6 +527,10 @@ def test_an_error_of_the_hub_is_at_the_recipe_s_line_and_leaves_nothing(hub, tmp
     hub.add("a/tiny", checkpoint(0)).access = "private"
     hub.add("a/data", {"train.csv": table("csv", 16), "validation.csv": table("csv", 4)}, kind="dataset")
     (tmp_path / "x.yaml").write_text(RUN)
+    hub.requests.clear()
+    status, said, _ = command(hub, tmp_path, "recipe", "check", "x.yaml")
+    assert status == 0 and "a/data is a hub data set; it is fetched and checked when a run starts" in said
+    assert hub.requests == []
     status, _, errors = command(hub, tmp_path, "finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
     assert status == 2 and not (tmp_path / "run").exists()
     assert errors.splitlines()[-1] == (
