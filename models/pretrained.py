@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from models.files import open_tensors, read_object
 from models.hub import read_tensors, resolve_folder
+from models.tokenization import write_json
 from models.weights import Parameter, dump, load
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 #: Constants that a model was given, in its folder.
 CONSTANTS = "constants.safetensors"
+#: How `transformers` generates with a language model, unless it is told otherwise: the most probable token, repetition
+#: penalised as in CTRL's paper (Keskar et al. 2019, section 4.1), as ``toolkit generate`` does.
+GENERATION_FILE = "generation_config.json"
+GENERATION = {"do_sample": False, "repetition_penalty": 1.2}
 #: A checkpoint larger than this is saved in several files, as transformers does.
 SHARD_BYTES = 5 * 10**9
 
@@ -157,8 +162,9 @@ class Port(PretrainedModel):
         return model
 
     def save_pretrained(self, save_dir: str | os.PathLike, *_: Any, shard_bytes: int = SHARD_BYTES, **__: Any) -> None:
-        """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them. Constants that were
-        given (:meth:`hold_constants`) have a file of their own, which ``transformers`` passes over.
+        """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them, and for a language
+        model ``generation_config.json``. Constants that were given (:meth:`hold_constants`) have a file of their own,
+        which ``transformers`` passes over.
 
         Args:
             shard_bytes: weights of more bytes are split into several files with an index.
@@ -168,6 +174,10 @@ class Port(PretrainedModel):
         config, weights = self.stored()
         config.architectures = [self.architecture]
         config.save_pretrained(folder)
+        if self.head == "causal_lm":
+            length = part(config.model_type, "schema").positions(config.to_hf())
+            generation = {**GENERATION, "max_length": length, "pad_token_id": config.pad_token_id}
+            write_json(folder, GENERATION_FILE, generation)
         plan = split_state_dict_into_shards_factory(
             weights,
             get_storage_size=lambda value: value.nbytes,

@@ -20,7 +20,7 @@ from models.files import read_object
 #: A token's place in the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]
 
-CONFIG_FILE = "tokenizer_config.json"
+CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
 
 
 class Tokenizer(ABC):
@@ -89,8 +89,12 @@ class Tokenizer(ABC):
         """The text of ids."""
 
     @abstractmethod
-    def save(self, folder: str | os.PathLike) -> None:
-        """Write what :meth:`from_folder` needs into an existing folder."""
+    def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
+        """Write what :meth:`from_folder`, and ``AutoTokenizer`` of `transformers`, need into an existing folder.
+
+        Args:
+            max_length: the most tokens that the model takes (``model_max_length``); None: not known.
+        """
 
     @classmethod
     @abstractmethod
@@ -165,6 +169,24 @@ def added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def write_config(folder: str | os.PathLike, config: dict[str, Any]) -> None:
-    """Write the settings into an existing folder."""
-    Path(folder, CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+def write_config(folder: str | os.PathLike, config: dict[str, Any], max_length: int | None) -> None:
+    """Write the settings into an existing folder, in a file for all and in one for the special tokens alone.
+
+    Args:
+        config: the tokenizer's own settings; the common ones are added.
+        max_length: ``model_max_length``; None: not known.
+    """
+    common = {
+        "model_input_names": ["input_ids", "attention_mask"],  # by default also token_type_ids, which no port takes
+        "padding_side": "right",
+        "clean_up_tokenization_spaces": False,
+        **({} if max_length is None else {"model_max_length": max_length}),
+    }
+    tokens = {key: value for key, value in config.items() if key.endswith("_token")}
+    for name, content in ((CONFIG_FILE, {**config, **common}), (SPECIAL_TOKENS_FILE, tokens)):
+        write_json(folder, name, content)
+
+
+def write_json(folder: str | os.PathLike, name: str, content: dict[str, Any]) -> None:
+    """Write a JSON file into an existing folder."""
+    Path(folder, name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -166,6 +166,7 @@ MET = {
             "model/config.json",
             "model/model.safetensors",
             "model/tokenizer_config.json",
+            "model/tokenizer.json",
             "model/constants.safetensors",
         ),
         "evaluate": ("metrics.json", "evaluation.json", "parity/starts.json", "versions.json"),

@@ -392,7 +392,7 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
     configs = "---\nconfigs:\n- {config_name: x, data_files: x.csv}\n- {config_name: y, data_files: y.csv}\n---\n"
     hub.add("a/configs", {"README.md": configs, "x.csv": table("csv", 2), "y.csv": table("csv", 2)}, kind="dataset")
     path = written(tmp_path, "a/configs")
-    assert ": data.config_name: cannot load a/configs: Config name is missing" in asked.send({"recipe": path})["error"]
+    assert ": data.config: missing; a/configs has the configurations x, y" in asked.send({"recipe": path})["error"]
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
 
 

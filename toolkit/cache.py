@@ -19,7 +19,7 @@ from toolkit.runtime import cache_folder
 from toolkit.scratch import scratch_until_exit
 
 #: Part of every key: raise it when what is stored changes.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 
 #: The file of an entry that says which one it is: a whole folder may have been put in another's place.
 NAME = "entry.txt"

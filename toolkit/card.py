@@ -26,11 +26,41 @@ LISTED_LABELS = 60
 
 LOAD = """\
 ```python
-from transformers import {auto_class}
+from transformers import AutoTokenizer, {auto_class}
 
+tokenizer = AutoTokenizer.from_pretrained({model}{slow})
 model = {auto_class}.from_pretrained({model})
 ```
 """
+
+#: By the hub's name of a task: how `transformers` does what `toolkit predict` or `toolkit generate` does.
+PIPELINES = {
+    "text-classification": """\
+```python
+from transformers import pipeline
+
+classify = pipeline("text-classification", {model}{slow})
+classify(text, padding="max_length", truncation=True)  # {kept} tokens, as in training
+```
+""",
+    "question-answering": """\
+```python
+from transformers import pipeline
+
+answer = pipeline("question-answering", {model})  # transformers 4; version 5 has no such pipeline
+windows = {{"max_seq_len": {kept}, "doc_stride": {stride}, "max_answer_len": {longest}, "padding": "max_length"}}
+answer(question=question, context=context, **windows)
+```
+""",
+    "text-generation": """\
+```python
+from transformers import pipeline
+
+generate = pipeline("text-generation", {model}{slow})
+generate(prompt, do_sample=False)  # the prompt's first word is a control code
+```
+""",
+}
 
 TOKENIZERS = {
     "bytes": """\
@@ -38,27 +68,11 @@ The tokens are bytes: `input_ids = [byte + 2 for byte in text.encode()]`, {cut}p
 tokens, `attention_mask` 1 for text and 0 for padding (as the model card of google/reformer-enwik8).
 """,
     "sentencepiece": """\
-```python
-from transformers import ReformerTokenizer
-
-tokenizer = ReformerTokenizer.from_pretrained({model}, pad_token="<unk>")  # id 0, masked
-{batch}
-```
+The tokens are SentencePiece's. `use_fast=False` asks transformers 4 for that library; the tokenizer that it would
+convert the file into, as version 5 always does, gives other ids for some rare characters and for `<s>`.
 """,
-    "bpe": """\
-```python
-from transformers import CTRLTokenizer
-
-tokenizer = CTRLTokenizer.from_pretrained({model})
-```
-""",
+    "bpe": "",
 }
-
-#: How texts become a batch: the longest are as long as the model's, or are cut before that.
-PADDED = 'batch = tokenizer(texts, max_length={length}, padding="max_length", truncation=True, return_tensors="pt")'
-PADDED_BEYOND = """\
-batch = tokenizer(texts, max_length={longest}, truncation=True)
-batch = tokenizer.pad(batch, padding="max_length", max_length={length}, return_tensors="pt")"""
 
 
 def write_card(run: Run, results: dict[str, Any]) -> None:
@@ -81,8 +95,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "## Parity with the reference\n",
         parity_statement(read_starts(folder)) + "\n",
         "## How to load it\n",
-        LOAD.format(auto_class=task.auto_class, model=_model(folder)),
-        _tokenizer(run),
+        *_loading(run),
         f"Or here: {', '.join(map(markdown_code, commands))}.\n",
         "## Training\n",
         _training(recipe, task, results),
@@ -193,14 +206,27 @@ def _files(recipe: Recipe) -> list[str]:
     return [Path(path).name for path in paths]
 
 
-def _tokenizer(run: Run) -> str:
-    folder, longest = run.folder, run.recipe.data.max_length
+def _loading(run: Run) -> list[str]:
+    """How the run's model is loaded with `transformers`, and does there what it does here."""
+    folder, data, task = run.folder, run.recipe.data, run.task.DESCRIPTION
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
-    kinds = [kind for name, kind in files.items() if (folder / "model" / name).exists()]
-    text = TOKENIZERS[kinds[0] if kinds else "bytes"]
-    cut = "" if longest == run.length else f"cut to {longest} tokens, "
-    batch = (PADDED_BEYOND if cut else PADDED).format(longest=longest, length=run.length)
-    return text.format(model=_model(folder), length=run.length, cut=cut, batch=batch)
+    kind = next((kind for name, kind in files.items() if (folder / "model" / name).exists()), "bytes")
+    values = {
+        "auto_class": task.auto_class,
+        "model": _model(folder),
+        "slow": ", use_fast=False" if kind == "sentencepiece" else "",
+        "cut": "" if data.max_length == run.length else f"cut to {data.max_length} tokens, ",
+        "length": run.length,
+        "kept": data.max_length,
+        "stride": data.stride,
+        "longest": data.max_answer_length,
+    }
+    texts = [LOAD, TOKENIZERS[kind]]
+    # The pipeline of question answering has nothing to part question and context with, where a tokenizer has no such
+    # token; that of bytes has one.
+    if task.pipeline_tag != "question-answering" or kind == "bytes":
+        texts.append(PIPELINES[task.pipeline_tag])
+    return [text.format(**values) for text in texts if text]
 
 
 def _model(folder: Path) -> str:

@@ -22,7 +22,8 @@ from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import weights_folder
-from toolkit.sources import SPLITS, check_source, from_files, from_folder, from_hub, read_file
+from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
+from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
 
 
@@ -30,7 +31,7 @@ def check_data(recipe: Recipe) -> list[str]:
     """Load and check the data if it is on this machine.
 
     Returns:
-        Notes on what could not be checked.
+        Notes on what could not be checked, and on what the data are.
 
     Raises:
         UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
@@ -42,8 +43,9 @@ def check_data(recipe: Recipe) -> list[str]:
     name = recipe.data.dataset
     if name not in (*task.CORPORA, *FILE_KINDS) and not recipe.resolve(name).is_dir():
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
+    known = len(recipe.notes)
     task.load_splits(recipe)
-    return []
+    return recipe.notes[known:]
 
 
 def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Tokenizer:
@@ -101,6 +103,8 @@ def load_stored(
     check_source(recipe, corpora)
     name = recipe.data.dataset
     folder = recipe.resolve(name)
+    if name in corpora and recipe.data.splits is not None:
+        raise recipe.error("data.splits", f"is for folders and hub data sets, not for {name}; remove it")
     if name not in corpora and recipe.data.options:
         raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; remove it")
     if name in corpora:
@@ -108,18 +112,11 @@ def load_stored(
     elif name in FILE_KINDS:
         splits = from_files(recipe, read_file)
     else:
-        splits = _with_train(recipe, from_folder(recipe, folder) if folder.is_dir() else from_hub(recipe))
+        found = from_folder(recipe, folder) if folder.is_dir() else from_hub(recipe)
+        splits = DatasetDict({split: found[name] for split, name in chosen(recipe, found).items()})
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
-    return splits
-
-
-def _with_train(recipe: Recipe, found: DatasetDict) -> DatasetDict:
-    """The splits that are used, of those that a folder or a hub data set has."""
-    splits = DatasetDict({split: found[split] for split in SPLITS if split in found})
-    if "train" not in splits:
-        raise recipe.error("data.dataset", f"{recipe.data.dataset} has no train split; it has {', '.join(found)}")
     return splits
 
 
@@ -207,4 +204,6 @@ def _trained_once(
 
 
 def _split_key(recipe: Recipe, split: str) -> str:
-    return f"data.files.{split}" if recipe.data.files is not None else "data.dataset"
+    if recipe.data.files is not None:
+        return f"data.files.{split}"
+    return f"data.splits.{split}" if split in (recipe.data.splits or {}) else "data.dataset"

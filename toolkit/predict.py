@@ -93,7 +93,7 @@ def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
     Raises:
         UserError: a file of it is missing or damaged.
     """
-    for name in ("tokenizer_config.json", "vocab.json"):
+    for name in ("tokenizer_config.json", "tokenizer.json", "vocab.json"):
         if (folder / name).exists():
             read_json(folder / name, MEND)
     names = [name for name in ("spiece.model", "merges.txt") if (folder / name).exists()]

@@ -57,6 +57,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
 }
 
+#: Keys that had another name in earlier versions -> their name now. They are still understood, and the name is said.
+FORMER_KEYS = {"data.config_name": "data.config"}
+
 #: The tokenizers that each model can be given.
 TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
 
@@ -110,7 +113,8 @@ class Data(Section):
 
     dataset: str
     revision: str | None = None
-    config_name: str | None = None
+    config: str | None = None
+    splits: dict[Literal["train", "validation", "test"], str | None] | None = None
     files: Files | None = None
     sources: dict[str, str | list[str]] | None = None
     text: str = "text"
@@ -214,6 +218,11 @@ class Recipe(Section):
         """What the user should know about how the recipe was read, a line each."""
         return self._notes
 
+    def note(self, text: str) -> None:
+        """Add to :attr:`notes` what became clear later, once."""
+        if text not in self._notes:
+            self._notes.append(text)
+
     @property
     def commits(self) -> dict[str, str]:
         """By section, the commit of its hub repository that is used, once :mod:`toolkit.revisions` has settled it."""
@@ -304,12 +313,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         UserError: a line for each thing that is wrong.
     """
     values, source = yaml_source.read(Path(path), overrides)
+    notes = _rename_former(values, source)
     try:
         recipe = Recipe.model_validate(values)
     except pydantic.ValidationError as problems:
         found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
-    recipe._source = source
+    recipe._source, recipe._notes = source, notes
     _check_paths(recipe)
     _settle(recipe, "task", recipe.task, TASK_KEYS)
     _settle(recipe, "model", recipe.model.name, MODEL_KEYS)
@@ -318,6 +328,28 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if recipe.train.eval_batch_size is None:
         recipe.train.eval_batch_size = recipe.train.batch_size
     return recipe
+
+
+def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
+    """Give keys with a former name the one that they have now; returns a note for each.
+
+    Raises:
+        UserError: a key under both names.
+    """
+    notes = []
+    for former, now in FORMER_KEYS.items():
+        old, new = tuple(former.split(".")), tuple(now.split("."))
+        section = values.get(old[0])
+        if not isinstance(section, dict) or old[1] not in section:
+            continue
+        if new[1] in section:
+            raise source.error(old, f"is called {now} now, which is set too; remove this one")
+        where, value = source.where(old), section.pop(old[1])
+        section[new[1]] = value
+        source.rename(old, new)
+        if value is not None:
+            notes.append(f"{where}: {former} is called {now} now")
+    return notes
 
 
 def _check_paths(recipe: Recipe) -> None:
@@ -371,6 +403,12 @@ def _check_choices(recipe: Recipe) -> None:
         raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
     if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
         raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
+    if data.splits is not None:
+        if data.dataset in FILE_KINDS:
+            message = f"is for folders and hub data sets; with {data.dataset}, name the files in data.files"
+            raise recipe.error("data.splits", message)
+        if data.splits.get("train", "") is None:
+            raise recipe.error("data.splits.train", "null: without it there is nothing to train on; name a split")
     if data.dataset not in FILE_KINDS and data.files is not None:
         raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
     kinds = TOKENIZER_KINDS[recipe.model.name]
@@ -426,7 +464,7 @@ def _any(names: Iterable[str]) -> str:
 
 def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
     """A pydantic error as the key it is about and a sentence that says what would be right."""
-    path = tuple(str(part) for part in problem["loc"])
+    path = tuple(str(part) for part in problem["loc"] if part != "[key]")  # of a mapping, not of a section
     kind, given = problem["type"], problem["input"]
     if kind == "extra_forbidden":
         known = _known_keys(path[:-1])

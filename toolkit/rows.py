@@ -17,7 +17,8 @@ from typing import Any
 
 import datasets
 import numpy as np
-from datasets import Dataset, DatasetDict, packaged_modules
+import pandas
+from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
 
 from models.files import UnreadableFile
 from toolkit.recipe import FILE_KINDS
@@ -28,7 +29,7 @@ datasets.disable_caching()
 #: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.FILE_KINDS`.
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
-OPTIONS: dict[str, dict[str, Any]] = {"csv": {"keep_default_na": False, "index_col": False}}
+CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 
 #: How a compressed file begins, and what opens it. The last three are only told apart from text.
 COMPRESSED: dict[bytes, Callable[..., Any] | None] = {
@@ -47,6 +48,24 @@ STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 NO_ROW = rb"\s*(?:null|NaN|-?Inf)"
 FIRST_IS_NO_ROW = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*\[)?" + NO_ROW)
 LINE_IS_NO_ROW = re.compile(NO_ROW)
+
+
+def as_written(builder: Any, download: Callable[[str], str | Path] = Path) -> Any:
+    """A builder of `datasets`, which leaves every column of csv as the text that is written: ``007`` is not 7, nor
+    ``001`` the label ``1``. Where the data's card declares types, the columns have those.
+
+    Args:
+        download: the place of a data file -> a file on this machine.
+    """
+    if type(builder).__module__ == READERS["csv"]:
+        config = builder.config
+        vars(config).update(CSV_OPTIONS)
+        options = {**config.pd_read_csv_kwargs, "nrows": 0}
+        del options["chunksize"]
+        first = next(file for files in config.data_files.values() for file in files)
+        names = pandas.read_csv(download(first), **options).columns
+        config.features = builder.info.features or Features({str(name): Value("string") for name in names})
+    return builder
 
 
 def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -19,19 +19,20 @@ from typing import Any
 import datasets
 import yaml
 from datasets import Dataset, DatasetDict, packaged_modules
+from huggingface_hub import HfFileSystem, hf_hub_download
 
 from models.files import UnreadableFile, plain_file, read_text
 from models.hub import refusal
 from models.hub_errors import HubError, Wanted, explain, offline
-from toolkit.cache import CACHE_VERSION, kept
+from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
-    OPTIONS,
     READERS,
+    as_written,
     check_json,
     explained,
     no_log,
@@ -42,8 +43,8 @@ from toolkit.rows import (
     stored,
 )
 from toolkit.scratch import scratch_folder
-
-SPLITS = ("train", "validation", "test")
+from toolkit.splits import SPLITS
+from toolkit.yaml_source import suggest
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
@@ -140,10 +141,8 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
                 if kind == "json":
                     check_json(path)
                 reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
-                builder = reader(
-                    cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **OPTIONS.get(kind, {})
-                )
-                prepare(builder, scratch, unfinished)
+                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]})
+                prepare(as_written(builder), scratch, unfinished)
 
     call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
     key = digest(kind, sha256(path), datasets.__version__, CACHE_VERSION)
@@ -175,7 +174,7 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
     folder = folder.resolve()
     _check_cards(recipe, folder)
     with scratch_folder("toolkit-") as scratch, _load_explained(recipe):
-        builder = datasets.load_dataset_builder(str(folder), recipe.data.config_name, cache_dir=str(scratch))
+        builder = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch))
     _check_reader(recipe, builder, READERS.values())
     parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
     for split, files in builder.config.data_files.items():
@@ -183,10 +182,8 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
 
     def fill(unfinished: Path) -> None:
         with scratch_in(unfinished) as scratch, _load_explained(recipe):
-            again = datasets.load_dataset_builder(
-                str(folder), recipe.data.config_name, cache_dir=str(scratch / "cache")
-            )
-            prepare(again, scratch, unfinished)
+            again = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch / "cache"))
+            prepare(as_written(again), scratch, unfinished)
 
     return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
 
@@ -251,15 +248,35 @@ def from_hub(recipe: Recipe) -> DatasetDict:
     if "data" not in recipe.commits:
         settle_commit(recipe, "data")
     commit = recipe.commits["data"]
+    key = digest("csv of the hub", wanted.id, str(recipe.data.config), commit, datasets.__version__, CACHE_VERSION)
+    if (csv := find("rows", key)) is not None:
+        return stored(csv)
     with _load_explained(recipe, wanted):
         datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
-        builder = datasets.load_dataset_builder(wanted.id, recipe.data.config_name, revision=commit)
+        builder = datasets.load_dataset_builder(wanted.id, recipe.data.config, revision=commit)
     _check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
     with _load_explained(recipe, wanted):
         if type(builder).__module__ == STORED_ROWS:
             builder = _stored_builder(builder, wanted, commit)
+        if type(builder).__module__ == READERS["csv"]:
+            # Not among the rows that the library keeps: whoever else loads the data set expects its numbers there.
+            return stored(kept("rows", key, lambda unfinished: _prepare_csv(recipe, commit, unfinished)))
         builder.download_and_prepare()
         return builder.as_dataset()
+
+
+def _prepare_csv(recipe: Recipe, commit: str, unfinished: Path) -> None:
+    """Read a hub data set of csv files into a folder, as it is written."""
+    name, config = recipe.data.dataset, recipe.data.config
+    with scratch_in(unfinished) as scratch:
+        builder = datasets.load_dataset_builder(name, config, revision=commit, cache_dir=str(scratch / "cache"))
+        prepare(as_written(builder, _downloaded), scratch, unfinished)
+
+
+def _downloaded(place: str) -> str:
+    """A file of a hub data set, ``hf://datasets/OWNER/NAME@REVISION/PATH``, from where `datasets` has or puts it."""
+    found = HfFileSystem().resolve_path(place)
+    return hf_hub_download(found.repo_id, found.path_in_repo, repo_type="dataset", revision=found.revision)
 
 
 def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
@@ -304,5 +321,19 @@ def _load_explained(recipe: Recipe, wanted: Wanted | None = None) -> Iterator[No
         if wanted is not None and (explained := _of_the_hub(problem, wanted)):
             raise recipe.error("data.dataset", str(explained)) from None
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
-        key = "config_name" if reason.startswith(("Config name is missing", "BuilderConfig")) else "dataset"
-        raise recipe.error(f"data.{key}", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
+        if reason.startswith(("Config name is missing", "BuilderConfig")):
+            raise _config_error(recipe, reason) from None
+        raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
+
+
+def _config_error(recipe: Recipe, reason: str) -> UserError:
+    """What to say where `data.config` is missing, or names a configuration that the data does not have.
+
+    Args:
+        reason: what the library says, with a list of those that there are.
+    """
+    name, config = recipe.data.dataset, recipe.data.config
+    known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
+    wrong = "missing" if config is None else f"{config}: {name} has no such configuration"
+    has = f"{name} has the configurations" if config is None else "it has"
+    return recipe.error("data.config", f"{wrong}; {has} {', '.join(known)}{suggest(config or '', known)}")

@@ -264,7 +264,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
 
     def fill(model_folder: Path) -> None:
         trainer.model.save_pretrained(model_folder)
-        job.tokenizer.save(model_folder)
+        job.tokenizer.save(model_folder, recipe.data.max_length)
 
     checkpoint.write_folder(folder / "model", fill, manifest=False)
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)

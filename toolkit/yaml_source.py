@@ -68,6 +68,13 @@ class Source:
         where = self.where(path).rpartition(":")[2]
         return int(where) if where.isdigit() else 0
 
+    def rename(self, old: KeyPath, new: KeyPath) -> None:
+        """Take what stands under one key for another's."""
+        if old in self.lines:
+            self.lines[new] = self.lines.pop(old)
+        if old in self.overridden:
+            self.overridden ^= {old, new}
+
     def error(self, key: str | KeyPath, message: str) -> UserError:
         """The error to raise about a key: ``file:line: key.path: message``."""
         path = tuple(key.split(".")) if isinstance(key, str) else key

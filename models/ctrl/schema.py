@@ -114,6 +114,11 @@ def set_by_length(config: Mapping[str, Any], length: int) -> dict[str, Any]:
     return {}
 
 
+def positions(config: Mapping[str, Any]) -> int:
+    """The most tokens that a text may have."""
+    return config["n_positions"]
+
+
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
     """What training on one text takes at the least, in float32: its stream and the largest tensors of a layer."""
     width = config["n_embd"] + config["dff"] + config["n_head"] * length + (config["vocab_size"] if causal_lm else 0)

@@ -132,11 +132,11 @@ class CTRLTokenizer(Tokenizer):
             raise ValueError(f"{code!r} is no control code: the vocabulary has it not as one token ({pieces})")
         return ids[0]
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         Path(folder, VOCAB_FILE).write_text(self.vocab, encoding="utf-8", newline="")
         Path(folder, MERGES_FILE).write_text(self.merges, encoding="utf-8", newline="")
         special = {"unk_token": self.unk_token, "pad_token": self.pad_token}
-        write_config(folder, {"tokenizer_class": "CTRLTokenizer", **special})
+        write_config(folder, {"tokenizer_class": "CTRLTokenizer", **special}, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> CTRLTokenizer:

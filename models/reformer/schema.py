@@ -137,6 +137,12 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
             raise ConfigError(key, f"{length} tokens are no multiple of {config[key]}")
 
 
+def positions(config: Mapping[str, Any]) -> int:
+    """The most tokens that a text may have."""
+    most = config["max_position_embeddings"]
+    return min(most, math.prod(config["axial_pos_shape"])) if config["axial_pos_embds"] else most
+
+
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
     """What training on one text takes at the least, in float32: its two streams and the largest tensors of a layer."""
     elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from models.files import plain_file
+from models.files import plain_file, read_object
+from models.reformer.byte_file import PAD, is_byte_file, tokenizer_file
 from models.reformer.pieces_file import check_pieces
 from models.tokenization import (
-    CONFIG_FILE,
     Span,
     Tokenizer,
     added_tokens,
@@ -29,9 +29,10 @@ from models.tokenization import (
     representable,
     special_token,
     write_config,
+    write_json,
 )
 
-MODEL_FILE = "spiece.model"
+MODEL_FILE, BYTE_FILE = "spiece.model", "tokenizer.json"
 
 
 class ByteTokenizer(Tokenizer):
@@ -60,8 +61,11 @@ class ByteTokenizer(Tokenizer):
         except UnicodeDecodeError:
             return stored.decode("utf-8", "replace")
 
-    def save(self, folder: str | os.PathLike) -> None:
-        write_config(folder, {"tokenizer_class": "ByteTokenizer", "pad_token_id": self.pad_token_id})
+    def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
+        write_json(folder, BYTE_FILE, tokenizer_file())
+        # What is written <pad> in a text is five bytes, and never the token.
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PAD, "split_special_tokens": True}
+        write_config(folder, settings, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ByteTokenizer:
@@ -166,10 +170,13 @@ class ReformerTokenizer(Tokenizer):
                 plain = []
         return (text + self._pieces.decode(plain)).strip()
 
-    def save(self, folder: str | os.PathLike) -> None:
+    def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         Path(folder, MODEL_FILE).write_bytes(self.model)
-        special = {"eos_token": self.eos_token, "unk_token": self.unk_token}
-        write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special})
+        first = self._pieces.id_to_piece(self.pad_token_id)
+        # For transformers a padding token must be a special one; another piece than these would become one in texts.
+        pad_token = first if first in self._special else self.unk_token
+        special = {"eos_token": self.eos_token, "unk_token": self.unk_token, "pad_token": pad_token}
+        write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special}, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
@@ -197,13 +204,26 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
     Raises:
         ValueError: the folder holds no tokenizer, or one that this port cannot equal.
     """
-    if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
+    if holds_bytes(folder):
         return ByteTokenizer.from_folder(folder)
     if not os.path.lexists(Path(folder, MODEL_FILE)):
         raise ValueError(
-            f"{folder} holds no tokenizer: there is neither {MODEL_FILE} nor a byte tokenizer's {CONFIG_FILE}"
+            f"{folder} holds no tokenizer: there is neither {MODEL_FILE} nor a byte tokenizer's {BYTE_FILE}"
         )
     return ReformerTokenizer.from_folder(folder)
+
+
+def holds_bytes(folder: str | os.PathLike) -> bool:
+    """Whether a folder's tokenizer is that of bytes: by its ``tokenizer.json``, or as it was saved before it had one.
+
+    Raises:
+        ValueError: a file of it is not JSON.
+        OSError: one cannot be read.
+    """
+    if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
+        return True
+    path = Path(folder, BYTE_FILE)
+    return os.path.lexists(path) and is_byte_file(read_object(path))
 
 
 def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.PathLike) -> ReformerTokenizer:

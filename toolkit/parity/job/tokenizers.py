@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.tokenization import CONFIG_FILE, read_config
+from models.reformer.tokenizer import holds_bytes
+from models.tokenization import CONFIG_FILE
 from toolkit.parity.job.job import TokenizerJob
 
 #: By family, the kind that is known by its files, and these.
@@ -24,7 +25,7 @@ def tokenizer_in(
     if all((folder / name).is_file() for name in files):
         path = folder / files[0] if len(files) == 1 else folder
         return TokenizerJob(kind, list(texts), max_length, str(path), offsets)
-    if model == "reformer" and read_config(folder).get("tokenizer_class") == "ByteTokenizer":
+    if model == "reformer" and holds_bytes(folder):
         return TokenizerJob("bytes", list(texts), max_length, offsets=offsets)
     return None
 

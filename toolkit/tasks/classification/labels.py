@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
@@ -17,6 +19,9 @@ from toolkit.data import check_columns, hold_out, limited, load_stored
 from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
+
+#: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
+Json = getattr(datasets, "Json", ())
 
 #: The file of a split in the cache.
 TOKENS = "tokens.arrow"
@@ -33,7 +38,7 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
         UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
             missing or that training does not have; at the line of the key that is to be changed.
     """
-    splits = _with_labels(recipe, _with_text(recipe, load_stored(recipe, corpora)))
+    splits = _with_labels(recipe, _labelled(recipe, _with_text(recipe, load_stored(recipe, corpora))))
     return limited(recipe, hold_out(recipe, splits, _divide))
 
 
@@ -88,6 +93,45 @@ def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     return splits
 
 
+def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The splits without the rows that are marked as having no label, as the hub's data sets mark them: by -1.
+
+    Among named labels (ClassLabel) -1 says that of a row. Among others it is one as any other, except where a test
+    split has nothing else and training has none. Nor is a test split measured whose labels are all missing.
+
+    Raises:
+        UserError: a split other than test has no labels at all.
+    """
+    column = settled(recipe.data.label)
+    kept = DatasetDict()
+    for split, rows in splits.items():
+        absent = _absent(rows, column)
+        if split == "test" and not absent.any() and not _known(splits["train"], column) & _known(rows, column):
+            absent |= _known(rows, column) <= {-1, "-1"}
+        if absent.all() and split == "test":
+            recipe.note("the test split has no labels (-1, or none, throughout); it is not measured")
+            continue
+        if absent.all() and isinstance(rows.features[column], ClassLabel):
+            wrong = f"the {split} split has no labels (-1 throughout)"
+            raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
+        if isinstance(rows.features[column], ClassLabel) and absent.any():
+            recipe.note(f"{absent.sum()} of {len(rows)} {split} rows have no label (-1) and are left out")
+            rows = rows.select(np.flatnonzero(~absent))
+        kept[split] = rows
+    return kept
+
+
+def _absent(rows: Dataset, column: str) -> np.ndarray:
+    """Which rows have no label: none is stored, or -1 where the labels have names."""
+    values = rows.select_columns([column])[:][column]
+    unlabelled = (None, -1) if isinstance(rows.features[column], ClassLabel) else (None,)
+    return np.array([value in unlabelled for value in values], dtype=bool)
+
+
+def _known(rows: Dataset, column: str) -> set[Any]:
+    return {value for value in rows.select_columns([column])[:][column] if not isinstance(value, list | dict)}
+
+
 def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
     values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
@@ -113,7 +157,14 @@ def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int 
         raise recipe.error("data.label", message)
     if isinstance(kind, ClassLabel):
         return dict(enumerate(kind.names))
-    return {value: str(value) for value in sorted(set(values))}
+    return {value: str(value) for value in sorted(set(values), key=_in_order(values))}
+
+
+def _in_order(values: Iterable[int | str]) -> Any:
+    """How labels are sorted: by number where all are whole numbers, written as text or not; else by letter."""
+    if all(isinstance(value, int) or re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
+        return lambda value: (int(value), str(value))
+    return None
 
 
 def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[int | str, str]) -> None:
@@ -131,16 +182,17 @@ def _label_values(recipe: Recipe, split: str, rows: Dataset) -> list[Any]:
     """The labels of a split as integers or strings.
 
     Raises:
-        UserError: a label is missing (None; -1 of a ClassLabel), or is neither text nor a whole number.
+        UserError: a label is missing (None), or is neither text nor a whole number.
     """
     column = settled(recipe.data.label)
     kind = rows.features[column]
     _refuse_missing(recipe, "data.label", split, rows, column)
     values = rows.select_columns([column])[:][column]
     if isinstance(kind, ClassLabel):
-        if min(values) < 0:
-            raise recipe.error("data.label", f"row {values.index(-1) + 1} of the {split} split has no label (-1)")
         return values
+    if isinstance(kind, Json):
+        wrong = 'holds labels of several types, such as 1 and "1"; write all of them as text'
+        raise recipe.error("data.label", f"the column {column} of the {split} split {wrong}")
     if "" in values:
         raise recipe.error("data.label", f"row {values.index('') + 1} of the {split} split has an empty {column}")
     if getattr(kind, "dtype", None) == "bool":
@@ -183,4 +235,6 @@ def _listed(names: Iterable[str], most: int = 12) -> str:
 
 
 def _named(kind: Any) -> str:
+    if isinstance(kind, Json):
+        return "values of several types"
     return f"{kind.dtype} values" if isinstance(kind, Value) else type(kind).__name__

@@ -1,0 +1,254 @@
+"""What a run leaves in `model/`, loaded by transformers: the tokenizer gives our ids, the pipelines our answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from test_train import recipe_file, train  # noqa: F401 - the small recipe of texts and labels
+
+from models.ctrl.tokenizer import load_tokenizer as load_ctrl_tokenizer
+from models.ctrl.tokenizer import train_bpe
+from models.reformer import tokenizer as reformer_tokenizer
+from models.reformer.byte_file import is_byte_file, tokenizer_file
+from models.reformer.tokenizer import ByteTokenizer, train_sentencepiece
+from toolkit.generate import generate_text
+from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
+from toolkit.predict import load_run
+from toolkit.recipe import load_recipe
+from toolkit.tasks.classification.task import classify
+from toolkit.tasks.question_answering.task import answer
+from toolkit.train import finetune
+
+LENGTH = 64
+
+#: Runs under transformers, in a process without Paddle.
+TOKENS = """
+import json, sys
+from transformers import AutoTokenizer
+job = json.load(open(sys.argv[1]))
+found = []
+for folder in job["folders"]:
+    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=job["fast"])
+    rows = tokenizer(job["texts"], truncation=False)
+    padded = tokenizer(job["texts"], truncation=True, padding="max_length")
+    decoded = [tokenizer.decode(ids) for ids in rows["input_ids"]]
+    cleaned = [tokenizer.decode([tokenizer.pad_token_id, *ids], skip_special_tokens=True) for ids in rows["input_ids"]]
+    found.append([sorted(rows), rows["input_ids"], dict(padded), decoded, cleaned, tokenizer.model_max_length])
+    tokenizer.save_pretrained(folder + "-again")
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+#: The Python of a model card, block after block; the value of the last line of each.
+CARD = """
+import ast, json, sys
+job = json.load(open(sys.argv[1]))
+found = []
+for blocks in job["cards"]:
+    names, values = dict(job["names"]), []
+    for block in blocks:
+        *lines, last = ast.parse(block).body
+        exec(compile(ast.Module(lines, []), "card", "exec"), names)
+        if isinstance(last, ast.Expr):
+            values.append(eval(compile(ast.Expression(last.value), "card", "eval"), names))
+        else:
+            exec(compile(ast.Module([last], []), "card", "exec"), names)
+    found.append([type(names["tokenizer"]).__name__, type(names["model"]).__name__, values])
+json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+def ask_transformers(code: str, folder: Path, torch: bool = True, **job: object) -> list:
+    """What a program makes of a job, in a process without Paddle; tokens alone need no torch either."""
+    files = [folder / "job.json", folder / "found.json"]
+    files[0].write_text(json.dumps(job))
+    command = [sys.executable, "-c", code, *map(str, files)]
+    env = {**os.environ, "USE_TORCH": str(int(torch)), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    return json.loads(files[1].read_text())
+
+
+def python_of(card: Path) -> list[str]:
+    """The blocks of Python in a model card."""
+    return [part.split("```")[0] for part in card.read_text().split("```python\n")[1:]]
+
+
+# -- tokenizers -----------------------------------------------------------------------------------------------------
+
+
+def texts() -> list[str]:
+    """Texts of every kind that UTF-8 can write, and the pieces that tokenizers give a meaning of their own."""
+    written = [*ADVERSARIAL, *placed(), *drawn(5, 100), "a<pad>b<sep>c</s><unk>", "\x00\x01\x7f\x85\u2028 \ufffd"]
+    return [text for text in written if not any("\ud800" <= letter <= "\udfff" for letter in text)]
+
+
+def assert_equal(ours, found: list, text_list: list[str]) -> None:
+    keys, ids, padded, decoded, cleaned, length = found
+    assert keys == ["attention_mask", "input_ids"]
+    assert length == LENGTH
+    assert ids == ours.encode_batch(text_list)
+    expected = ours(text_list, max_length=LENGTH, padding="max_length")
+    assert padded["attention_mask"] == expected["attention_mask"].tolist()
+    assert padded["input_ids"] == expected["input_ids"].tolist()
+    assert decoded == [ours.decode(row) for row in ids]
+    assert cleaned == [ours.decode([ours.pad_token_id, *row], skip_special_tokens=True) for row in ids]
+
+
+def test_auto_tokenizer_gives_the_ids_and_the_texts_of_all_tokenizers(tmp_path):
+    corpus = [" ".join(ADVERSARIAL).replace("\x00", ""), *("the quick brown fox jumps over lazy dogs " * 30,) * 4]
+    ours = {
+        "bytes": ByteTokenizer(),
+        "pieces": train_sentencepiece(corpus, 300, tmp_path / "learned"),
+        "words": train_bpe(corpus, 150, tmp_path / "learned-words"),
+    }
+    for name, tokenizer in ours.items():
+        (tmp_path / name).mkdir()
+        tokenizer.save(tmp_path / name, LENGTH)
+        family = "ctrl" if name == "words" else "reformer"
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": family}))
+    folders = [str(tmp_path / name) for name in ours]
+    theirs = ask_transformers(TOKENS, tmp_path, torch=False, folders=folders, texts=texts(), fast=False)
+    for tokenizer, found in zip(ours.values(), theirs, strict=True):
+        assert_equal(tokenizer, found, texts())
+    for name, tokenizer in ours.items():  # what transformers saves is read here
+        load = load_ctrl_tokenizer if name == "words" else reformer_tokenizer.load_tokenizer
+        assert load(tmp_path / f"{name}-again").encode_batch(texts()) == tokenizer.encode_batch(texts())
+        special = json.loads((tmp_path / name / "special_tokens_map.json").read_text())
+        assert special["pad_token"] == {"bytes": "<pad>", "pieces": "<unk>", "words": "<unk>"}[name]
+
+
+def test_the_tokenizers_library_alone_gives_bytes_too(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    ByteTokenizer().save(tmp_path)
+    theirs, ours = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), ByteTokenizer()
+    every = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000, 37))))
+    for text in [*texts(), every]:
+        assert theirs.encode(text).ids == ours.encode(text)
+    draws = random.Random(0)
+    for _ in range(500):  # among them bytes that are not UTF-8, and ids that stand for nothing
+        ids = [draws.randrange(258) for _ in range(9)]
+        if not any("\ud800" <= letter <= "\udfff" for letter in ours.decode(ids)):
+            assert theirs.decode(ids) == ours.decode(ids)
+    assert theirs.get_vocab_size() == ours.vocab_size
+
+
+def test_a_tokenizer_file_of_other_ids_is_not_taken_for_bytes(tmp_path):
+    ByteTokenizer().save(tmp_path)
+    assert isinstance(reformer_tokenizer.load_tokenizer(tmp_path), ByteTokenizer)
+    for change in ("vocab", "merges", "normalizer"):
+        content = tokenizer_file()
+        if change == "vocab":
+            content["model"]["vocab"] |= {"a": 67, "b": 66}
+        elif change == "merges":
+            content["model"]["merges"] = [["a", "b"]]
+        else:
+            content["normalizer"] = {"type": "Lowercase"}
+        assert is_byte_file(tokenizer_file()) and not is_byte_file(content)
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"neither spiece\.model nor a byte tokenizer's tokenizer\.json"):
+            reformer_tokenizer.load_tokenizer(tmp_path)
+
+
+def test_a_run_of_an_earlier_version_still_loads(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByteTokenizer", "pad_token_id": 0}')
+    assert isinstance(reformer_tokenizer.load_tokenizer(tmp_path), ByteTokenizer)
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+TEXT = "cat dog cow <pad> lion é horse"
+PROMPT = "Numbers one two three"
+
+LANGUAGE_MODEL = {
+    "task": "language_modeling",
+    "model": {
+        "name": "ctrl",
+        "config": {"n_layer": 1, "n_embd": 32, "n_head": 2, "dff": 32, "n_positions": 48, "initializer_range": 0.1},
+    },
+    "tokenizer": {"vocab_size": 60},
+    "data": {"dataset": "text", "sources": {"Numbers": "numbers.txt"}, "max_length": 32, "validation_fraction": 0.2},
+    "train": {"max_steps": 8, "batch_size": 4, "learning_rate": 1e-2},
+}
+
+
+def language_model(folder: Path) -> Path:
+    """A finished run of a small CTRL."""
+    words = ("one", "two", "three", "four", "five", "six", "seven")
+    lines = (" ".join(words[(start + place) % 7] for place in range(30)) for start in range(200))
+    (folder / "numbers.txt").write_text("\n\n".join(lines))
+    (folder / "lm.yaml").write_text(yaml.safe_dump(LANGUAGE_MODEL))
+    recipe = load_recipe(folder / "lm.yaml", [f"train.output_dir={folder / 'lm'}"])
+    return finetune(recipe, "a test", Console(file=io.StringIO(), width=120))
+
+
+def assert_same_labels(run: Path, found: list) -> None:
+    (ours,) = classify(load_run(run), [TEXT])
+    assert found[0]["label"] == ours.label
+    assert found[0]["score"] == pytest.approx(ours.probability, abs=1e-5)
+
+
+def test_the_card_s_lines_give_what_predict_and_generate_give(recipe_file, tmp_path):  # noqa: F811
+    # Without LSH attention, whose random numbers are PyTorch's there and our own here, as a label alone would show.
+    classifier = train(recipe_file, tmp_path / "cls", "model.config.attn_layers=[local, local]", "train.max_steps=8")
+    speaker = language_model(tmp_path)
+    cards = [python_of(run / "README.md") for run in (classifier, speaker)]
+    names = {"text": TEXT, "prompt": PROMPT}
+    labels, words = ask_transformers(CARD, tmp_path, cards=cards, names=names)
+    assert labels[:2] == ["PreTrainedTokenizerFast", "ReformerForSequenceClassification"]
+    assert_same_labels(classifier, labels[2][0])
+    assert words[:2] == ["CTRLTokenizer", "CTRLLMHeadModel"]
+    options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    # As long as transformers goes on: to the last of the 48 positions.
+    ours = generate_text(speaker, Console(file=io.StringIO()), "Numbers", "one two three", 44, **options)
+    assert len(ours.split()) > 10
+    assert words[2][0][0]["generated_text"].split() == [*PROMPT.split(), *ours.split()]
+
+
+@pytest.mark.slow
+def test_sentencepiece_and_ctrl_label_alike(recipe_file, tmp_path):  # noqa: F811
+    reformer = train(
+        recipe_file,
+        tmp_path / "pieces",
+        "model.config.attn_layers=[local, local]",
+        "tokenizer.kind=sentencepiece",
+        "tokenizer.vocab_size=48",
+        "train.max_steps=8",
+    )
+    ctrl = train(
+        recipe_file,
+        tmp_path / "ctrl",
+        "model={name: ctrl, config: {n_layer: 1, n_embd: 32, n_head: 2, dff: 32, n_positions: 64}}",
+        "tokenizer.vocab_size=70",
+        "train.max_steps=8",
+    )
+    cards = [python_of(run / "README.md") for run in (reformer, ctrl)]
+    found = ask_transformers(CARD, tmp_path, cards=cards, names={"text": TEXT})
+    assert [entry[0] for entry in found] == ["ReformerTokenizer", "CTRLTokenizer"]
+    for run, entry in zip((reformer, ctrl), found, strict=True):
+        assert_same_labels(run, entry[2][0])
+
+
+@pytest.mark.slow
+def test_the_pipeline_answers_as_predict_does(tmp_path):
+    import test_question_answering as small
+
+    changes = {"model__config": {**small.RECIPE["model"]["config"], "attn_layers": ["local", "local"]}}
+    recipe = small.write_recipe(tmp_path, **changes)
+    run = finetune(load_recipe(recipe, [f"train.output_dir={tmp_path / 'qa'}"]), "a test", Console(file=io.StringIO()))
+    row = small.rows("validation", 1)[0]
+    names = {"question": row["question"], "context": row["context"]}
+    ((tokenizer, _, answers),) = ask_transformers(CARD, tmp_path, cards=[python_of(run / "README.md")], names=names)
+    assert tokenizer == "PreTrainedTokenizerFast"
+    best = answer(load_run(run), row["question"], row["context"])[0]
+    assert (answers[0]["answer"], answers[0]["start"]) == (best.text, best.start)

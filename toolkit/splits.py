@@ -1,0 +1,47 @@
+"""Which of the splits that a folder or a hub data set has are trained on, validated on and tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe
+from toolkit.yaml_source import suggest
+
+SPLITS = ("train", "validation", "test")
+
+
+def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
+    """``train``, ``validation`` and ``test`` -> the data's name of the split that is used as such.
+
+    ``data.splits`` names them; one that it does not name is the one of its own name, where there is one and it is not
+    used as another; one that it sets to null is not used.
+
+    Args:
+        there: the names of the splits that the data has.
+
+    Raises:
+        UserError: at its line: a split that the data does not have, or that is named twice.
+    """
+    named = {str(split): name for split, name in (recipe.data.splits or {}).items()}
+    used: dict[str, str] = {}
+    for split, name in named.items():
+        if name is None:
+            continue
+        if name not in there:
+            raise _missing(recipe, f"data.splits.{split}", name, there)
+        if name in used.values():
+            other = next(other for other, known in used.items() if known == name)
+            raise recipe.error(f"data.splits.{split}", f"{name} is named as {other} too; set another one, or null")
+        used[split] = name
+    for split in SPLITS:
+        if split not in named and split in there and split not in used.values():
+            used[split] = split
+    if "train" not in used:
+        raise _missing(recipe, "data.splits" if named else "data.dataset", "train", there)
+    return {split: used[split] for split in SPLITS if split in used}
+
+
+def _missing(recipe: Recipe, key: str, name: str, there: Collection[str]) -> UserError:
+    remedy = suggest(name, there) or ("; name one in data.splits: {train: NAME}" if name == "train" else "")
+    return recipe.error(key, f"{recipe.data.dataset} has no split {name}; it has {', '.join(there)}{remedy}")
