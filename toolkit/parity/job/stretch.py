@@ -25,11 +25,14 @@ from toolkit.parity.job.request import GateRequest
 SHARE = 0.85
 #: Chunks of the longest kind that a stretch has at the least: so many that not all see each other.
 CHUNKS = 4
-#: What was measured (tests of the two workers' peaks, on shapes from 10^5 to 1.5 * 10^8 parameters): bytes that each
-#: worker takes with nothing to do; of each parameter; and copies in float64 of what a layer computes.
-IDLE = 600e6
-PER_PARAMETER = 80
-COPIES = 7
+#: Bytes that each worker takes with nothing to do, and for each parameter: measured, as all of these, by the peaks of
+#: both workers on shapes from 10^6 to 1.5 * 10^8 parameters.
+IDLE, PER_PARAMETER = 900e6, 45
+#: Bytes of what a layer computes (:func:`models.reformer.schema.layer_elements`): of every layer where all activations
+#: are kept, in the reference and in the port; of the largest layer where it is computed again.
+REFERENCE_KEEPS, PORT_KEEPS, AGAIN = 76, 38, 60
+#: Bytes of each position's hidden state for each layer that is computed again.
+STREAMS = 80
 
 
 def fitted(request: GateRequest) -> tuple[GateRequest, str]:
@@ -68,12 +71,15 @@ def memory_of(request: GateRequest) -> float:
     parameters = sum(math.prod(shape) for shape, _ in table.values())
     texts, length = batch_of(request)["input_ids"].shape
     layers = part(request.model, "schema").layer_elements(config, length)
-    largest, all_of_them = (8 * texts * COPIES * size for size in (max(layers), sum(layers)))
-    streams = 32 * texts * length * (config.get("hidden_size") or config["n_embd"]) * (len(layers) + 2)
+    width = config["hidden_size"] if "hidden_size" in config else config["n_embd"]
+    idle = IDLE + PER_PARAMETER * parameters
+    again = idle + texts * (AGAIN * max(layers) + STREAMS * length * width * len(layers))
     if is_brief(request):
-        return IDLE + PER_PARAMETER * parameters + largest + streams
-    worker = IDLE + PER_PARAMETER * parameters + all_of_them + streams
-    return worker if spares_memory(request) else 2 * worker
+        return again
+    port = idle + texts * PORT_KEEPS * sum(layers)
+    if spares_memory(request):
+        return max(again, port)
+    return idle + texts * REFERENCE_KEEPS * sum(layers) + port
 
 
 def most_memory(request: GateRequest) -> float | None:
