@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
+from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile, TensorWriter
 
 TENSORS = {
     "loss": np.float64(0.5),
@@ -44,3 +44,22 @@ def test_a_name_written_twice_is_refused_and_nothing_is_left(tmp_path):
         writer.add("a", np.zeros(2))
         writer.add("a", np.ones(2))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_spilled_tensors_are_read_back_before_and_after_they_are_a_file(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    spilled = SpilledTensors()
+    for name, value in TENSORS.items():
+        spilled[name] = np.asarray(value)
+        np.testing.assert_array_equal(spilled[name], value, strict=True)
+    np.testing.assert_array_equal(spilled["loss"], TENSORS["loss"], strict=True)
+    with pytest.raises(ValueError, match="two tensors have the name loss"):
+        spilled["loss"] = np.zeros(1)
+    spilled.write(path)
+    read = load_file(path)
+    assert set(spilled) == set(read) == set(TENSORS) and len(spilled) == len(TENSORS) and "gone" not in spilled
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
+        np.testing.assert_array_equal(spilled[name], value, strict=True)
+    with pytest.raises(ValueError, match="late: the file is written"):
+        spilled["late"] = np.zeros(1)
