@@ -90,4 +90,4 @@ def test_a_large_model_passes_in_brief_and_a_fault_of_its_way_back_is_seen(reque
     ours = candidate.dtypes["float64"]
     assert ours.plain and ours.recomputed and not ours.replay
     verdict = judge(reference, CandidateResult(dtypes=candidate.mutants[fault].dtypes))
-    assert {finding.verdict for finding in verdict.findings} == {"recomputed"}
+    assert "recomputed" in {finding.verdict for finding in verdict.findings}
