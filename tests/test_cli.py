@@ -177,12 +177,12 @@ def without_torch(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--model", "reformer", "--length", "1000"], 2, "no multiple of the chunk lengths"),
+        (["--model", "reformer", "num_hashes=0"], 2, "num_hashes: 0 should be a whole number"),
         (["--model", "ctrl", "n_lyer=3"], 2, "n_lyer: unknown key"),
         (["--model", "ctrl", "--weights", "no-such-folder/x"], 2, "--weights no-such-folder/x"),
         (["--model", "ctrl", "--reference-python", "PYTHON"], 3, "lacks torch, transformers"),
         (["replay", "no-such-bundle"], 2, "no-such-bundle: is not a bundle"),
-        (["bitwise", "--model", "reformer", "--length", "1000"], 2, "no multiple of the chunk lengths"),
+        (["bitwise", "--model", "reformer", "num_hashes=0"], 2, "num_hashes: 0 should be a whole number"),
         (["bitwise", "--model", "ctrl", "--reference-python", "PYTHON"], 3, "lacks torch, transformers"),
     ],
 )

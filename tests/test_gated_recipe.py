@@ -41,6 +41,8 @@ OTHER: dict[str, tuple[str, ...]] = {
     "parity.dtype": ("parity.dtype=float64",),
     "parity.examples": ("parity.examples=3",),
     "parity.device": ("parity.device=gpu",),
+    "parity.length": ("parity.length=64",),
+    "parity.max_memory": ("parity.max_memory=3.5",),
 }
 #: Keys that need another fixture, or another family; each has a test of its own below, or nothing to be told.
 ELSEWHERE = {
@@ -70,7 +72,8 @@ def asked(path: Path, overrides: tuple[str, ...], folder: Path, device: str = "c
     shown = {kind: {name: np.asarray(v).tobytes() for name, v in several.items()} for kind, several in given.items()}
     job = asdict(job_of(request))
     job["tokenizer"].pop("path")  # a scratch folder's
-    return {**job, **shown, "not_run": request.not_run}
+    extent = {"length": request.length, "max_memory": request.max_memory}
+    return {**job, **shown, **extent, "not_run": request.not_run}
 
 
 def test_every_key_is_accounted_for():

@@ -33,7 +33,7 @@ from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.trials.mutation import CTRL_TRIAL
+from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL
 
 NAME = "gradient:transformer.h.1.ffn.0.weight"
 REFERENCE = """
@@ -93,9 +93,15 @@ def remeasured(tmp_path, monkeypatch) -> list[Note]:
     return reference.notes
 
 
+def brief() -> list[Note]:
+    verdict, config = Verdict(), {**REFORMER_TRIAL, "vocab_size": 10**8}
+    gate.note_extent(verdict, GateRequest("reformer", "sequence_classification", config, {}, {}))
+    return verdict.notes
+
+
 def widened(length: int) -> list[Note]:
     verdict, ids = Verdict(), np.zeros((1, length), np.int64)
-    gate.note_examples(verdict, GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, {"input_ids": ids}, widened=True))
+    gate.note_extent(verdict, GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, {"input_ids": ids}, widened=True))
     return verdict.notes
 
 
@@ -160,6 +166,7 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         "float32 loses 1 gradients, from transformer.h.1 down: neither saturated attention nor",
     ),
     "streamed": (lambda: said_of(ReferenceResult(streamed=True)), "stage by stage; the optimizer's step,"),
+    "brief": (brief, "a model this large: what watching changes, and the port's own generator"),
     "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
     "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones, too few for all"),
     "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),

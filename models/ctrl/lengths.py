@@ -13,6 +13,11 @@ def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
     return min(32, config["n_positions"])
 
 
+def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
+    """As that of :mod:`models.reformer.lengths`: nothing of a CTRL follows from the length."""
+    return {}
+
+
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
     """The wanted length itself.
 

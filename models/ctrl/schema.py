@@ -109,11 +109,6 @@ def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
     return [length * (config["n_embd"] + config["dff"] + config["n_head"] * length)] * config["n_layer"]
 
 
-def set_by_length(config: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Keys that the model sets by the length of its texts: none."""
-    return {}
-
-
 def positions(config: Mapping[str, Any]) -> int:
     """The most tokens that a text may have."""
     return config["n_positions"]

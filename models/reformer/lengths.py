@@ -8,7 +8,7 @@ from typing import Any
 
 from models.lengths import LENGTH, Fit, LengthError
 from models.reformer.positions import cut_config
-from models.reformer.schema import check_training_length, chunk_lengths
+from models.reformer.schema import check_training_length, chunk_lengths, num_buckets
 from models.schema import MOST
 
 #: Keys that follow from the length of new weights, unless they are set.
@@ -63,8 +63,23 @@ def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] =
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """The least length of at least so many chunks of each kind, of which every multiple is one to train on, too."""
-    return least_length(config, chunks * max(chunk_lengths(config)))
+    """The least length of a stretch (:func:`stretched`) of at least so many chunks of each kind of attention; every
+    multiple of it is the length of one, too."""
+    at_once = {**config, **dict.fromkeys(CHUNK_SIZES, 0)}
+    return least_length(at_once, chunks * max(chunk_lengths(config)))
+
+
+def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
+    """The keys that differ in the same model on the first ``length`` of ``whole`` tokens of each text: a cut position
+    table, chunks of the feed-forward and the scores that come out even, which change nothing of what is computed; and
+    the bucket count of the whole, where it follows from the length."""
+    keys = cut_config(config, length) if config["axial_pos_embds"] else {}
+    for key in CHUNK_SIZES:
+        if chunk := min(config[key], length):
+            keys[key] = length // 2 if length % chunk else chunk
+    if "lsh" in config["attn_layers"]:
+        keys["num_buckets"] = num_buckets(config, whole)
+    return keys
 
 
 def most_positions(config: Mapping[str, Any], free: Collection[str] = ()) -> int:

@@ -181,11 +181,6 @@ def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:
     return 2**exponent if few else [2 ** (exponent // 2), 2 ** (exponent - exponent // 2)]
 
 
-def set_by_length(config: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Keys that the model sets by the length of its texts where the configuration leaves them open."""
-    return {"num_buckets": num_buckets(config, length)} if "lsh" in config["attn_layers"] else {}
-
-
 def _check_values(config: Mapping[str, Any]) -> None:
     check_whole(config, _POSITIVE, 1)
     check_whole(config, _COUNTS, 0)

@@ -116,9 +116,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     if runs_once:
         note_unmeasured(verdict)
         found.trace = unavailable(verdict, request.trace, recording is not None)
-    note_examples(verdict, request)
-    if is_brief(request):
-        verdict.note("brief")
+    note_extent(verdict, request)
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
     report = Report(
@@ -139,8 +137,10 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     return report
 
 
-def note_examples(verdict: Verdict, request: GateRequest) -> None:
-    """Say in the notes how many examples of whose making a run's port was compared on."""
+def note_extent(verdict: Verdict, request: GateRequest) -> None:
+    """Say in the notes how many examples of whose making a run's port was compared on, and whether in brief."""
+    if is_brief(request):
+        verdict.note("brief")
     if request.widened:
         added = added_examples(request)
         verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)

@@ -131,7 +131,7 @@ def added_examples(request: GateRequest) -> int:
     """How many made-up examples are added: :data:`ADDED`, or one more, so that the number of all is odd.
 
     No more than make half of a :data:`LONG` batch together, which both workers hold at once; but one is always added
-    to several. One at most where the model goes stage by stage. None where the reference takes one example alone.
+    to several. One at most where the model is large. None where the reference takes one example alone.
     """
     pad_token_id = part(request.model, "schema").resolve(request.config)["pad_token_id"]
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
@@ -139,7 +139,7 @@ def added_examples(request: GateRequest) -> int:
     examples, length = request.batch["input_ids"].shape
     wanted = ADDED + (examples + ADDED + 1) % 2
     room = LONG // 2 // length - examples
-    return min(1 if is_streamed(request) else wanted, max(room, int(examples > 1), 0))
+    return min(1 if is_streamed(request) or is_brief(request) else wanted, max(room, int(examples > 1), 0))
 
 
 def write_job(

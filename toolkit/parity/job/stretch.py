@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from models.families import part
-from models.lengths import LengthError
 from toolkit.errors import Inconclusive, UserError
 from toolkit.memory import physical_memory
 from toolkit.parity.job.build import batch_of, is_brief, is_streamed, spares_memory
@@ -39,7 +38,7 @@ def fitted(request: GateRequest) -> tuple[GateRequest, str]:
     """The request over as much of the texts as is asked for, or as fits the memory; and in words what that takes.
 
     Raises:
-        UserError: the length that is asked for cannot be.
+        UserError: the length that is asked for does not fit.
         Inconclusive: not even the shortest stretch fits.
     """
     length = request.batch["input_ids"].shape[1]
@@ -92,8 +91,7 @@ def most_memory(request: GateRequest) -> float | None:
 
 def shorter_lengths(request: GateRequest) -> Iterator[int]:
     """Lengths below that of the texts on which the model can be compared, the longest first."""
-    config = part(request.model, "schema").resolve(request.config)
-    unit = part(request.model, "lengths").stretch_unit(config, CHUNKS)
+    unit = _unit(request)
     length = request.batch["input_ids"].shape[1]
     yield from range((length - 1) // unit * unit, 0, -unit)
 
@@ -104,31 +102,29 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
     if length == whole:
         return request
     config = part(request.model, "schema").resolve(request.config)
-    fit = part(request.model, "lengths").fit(config, length)
-    # What follows from the length where nobody has set it is that of the whole text.
-    kept = part(request.model, "schema").set_by_length(config, whole)
-    weights = part(request.model, "positions").cut_weights(request.weights, fit.cut) if fit.cut else request.weights
+    keys = part(request.model, "lengths").stretched(config, length, whole)
+    is_cut = "axial_pos_shape" in keys
+    weights = part(request.model, "positions").cut_weights(request.weights, keys) if is_cut else request.weights
     note = f"compared on the first {length:,} of the {whole:,} tokens of each text"
     return replace(
         request,
-        config={**request.config, **fit.cut, **kept},
+        config={**request.config, **keys},
         weights=weights,
         batch={key: _first(np.asarray(value), whole, length) for key, value in request.batch.items()},
-        checkpoint_config=request.checkpoint_config or (request.config if fit.cut and request.checkpoint else None),
+        checkpoint_config=request.checkpoint_config or (request.config if is_cut and request.checkpoint else None),
         length_notes=(*request.length_notes, note),
     )
 
 
 def _asked(request: GateRequest, whole: int) -> int:
-    """The length that is asked for, if the model can be compared on it."""
-    wanted = request.length or whole
+    """The least length of at least the one that is asked for on which the model can be compared."""
+    unit = _unit(request)
+    return min(whole, -(-(request.length or whole) // unit) * unit)
+
+
+def _unit(request: GateRequest) -> int:
     config = part(request.model, "schema").resolve(request.config)
-    if wanted >= whole:
-        return whole
-    try:
-        return part(request.model, "lengths").fit(config, wanted).length
-    except LengthError as problem:
-        raise UserError(f"a gate over {wanted:,} tokens: {problem}") from None
+    return part(request.model, "lengths").stretch_unit(config, CHUNKS)
 
 
 def _first(value: np.ndarray, whole: int, length: int) -> np.ndarray:
