@@ -25,6 +25,11 @@ def physical_memory() -> int | None:
         return None
 
 
+def parameters_of(model: str, config: Mapping[str, Any], head: str) -> int:
+    """How many parameters a model of a resolved configuration has."""
+    return sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())
+
+
 def too_large(
     model: str, config: Mapping[str, Any], head: str, length: int, texts: int = 1, bytes_each: int = TRAINED_BYTES
 ) -> str | None:
@@ -43,15 +48,16 @@ def too_large(
     memory = physical_memory()
     if memory is None:
         return None
-    parameters = sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())
+    parameters = parameters_of(model, config, head)
     activations = texts * families.part(model, "schema").activation_bytes(config, length, head == "causal_lm")
     if parameters * bytes_each + activations <= memory:
         return None
     return (
-        f"{parameters:,} parameters take {_gigabytes(parameters * bytes_each)}, and what is computed of {texts} "
-        f"texts of {length} tokens {_gigabytes(activations)} at the least; this machine has {_gigabytes(memory)}"
+        f"{parameters:,} parameters take {gigabytes(parameters * bytes_each)}, and what is computed of {texts} "
+        f"texts of {length} tokens {gigabytes(activations)} at the least; this machine has {gigabytes(memory)}"
     )
 
 
-def _gigabytes(count: int) -> str:
+def gigabytes(count: float) -> str:
+    """A number of bytes for a reader."""
     return f"{count / 1e9:,.1f} GB"

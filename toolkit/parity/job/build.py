@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ import numpy as np
 
 from models.families import part
 from toolkit import runtime
+from toolkit.memory import parameters_of
 from toolkit.parity.job import files
 from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
@@ -68,8 +68,7 @@ def spares_memory(request: GateRequest) -> bool:
 
 def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
     """Whether a model with a resolved configuration has more than :data:`LARGE_ABOVE` parameters."""
-    table = part(model, "weights").parameters(config, head)
-    return sum(math.prod(shape) for shape, _ in table.values()) > LARGE_ABOVE
+    return parameters_of(model, config, head) > LARGE_ABOVE
 
 
 def job_of(request: GateRequest) -> Job:

@@ -61,17 +61,10 @@ class TensorWriter:
         self._data.unlink()
 
 
-class SpilledTensors(Mapping[str, np.ndarray]):
-    """As a dictionary of tensors, whose values are on disk, in a file without a name, until :meth:`write` gives it one.
+class _OnDisk(Mapping[str, np.ndarray]):
+    """Tensors by name, of which the header alone is in memory."""
 
-    Raises:
-        ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
-    """
-
-    def __init__(self) -> None:
-        self.header: dict[str, dict[str, Any]] = {}
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - in a worker, one of its job folder
-        self._start = 0
+    header: dict[str, dict[str, Any]]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.header)
@@ -81,6 +74,19 @@ class SpilledTensors(Mapping[str, np.ndarray]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.header
+
+
+class SpilledTensors(_OnDisk):
+    """As a dictionary of tensors, whose values are on disk, in a file without a name, until :meth:`write` gives it one.
+
+    Raises:
+        ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
+    """
+
+    def __init__(self) -> None:
+        self.header = {}
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - in a worker, one of its job folder
+        self._start = 0
 
     def __setitem__(self, name: str, value: np.ndarray) -> None:
         value = np.asarray(value, order="C")
@@ -104,7 +110,7 @@ class SpilledTensors(Mapping[str, np.ndarray]):
         self._file = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
 
 
-class TensorFile(Mapping[str, np.ndarray]):
+class TensorFile(_OnDisk):
     """The tensors of a safetensors file, each read when it is asked for, and not kept."""
 
     def __init__(self, path: Path) -> None:
@@ -114,15 +120,6 @@ class TensorFile(Mapping[str, np.ndarray]):
             self.header = json.loads(file.read(size))
         self.header.pop("__metadata__", None)
         self._start = 8 + size
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.header)
-
-    def __len__(self) -> int:
-        return len(self.header)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.header
 
     def __getitem__(self, name: str) -> np.ndarray:
         with open(self.path, "rb") as file:
