@@ -79,6 +79,8 @@ def test_the_command_line_wins_over_the_file(write):
         ("  batch_size: 4\n", ":10: train.epochs: missing; set epochs or max_steps"),
         ("  epochs: 2\n  epochs: 3\n", ":12: train.epochs: written twice, first at line 11"),
         ("  epochs: [2\n", ": not YAML: expected ',' or ']'"),
+        ('  epochs: "\\U00110000"\n', ": not YAML: \\U00110000 is no character"),
+        ('  epochs: "\\UFFFFFFFF"\n', ": not YAML: \\UFFFFFFFF is no character"),
         ("  epochs: &two 2\n  batch_size: *two\n", ":11: anchors and aliases"),
         ("  epochs: !!python/object/apply:os.getcwd []\n", ":11: train.epochs: the tag"),
         ("  ? [a]\n  : b\n", ":11: a key must be a word"),

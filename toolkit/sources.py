@@ -219,7 +219,7 @@ def _check_cards(recipe: Recipe, folder: Path) -> None:
             text = read_text(card) if card.stat().st_size else ""
             block = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL) if name == "README.md" else None
             content = yaml.safe_load(block.group(1) if block else "" if name == "README.md" else text)
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:
+        except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as problem:
             raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(problem).split())[:300]}") from None
         configs = content.get("configs") if isinstance(content, dict) else None
         for path in _texts(configs, ("data_files", "data_dir")):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,8 @@ from toolkit.errors import UserError
 
 KeyPath = tuple[str, ...]
 
+#: A character of a text in double quotes, by its number.
+_CODE_POINT = re.compile(r"\\U([0-9a-fA-F]{8})")
 #: A number of more digits, or a value below more keys, is a slip; Python has limits of its own a little above.
 MOST_DIGITS = 1000
 MOST_LEVELS = 32
@@ -161,6 +164,12 @@ def _parse(text: str, source: Source) -> Any:
         raise UserError(f"{source.name}: not YAML: {' '.join(str(problem).split())}") from None
     except RecursionError:
         raise UserError(f"{source.name}: nested too deeply") from None
+    except (ValueError, OverflowError):  # of the library's chr()
+        beyond = next((found for found in _CODE_POINT.finditer(text) if int(found[1], 16) > sys.maxunicode), None)
+        if beyond is None:
+            raise
+        at = f"{source.name}:{text[: beyond.start()].count(chr(10)) + 1}"
+        raise UserError(f"{at}: not YAML: {beyond[0]} is no character; \\U0010FFFF is the last") from None
 
 
 def _check_size(text: str, source: Source) -> None:
