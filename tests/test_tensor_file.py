@@ -17,9 +17,10 @@ TENSORS = {
 }
 
 
-def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path):
+@pytest.mark.parametrize("room", [2**20, 8])
+def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path, room):
     path = tmp_path / "tensors.safetensors"
-    with TensorWriter(path) as writer:
+    with TensorWriter(path, room) as writer:
         for name, value in TENSORS.items():
             writer.add(name, value)
         assert not path.exists()

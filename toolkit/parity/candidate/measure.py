@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -87,14 +88,18 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
         result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
-    plain, again = both_backwards(step, job, folder, dtype, values)
+    result.places = {**step.places(), **training_places()}
+    backwards = step.backwards
+    del step, drawn, draws
+    if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
+        gc.collect()
+    plain, again = both_backwards(backwards, job, folder, dtype, values)
     result.recomputed = {name: apart(again, name, value) for name, value in plain.items() if is_gradient(name)}
-    if step.backwards[0] != PLAIN:
+    if backwards[0] != PLAIN:
         gradients = filter(is_gradient, plain)
         result.plain = {name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth}
     if not job.brief:
-        result.replay = replayed(step, job, folder, dtype)
-    result.places = {**step.places(), **training_places()}
+        result.replay = replayed(backwards, job, folder, dtype)
     return result
 
 
@@ -126,20 +131,21 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
 
 
 def both_backwards(
-    step: Step, job: Job, folder: Path, dtype: str, values: dict[str, np.ndarray]
+    backwards: tuple[str, str], job: Job, folder: Path, dtype: str, values: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The gradients of plain autograd, and of a backward that computes layers again.
 
     Args:
-        values: those of ``step``, whose backward is one of the two.
+        backwards: the ways in which the port makes its gradients.
+        values: the gradients by the first of them.
     """
-    first, second = step.backwards
+    first, second = backwards
     other: dict[str, np.ndarray] = {}
     make_step(job, folder, dtype, second).run(other.__setitem__, watched=False)
     return (values, other) if first == PLAIN else (other, values)
 
 
-def replayed(step: Step, job: Job, folder: Path, dtype: str) -> dict[str, Replayed]:
+def replayed(backwards: tuple[str, str], job: Job, folder: Path, dtype: str) -> dict[str, Replayed]:
     """The gradients of the two backwards of :func:`both_backwards`, with the port's own generator in place of the
     recorded draws.
 
@@ -149,7 +155,7 @@ def replayed(step: Step, job: Job, folder: Path, dtype: str) -> dict[str, Replay
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
     gradients = {}
-    for backward in step.backwards:
+    for backward in backwards:
         own = make_step(job, folder, dtype, backward)
         runtime.seed_everything(job.seed)
         gradients[backward] = own.own_gradients()

@@ -25,40 +25,57 @@ TYPES: dict[str, np.dtype] = {
     "U8": np.dtype("u1"),
 }
 NAMES = {kind: name for name, kind in TYPES.items()}
+#: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
+ROOM = 2**20
 
 
 class TensorWriter:
-    """A safetensors file in the making; it appears under its name when the ``with`` block ends well.
+    """A safetensors file in the making; it appears under its name when the ``with`` block ends well. Its header comes
+    first, and is known last: room is left for it, which blanks fill.
 
     Raises:
         ValueError: a name that is there already, or a type that is not in :data:`TYPES`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: int = ROOM) -> None:
         self.path = path
         self.header: dict[str, dict[str, Any]] = {}
-        self._data = path.with_name(path.name + ".data")
+        self._partial = path.with_name(path.name + ".partial")
+        self._room = room
 
     def __enter__(self) -> TensorWriter:
-        self._file = open(self._data, "wb")
+        self._file = open(self._partial, "w+b")
+        self._file.seek(8 + self._room)
         return self
 
     def add(self, name: str, value: np.ndarray) -> None:
         """Append a tensor."""
         value = np.asarray(value, order="C")
-        self.header[name] = _entry(name, value, self._file.tell(), self.header)
+        self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self.header)
         value.tofile(self._file)
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        partial = self.path.with_name(self.path.name + ".partial")
+        with self._file:
+            if kind is None:
+                self._write_header()
         if kind is None:
-            with open(partial, "wb") as whole, open(self._data, "rb") as data:
-                _write(whole, self.header, data)
-            os.replace(partial, self.path)
-        self._data.unlink()
+            os.replace(self._partial, self.path)
+        else:
+            self._partial.unlink()
+
+    def _write_header(self) -> None:
+        written = json.dumps(self.header).encode()
+        if len(written) > self._room:  # rare: all is written once more
+            self._file.seek(8 + self._room)
+            moved = self.path.with_name(self.path.name + ".moved")
+            with open(moved, "wb") as whole:
+                _write(whole, self.header, self._file)
+            os.replace(moved, self._partial)
+            return
+        self._file.seek(0)
+        self._file.write(self._room.to_bytes(8, "little") + written.ljust(self._room))
 
 
 class _OnDisk(Mapping[str, np.ndarray]):

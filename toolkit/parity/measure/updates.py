@@ -60,8 +60,17 @@ def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] |
         for element in range(len(OF_EXAMPLES))
     ]
     period = math.lcm(len(shares), len(of_examples))
-    pattern = np.resize(shares, period) * np.resize(of_examples, period)
-    return gradient * np.resize(pattern, gradient.size).reshape(gradient.shape)
+    return _times_in_turn(gradient, np.resize(shares, period) * np.resize(of_examples, period))
+
+
+def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """The elements of a tensor times the factors in turn, which begin anew after the last."""
+    scaled = np.empty(value.shape, np.result_type(value, factors))
+    flat, result = np.ravel(value), scaled.reshape(-1)
+    whole = flat.size // factors.size * factors.size
+    np.multiply(flat[:whole].reshape(-1, factors.size), factors, out=result[:whole].reshape(-1, factors.size))
+    np.multiply(flat[whole:], factors[: flat.size - whole], out=result[whole:])
+    return scaled
 
 
 def sampled(max_steps: int) -> list[int]:
