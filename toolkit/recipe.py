@@ -175,7 +175,9 @@ class Tracking(Section):
     """Where metrics go beside the run folder."""
 
     wandb: bool = False
+    wandb_mode: Literal["online", "offline"] | None = None
     project: str | None = None
+    log_model: bool = False
     visualdl: bool = False
 
 
