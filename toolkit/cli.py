@@ -228,6 +228,48 @@ def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     click.echo(load_recipe(path, overrides).to_yaml(), nl=False)
 
 
+@toolkit.group(invoke_without_command=True)
+@click.pass_context
+def cache(context: click.Context) -> None:
+    """Show what is kept between runs, where, and how much it takes: tokens, tokenizers, rows, verdicts of gates.
+
+    It is in $TOOLKIT_CACHE, or in .cache of the current folder.
+    """
+    if context.invoked_subcommand is None:
+        from toolkit.cache_cleaning import show
+        from toolkit.console import LiteralConsole
+        from toolkit.runtime import cache_place
+
+        show(cache_place(), LiteralConsole())
+
+
+@cache.command("clear")
+@click.option("--older-than", metavar="DAYS", type=FiniteRange(0), help="Only what was not used for so many days.")
+def clear_cache(older_than: float | None) -> int:
+    """Remove what the toolkit keeps between runs; what a run is using stays, and so does everything else.
+
+    The hub's downloads lie elsewhere and are not touched.
+    """
+    from toolkit.cache_cleaning import clear, report_cleared
+    from toolkit.console import LiteralConsole
+    from toolkit.runtime import cache_place
+
+    return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
+
+
+@toolkit.command()
+@click.option("--network", is_flag=True, help="Ask the hub whether it answers; without this nobody is called.")
+@click.option("--reference-python", metavar="PATH", help="The Python that has torch, where it is not this one.")
+def doctor(network: bool, reference_python: str | None) -> int:
+    """Look for what is wrong with this installation and this machine, and say how to mend it.
+
+    Exit status: 0 nothing that would stop a run, 1 a fault.
+    """
+    from toolkit.doctor import diagnose
+
+    return diagnose(network, reference_python)
+
+
 def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
     import json

@@ -18,7 +18,7 @@ from toolkit.recipe import Recipe, Tracking
 from toolkit.run_files import reading
 from toolkit.runtime import is_first_process
 from toolkit.strict_json import dumps
-from toolkit.wandb_run import WandbRun, check_wandb
+from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
 LEADING_COLUMNS = ("step", "epoch", "split")
@@ -52,7 +52,9 @@ class MetricsFile:
         if damaged := damaged_lines(self.json_path):
             aside = keep_aside(self.json_path)
             tell(f"{self.json_path}: {_lines(damaged)}; the others stay, the old file is {aside}")
-        kept = [row for row in read_metrics(self.json_path) if row["step"] <= last_step]
+        rows = read_metrics(self.json_path)
+        kept = [row for row in rows if row["step"] <= last_step]
+        self._kept, self._ended = kept, rows[-1].get("seconds", 0.0) if rows else 0.0
         self._columns = list(LEADING_COLUMNS)
         self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
         write_text(self.json_path, "".join(dumps(row) + "\n" for row in kept))
@@ -69,6 +71,10 @@ class MetricsFile:
             return
         with writing(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
             csv.DictWriter(table, self._columns).writerow(row)
+
+    def last_kept(self, seconds: float) -> list[dict[str, Any]]:
+        """Of the rows of an interrupted run that were kept, those of its last seconds of training."""
+        return [row for row in self._kept if row.get("seconds", 0.0) >= self._ended - seconds]
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
         table = io.StringIO(newline="")
@@ -138,11 +144,14 @@ class Tracker:
         self._log_model = asked.log_model
         self._wandb = WandbRun(folder, recipe, tell) if asked.wandb else None
         self._visualdl = _start_visualdl(folder) if asked.visualdl else None
+        if self._wandb is not None:
+            for row in self._file.last_kept(UNSAFE_SECONDS):
+                self._wandb.log(row, _numbers(row))
 
     def write(self, row: dict[str, Any]) -> None:
         """Record the metrics of one step; `split` says on which examples, the numbers are recorded as split/name."""
         self._file.write(row)
-        numbers = {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
+        numbers = _numbers(row)
         if self._wandb is not None:
             self._wandb.log(row, numbers)
         if self._visualdl is not None:
@@ -161,6 +170,11 @@ class Tracker:
             self._wandb.close(exit_status)
         if self._visualdl is not None:
             self._visualdl.close()
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's numbers, under the name of its split and theirs."""
+    return {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
 
 
 def _start_visualdl(folder: Path) -> Any:

@@ -6,7 +6,8 @@ are off unless ``WANDB_ERROR_REPORTING`` is set.
 
 An interrupted run that goes on is one run there: it keeps its id, in :data:`IDENTITY`. wandb's own step only ever
 grows, while a resumed run repeats the steps since its last checkpoint. So the x axis of every metric is a number of
-ours, ``step``: a repeated step comes to lie where it was, with the same value.
+ours, ``step``: a repeated step comes to lie where it was, with the same value. Likewise the rows before the checkpoint
+that a kill may have taken with it, :data:`UNSAFE_SECONDS`: they are logged again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from toolkit.runtime import versions
 
 #: In the run folder: the id under which wandb knows the run.
 IDENTITY = "wandb_id.txt"
+#: Seconds after which wandb writes what it was given; a process that is killed loses the rest.
+FLUSH_SECONDS = 1.0
+#: Rows of so many seconds before a kill may not have been written.
+UNSAFE_SECONDS = 5.0
 #: From what calls nobody to what does. Of the recipe's mode and wandb's own setting, the more private counts.
 MODES = ("disabled", "offline", "online")
 #: What wandb calls some of them, too.
@@ -172,7 +177,7 @@ def _start(folder: Path, recipe: Recipe) -> Any:
         config={**recipe.model_dump(mode="json"), "versions": versions()},
         allow_val_change=True,
         # The terminal shows this program's bars, and its own lines only.
-        settings=wandb.Settings(silent=True, console="off"),
+        settings=wandb.Settings(silent=True, console="off", x_transaction_log_flush_interval=FLUSH_SECONDS),
     )
     run.define_metric("step", hidden=True)
     run.define_metric("*", step_metric="step")
