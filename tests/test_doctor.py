@@ -190,7 +190,7 @@ def test_a_paddle_that_crashes_when_it_is_imported_is_a_fault(monkeypatch):
 
 
 def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys):
-    def fails():
+    def fails(*_):
         raise RuntimeError("[red]broken\nin two lines")
         yield
 

@@ -118,7 +118,8 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
-def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) -> None:
+@click.option("--new", is_flag=True, help="Where the run folder is taken, train into the next: runs/x-2, runs/x-3, ...")
+def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, new: bool) -> None:
     """Prove the port equal, then train as RECIPE says."""
     from toolkit.console import LiteralConsole
     from toolkit.recipe import load_recipe
@@ -126,6 +127,8 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
     checked = load_recipe(recipe, overrides)
+    if new:
+        checked = _in_next_folder(checked)
 
     from toolkit.train import finetune as run
 
@@ -289,6 +292,19 @@ def _read_text(path: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "is not UTF-8 text"
         raise UserError(f"--context {path}: {reason}") from None
+
+
+def _in_next_folder(recipe: Any) -> Any:
+    """The recipe, with the first run folder in which it can run; which that is is said where it is another."""
+    from toolkit.run_folder import in_next_folder
+    from toolkit.runtime import processes
+
+    if processes() > 1:  # each would look for itself
+        raise UserError("--new: several processes train together; set train.output_dir to a folder of their own")
+    found = in_next_folder(recipe)
+    if found.output_dir != recipe.output_dir:
+        click.echo(visible(f"note   {recipe.output_dir} is taken; this run is in {found.output_dir}"))
+    return found
 
 
 def _run_folder(run: Path) -> Path:

@@ -123,13 +123,14 @@ def check_versions() -> Iterator[Finding]:
     name = "versions"
     python = ".".join(map(str, sys.version_info[:3]))
     try:
-        own = importlib.metadata.metadata("toolkit")
+        own = importlib.metadata.metadata("toolkit").json
     except importlib.metadata.PackageNotFoundError:
         yield Finding(name, "fault", "toolkit is not installed, only its source is here", _reinstall())
         return
     from packaging.specifiers import SpecifierSet
 
-    if (wanted := own.get("Requires-Python")) and python not in SpecifierSet(wanted):
+    wanted = str(own.get("requires_python", ""))
+    if python not in SpecifierSet(wanted):
         yield Finding(name, "fault", f"Python is {python}, and has to be {wanted}", "make install PYTHON=python3.11")
     examined, faults = unfit_distributions("toolkit")
     for wrong in faults:

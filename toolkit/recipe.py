@@ -215,6 +215,10 @@ class Recipe(Section):
         """The run folder."""
         return Path(self.train.output_dir or Path("runs") / self.path.stem)
 
+    def in_folder(self, folder: Path) -> Recipe:
+        """The same recipe with another run folder."""
+        return self.model_copy(update={"train": self.train.model_copy(update={"output_dir": str(folder)})})
+
     @property
     def notes(self) -> list[str]:
         """What the user should know about how the recipe was read, a line each."""
