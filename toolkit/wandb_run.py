@@ -136,6 +136,7 @@ class WandbRun:
         with self._going_on_without():
             if self._run is not None:
                 self._run.finish(exit_code=exit_status)
+                _wandb().teardown()  # waits until wandb's own process has written what finish() has only handed over
 
     @contextlib.contextmanager
     def _going_on_without(self) -> Iterator[None]:
