@@ -204,8 +204,10 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     """In a folder that holds others' things, as ``.cache`` of a home folder does; with links that lead out."""
     place, outside = tmp_path / "cache", tmp_path / "outside"
     monkeypatch.setenv("TOOLKIT_CACHE", str(place))
-    (outside / "tokens" / ("a" * 32)).mkdir(parents=True)
-    (outside / "tokens" / ("a" * 32) / cache.NAME).write_text(f"tokens/{'a' * 32}\n")
+    elsewhere = {kind: outside / kind / ("a" * 32) / cache.NAME for kind in ("tokens", "rows")}
+    for kind, name in elsewhere.items():
+        name.parent.mkdir(parents=True)
+        name.write_text(f"{kind}/{'a' * 32}\n")
     (outside / "mine").write_text("mine")
     ours = [made("tokens", "b" * 32), made("parity", "key")]
     (ours[0] / "out").symlink_to(outside)
@@ -215,8 +217,8 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     for path in others:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    (place / "rows").symlink_to(outside / "tokens")
-    (place / "tokens" / ("d" * 32)).symlink_to(outside / "tokens" / ("a" * 32))
+    (place / "rows").symlink_to(outside / "rows")
+    (place / "tokens" / ("a" * 32)).symlink_to(outside / "tokens" / ("a" * 32))
     young = place / "tokens" / ".unfinished-young"
     left = place / "tokens" / ".unfinished-left"
     for path in (young, left):
@@ -226,8 +228,8 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
     assert status == 0 and f"{place}: removed 3 entries, " in said
     assert not any(path.exists() for path in (*ours, left)) and young.is_dir()
     assert all(path.read_text() == "mine" for path in (*others, outside / "mine"))
-    assert (outside / "tokens" / ("a" * 32) / cache.NAME).is_file() and (place / "rows").is_symlink()
-    assert (place / "tokens" / ("d" * 32)).is_symlink()
+    assert all(name.is_file() for name in elsewhere.values())
+    assert (place / "rows").is_symlink() and (place / "tokens" / ("a" * 32)).is_symlink()
 
 
 def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
