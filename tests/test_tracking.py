@@ -284,8 +284,8 @@ tracker.close()
 
     def calls(script: str) -> list[str]:
         log = tmp_path / "calls"
-        subprocess.run(["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto", "-o", log, sys.executable, "-c", script],
-                       check=False, capture_output=True)  # fmt: skip
+        traced = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto", "-o", log, sys.executable]
+        subprocess.run([*traced, "-c", script], check=False, capture_output=True)
         return [line for line in log.read_text().splitlines() if "AF_INET" in line]
 
     monkeypatch.delenv("WANDB_ERROR_REPORTING")
