@@ -303,7 +303,7 @@ def has_begun(folder: Path) -> bool:
 def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file, tmp_path, nobody_logged_in):  # noqa: F811
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={folder}",
-               "train.max_steps=200", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
+               "train.max_steps=100", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
                "--skip-parity", "a test"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(TRACKING_TESTS.parents[1])}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -322,4 +322,4 @@ def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file
     for one in rows:  # what was written twice was written alike
         assert losses.setdefault(one["step"], one["train/loss"]) == one["train/loss"]
     recorded = [one for one in read_metrics(folder / "metrics.jsonl") if one["split"] == "train"]
-    assert losses == {one["step"]: one["loss"] for one in recorded} and sorted(losses) == list(range(1, 201))
+    assert losses == {one["step"]: one["loss"] for one in recorded} and sorted(losses) == list(range(1, 101))
