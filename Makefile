@@ -24,12 +24,12 @@ $(INSTALLED): setup.cfg constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "make: $(PYTHON) is not CPython 3.10 to 3.12; name one that is: make PYTHON=python3.11" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,tracking,dev]'
 	$(BIN)/python -m pip check
 	@touch $@
 
-demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate
-	$(BIN)/toolkit finetune recipes/reformer_cls.yaml
+demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate; again: runs/reformer_cls-2
+	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
 test: install  ## the fast lane of tests: at most 8 minutes on two cores
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)

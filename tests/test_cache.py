@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,9 @@ import numpy as np
 import pytest
 from damages import damage
 
-from toolkit import cache
+from toolkit import cache, cli
+from toolkit.cache_cleaning import KINDS, clear
+from toolkit.cache_cleaning import entries as entries_of
 from toolkit.data import build_tokenizer
 from toolkit.parity.job import cache as measurements
 from toolkit.recipe import load_recipe
@@ -56,12 +61,17 @@ def entries(folder: Path) -> list[Path]:
     return sorted(path for kind in (folder / "cache").iterdir() for path in kind.iterdir())
 
 
+def times(folder: Path) -> dict[Path, int]:
+    """When each file was written; that of an entry's name says when it was last used."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != cache.NAME}
+
+
 def test_the_second_time_nothing_is_made(read, tmp_path, capfd):
     first = read()
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+    made = times(tmp_path / "cache")
     assert {path.parent.name for path in entries(tmp_path)} == {"rows", "tokens", "tokenizers"}
     assert read() == first
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == made
+    assert times(tmp_path / "cache") == made
     assert capfd.readouterr().err == ""
 
 
@@ -154,3 +164,127 @@ def test_a_gate_whose_measurements_cannot_be_kept_goes_on(tmp_path, monkeypatch,
     measurements.store("key", {"a": 1.5}, {"constant": np.arange(3.0)})
     assert measurements.load("key", dict[str, float]) is None
     assert "is not kept for later runs" in capfd.readouterr().err
+
+
+# -- clearing it ----------------------------------------------------------------------------------------------------
+
+DAY = 86400
+
+
+def command(capsys, *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["cache", *arguments])
+    return left.value.code, capsys.readouterr().out
+
+
+def used_days_ago(folder: Path, days: float) -> None:
+    os.utime(folder / cache.NAME, (time.time() - days * DAY,) * 2)
+
+
+def made(kind: str, key: str) -> Path:
+    return cache.store(kind, key, lambda folder: (folder / "x").write_text(key) and None)
+
+
+def test_all_that_a_recipe_keeps_is_seen_cleared_and_made_again(read, tmp_path, capsys):
+    first = read()
+    place = tmp_path / "cache"
+    kept = entries(tmp_path)
+    assert [entry.path for entry in entries_of(place)] == kept and {path.parent.name for path in kept} <= set(KINDS)
+    size = sum(path.stat().st_size for entry in kept for path in entry.rglob("*") if path.is_file())
+    assert sum(entry.size for entry in entries_of(place)) == size
+    status, said = command(capsys)
+    assert status == 0 and f"{place}: {len(kept)} entries, " in said and "tokenizers" in said
+    for held in list(cache._held):  # as when the run has ended
+        os.close(cache._held.pop(held))
+    assert len(clear(place).removed) == len(kept) and entries_of(place) == []
+    assert read() == first
+
+
+def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkeypatch, capsys):
+    """In a folder that holds others' things, as ``.cache`` of a home folder does; with links that lead out."""
+    place, outside = tmp_path / "cache", tmp_path / "outside"
+    monkeypatch.setenv("TOOLKIT_CACHE", str(place))
+    elsewhere = {kind: outside / kind / ("a" * 32) / cache.NAME for kind in ("tokens", "rows")}
+    for kind, name in elsewhere.items():
+        name.parent.mkdir(parents=True)
+        name.write_text(f"{kind}/{'a' * 32}\n")
+    (outside / "mine").write_text("mine")
+    ours = [made("tokens", "b" * 32), made("parity", "key")]
+    (ours[0] / "out").symlink_to(outside)
+    (ours[1] / "manifest.json").write_text("damaged")
+    hub = place / "huggingface" / "hub" / "models--x" / "blobs" / ("c" * 32)
+    others = [place / "tokens" / "notes.txt", place / "weights" / "best" / "entry.txt", place / "note", hub]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (place / "rows").symlink_to(outside / "rows")
+    (place / "tokens" / ("a" * 32)).symlink_to(outside / "tokens" / ("a" * 32))
+    young = place / "tokens" / ".unfinished-young"
+    left = place / "tokens" / ".unfinished-left"
+    for path in (young, left):
+        path.mkdir()
+    os.utime(left, (time.time() - DAY,) * 2)
+    status, said = command(capsys, "clear")
+    assert status == 0 and f"{place}: removed 3 entries, " in said
+    assert not any(path.exists() for path in (*ours, left)) and young.is_dir()
+    assert all(path.read_text() == "mine" for path in (*others, outside / "mine"))
+    assert all(name.is_file() for name in elsewhere.values())
+    assert (place / "rows").is_symlink() and (place / "tokens" / ("a" * 32)).is_symlink()
+
+
+def test_older_than_goes_by_the_last_use(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
+    old, used = made("tokens", "old"), made("tokens", "used")
+    for folder in (old, used):
+        used_days_ago(folder, 10)
+    assert cache.find("tokens", "used") == used
+    assert [entry.path for entry in clear(tmp_path, older_than=9).removed] == [old] and used.is_dir()
+    assert [entry.path for entry in clear(tmp_path, older_than=0).removed] == [used]
+
+
+def test_what_a_run_is_using_stays_until_it_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
+    user = """
+import sys
+from toolkit import cache
+print(cache.kept("weights", "a", lambda folder: (folder / "x").write_text("x")), flush=True)
+sys.stdin.read()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    other = made("weights", "b")
+    with subprocess.Popen([sys.executable, "-c", user], **pipes) as run:
+        used = Path(run.stdout.readline().strip())
+        status, said = command(capsys, "clear")
+        assert status == 0 and "removed 1 entry, " in said and "a run is using 1 entry, " in said
+        assert (used / "x").read_text() == "x" and not other.exists()
+        run.communicate()
+    assert "removed 1 entry" in command(capsys, "clear")[1] and not used.exists()
+
+
+def test_an_entry_that_is_cleared_between_being_found_and_being_held_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
+    folder, note_use, cleared = made("tokens", "a"), cache._note_use, []
+
+    def clear_at_once(found: Path) -> None:
+        note_use(found)
+        if not cleared:
+            cleared.extend(clear(tmp_path).removed)
+
+    monkeypatch.setattr(cache, "_note_use", clear_at_once)
+    assert cache.kept("tokens", "a", lambda unfinished: (unfinished / "x").write_text("new") and None) == folder
+    assert len(cleared) == 1 and (folder / "x").read_text() == "new"
+
+
+def test_an_entry_that_cannot_be_removed_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
+    folder = made("tokens", "a")
+    monkeypatch.setattr("toolkit.cache_cleaning.os.rename", lambda *_: (_ for _ in ()).throw(OSError(30, "read-only")))
+    status, said = command(capsys, "clear")
+    assert status == 1 and f"{folder}: cannot be removed: Read-only file system" in said.replace("\n", "")
+    assert (folder / "x").is_file() and [path.name for path in folder.parent.iterdir()] == ["a"]
+
+
+def test_a_cache_that_is_not_there_is_empty(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "none"))
+    assert command(capsys, "clear") == (0, f"{tmp_path / 'none'}: removed 0 entries, 0.0 MB\n")
+    assert command(capsys)[0] == 0 and not (tmp_path / "none").exists()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from toolkit import cli
 from toolkit.card import parity_statement
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
-from toolkit.run_folder import occupied, read_starts, record_start
+from toolkit.run_folder import in_next_folder, occupied, read_starts, record_start
 
 RECIPE = """\
 data: {dataset: cldr_languages, max_length: 512}
@@ -120,3 +121,54 @@ def test_damaged_starts_do_not_pass_for_a_gate_that_passed(tmp_path):
     record_start(tmp_path, 10, "parity: all agree", None)
     said = parity_statement(read_starts(tmp_path))
     assert said.startswith("**The parity gate was skipped** before steps 1 to 10: unknown, since ")
+
+
+def finished(folder: Path, recipe: Recipe) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(recipe.in_folder(folder).to_yaml())
+    (folder / "metrics.json").write_text("{}")
+    return folder
+
+
+def test_a_finished_folder_names_new_and_how_to_evaluate(recipe):
+    folder = finished(recipe.output_dir, recipe)
+    with pytest.raises(UserError) as refused, occupied(recipe):
+        raise AssertionError("a finished run begins anew")
+    assert f"(toolkit evaluate {folder}); to train again, add --new, which takes {folder}-2 or" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_new_takes_the_first_folder_in_which_the_recipe_can_run(recipe, tmp_path):
+    base = recipe.output_dir
+    assert in_next_folder(recipe).output_dir == base
+    finished(base, recipe)
+    assert in_next_folder(recipe).output_dir == Path(f"{base}-2")
+    Path(f"{base}-2").write_text("no folder")
+    Path(f"{base}-3").mkdir()
+    (Path(f"{base}-3") / "mine.txt").write_text("mine")
+    Path(f"{base}-4").symlink_to("nowhere")
+    finished(Path(f"{base}-5"), recipe)
+    begin(load_recipe(recipe.path, [f"train.output_dir={base}-6", "seed=7"]))  # interrupted, of another recipe
+    again = in_next_folder(recipe)
+    assert again.output_dir == Path(f"{base}-7") and f"{base}-7" in again.to_yaml()
+    begin(again)
+    assert in_next_folder(recipe).output_dir == Path(f"{base}-7")  # interrupted, of this one: it goes on
+    assert (Path(f"{base}-3") / "mine.txt").read_text() == "mine" and recipe.output_dir == base
+
+
+def test_new_beside_a_folder_without_a_name(recipe, tmp_path, monkeypatch):
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    here, above = recipe.in_folder(Path(".")), recipe.in_folder(Path(".."))
+    for one in (here, above):
+        (one.output_dir / "mine").write_text("mine")
+    assert in_next_folder(here).output_dir == tmp_path / "a" / "b-2"
+    assert in_next_folder(above).output_dir == tmp_path / "a-2"
+
+
+def test_new_is_refused_to_several_processes(recipe, monkeypatch, capsys):
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["finetune", str(recipe.path), "--new"])
+    assert left.value.code == 2 and "--new: several processes train together" in capsys.readouterr().err

@@ -5,14 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
-import types
+import time
+from pathlib import Path
 
 import pytest
+import wandb
+from test_train import recipe_file  # noqa: F401
+from wandb_files import offline_runs
 
 from toolkit.errors import UserError
 from toolkit.recipe import Data, Recipe, Tracking, Train
+from toolkit.run_folder import record_start
 from toolkit.tracking import MetricsFile, Tracker, check_trackers, read_metrics
+from toolkit.wandb_run import more_private, own_settings
 
 
 def recipe(**tracking) -> Recipe:
@@ -103,23 +114,212 @@ def test_visualdl_writes_into_the_run_folder(tmp_path):
     assert list((tmp_path / "visualdl").iterdir())
 
 
-def test_wandb_gets_the_same_numbers_and_a_resumed_run_goes_on_as_the_same(tmp_path, monkeypatch):
-    started, logged = [], []
+# -- Weights & Biases: the real one, offline ------------------------------------------------------------------------
 
-    class Session:
-        def log(self, numbers, step):
-            logged.append((step, numbers))
+TRACKING_TESTS = Path(__file__).resolve()
+GATE = {
+    "tensors": [
+        {"name": "logits", "dtype": "float64", "margin": 0.25},
+        {"name": "loss", "dtype": "float32", "margin": 0.5},
+    ]
+}
 
-        def finish(self):
-            logged.append("finished")
 
-    fake = types.ModuleType("wandb")
-    fake.util = types.SimpleNamespace(generate_id=lambda: f"id{len(started)}")
-    fake.init = lambda **options: started.append(options) or Session()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
+@pytest.fixture
+def nobody_logged_in(tmp_path_factory, monkeypatch):
+    """wandb as on a machine where nobody has ever used it, and as it starts."""
+    empty = tmp_path_factory.mktemp("home")
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(empty))
+    monkeypatch.setenv("NETRC", str(empty / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(empty))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.chdir(empty)
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+def wandb_tracker(folder, last_step=0, told=None, **tracking) -> Tracker:
+    def tell(text: str) -> None:
+        assert told is not None, text
+        told.append(text)
+
+    return Tracker(folder, recipe(wandb=True, wandb_mode="offline", **tracking), last_step, tell)
+
+
+def test_wandb_gets_the_recipe_every_row_the_gates_verdict_and_the_end(tmp_path, nobody_logged_in, capfd):
+    folder = tmp_path / "runs" / "x"
+    (folder / "parity").mkdir(parents=True)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "parity" / "parity.html").write_text("<p>all agree</p>")
+    (folder / "parity" / "parity.json").write_text(json.dumps(GATE))
+    record_start(folder, 0, "parity: all agree", None)
+    tracker = wandb_tracker(folder, project="languages", log_model=True)
+    tracker.write(row(1, loss=0.5))
+    tracker.write(row(1, "validation", loss=0.75, accuracy=0.25))
+    best = {"metric": "accuracy", "value": 0.25, "step": 1}
+    tracker.summarize({"best": best, "validation": {"accuracy": 0.25}, "test": {"accuracy": 0.125, "loss": 2.0}})
+    tracker.close()
+    (found,) = offline_runs(folder)
+    assert found.project == "languages" and found.id == (folder / "wandb_id.txt").read_text().strip()
+    assert found.config["data"]["max_length"] == 8 and found.config["train"]["learning_rate"] == 1.0
+    assert found.rows == [
+        {"step": 1, "epoch": 0.1, "train/loss": 0.5},
+        {"step": 1, "epoch": 0.1, "validation/loss": 0.75, "validation/accuracy": 0.25},
+    ]
+    assert found.axes == {"step": "", "*": "step"}
+    assert found.summary | {
+        "gate/status": "passed", "gate/tensors": 2, "gate/nearest": "loss (float32)", "gate/margin": 0.5,
+        "best/step": 1, "best/accuracy": 0.25, "best/validation/accuracy": 0.25,
+        "test/accuracy": 0.125, "test/loss": 2,
+    } == found.summary  # fmt: skip
+    assert "parity/parity.html" in found.files and found.artifacts == ["model"] and found.exit_code == 0
+    assert capfd.readouterr() == ("", "") and list(Path.cwd().glob("wandb")) == []
+
+
+def test_a_resumed_run_is_the_same_one_and_a_repeated_step_lies_where_it_was(tmp_path, nobody_logged_in):
+    record_start(tmp_path, 0, None, "in a hurry")
+    tracker = wandb_tracker(tmp_path)
+    for step in (1, 2, 3):
+        tracker.write(row(step, loss=step / 2, seconds=4.0 * step))
+    tracker.close(exit_status=1)
+    time.sleep(1)  # wandb calls its folders after the second
+    tracker = wandb_tracker(tmp_path, last_step=2)
+    for step in (3, 4):
+        tracker.write(row(step, loss=step / 2, seconds=4.0 * step))
+    tracker.close()
+    first, second = offline_runs(tmp_path)
+    assert first.id == second.id and first.resume and second.resume
+    assert [one["step"] for one in first.rows] == [1, 2, 3]
+    assert [one["step"] for one in second.rows] == [2, 3, 4]  # 2 was logged in the last seconds, which a kill may lose
+    assert (first.exit_code, second.exit_code) == (1, 0)
+    assert first.artifacts == [] and first.summary["gate/status"] == "skipped: in a hurry"
+    assert first.rows[1:] == second.rows[:2]
+
+
+def test_a_failure_of_wandbs_is_a_line_and_training_goes_on(tmp_path, nobody_logged_in, monkeypatch):
+    told = []
+    (tmp_path / "a").mkdir()
+    tracker = wandb_tracker(tmp_path / "a", told=told)
+    monkeypatch.setattr(tracker._wandb._run, "log", lambda *_: (_ for _ in ()).throw(wandb.Error("lost")))
     for step in (1, 2):
-        tracker = Tracker(tmp_path, recipe(wandb=True, project="languages"), last_step=step - 1)
         tracker.write(row(step, loss=0.5))
-        tracker.close()
-    assert [(options["project"], options["id"]) for options in started] == [("languages", "id0")] * 2
-    assert logged == [(1, {"train/loss": 0.5}), "finished", (2, {"train/loss": 0.5}), "finished"]
+    tracker.summarize({"best": {"metric": "loss", "value": 1.0, "step": 1}})
+    tracker.close()
+    assert told == ["wandb failed, and the run goes on without it: Error: lost"]
+    assert [line["step"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")] == [1, 2]
+    monkeypatch.setattr("wandb.init", lambda **_: (_ for _ in ()).throw(wandb.Error("no\nservice")))
+    (tmp_path / "b").mkdir()
+    wandb_tracker(tmp_path / "b", told=told).close()
+    assert told[1:] == ["wandb failed, and the run goes on without it: Error: no service"]
+
+
+def test_a_damaged_id_is_made_anew(tmp_path, nobody_logged_in):
+    (tmp_path / "wandb_id.txt").write_text("../../x")
+    wandb_tracker(tmp_path).close()
+    (found,) = offline_runs(tmp_path)
+    assert found.id == (tmp_path / "wandb_id.txt").read_text().strip()
+    assert re.fullmatch("[0-9a-f]{8}", found.id)
+
+
+def test_without_a_login_one_line_says_so_and_nobody_is_asked(nobody_logged_in, monkeypatch):
+    monkeypatch.setattr("wandb.init", pytest.fail)
+    with pytest.raises(UserError, match=r"tracking\.wandb: nobody is logged in .* `wandb login`, or set .*: offline"):
+        check_trackers(recipe(wandb=True))
+    check_trackers(recipe(wandb=True, wandb_mode="offline"))
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "mode"),
+    [("offline", None, "offline"), ("offline", "online", "offline"), ("disabled", "online", "disabled"),
+     ("online", "offline", "offline"), ("dryrun", "online", "offline")],
+)  # fmt: skip
+def test_the_more_private_of_the_environments_mode_and_the_recipes_counts(
+    nobody_logged_in, monkeypatch, own, wanted, mode
+):
+    monkeypatch.setenv("WANDB_MODE", own)
+    check_trackers(recipe(wandb=True, wandb_mode=wanted))  # and nobody is logged in
+    assert more_private(own_settings()[0], wanted) == mode
+
+
+def test_a_mode_that_wandb_does_not_know_is_said_before_anything_is_computed(nobody_logged_in, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "onlin")
+    with pytest.raises(UserError, match=r"tracking\.wandb: wandb does not start: .*mode") as problem:
+        check_trackers(recipe(wandb=True))
+    assert "\n" not in str(problem.value)
+
+
+def test_of_several_processes_only_the_first_has_a_run_at_wandb(tmp_path, nobody_logged_in, monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
+    monkeypatch.setattr("wandb.init", pytest.fail)
+    check_trackers(recipe(wandb=True, wandb_mode="online"))
+    tracker = wandb_tracker(tmp_path)
+    tracker.write(row(1, loss=0.5))
+    tracker.close()
+
+
+def test_without_wandb_in_the_recipe_it_is_not_imported():
+    code = "import sys, toolkit.tracking, toolkit.run_gate; print('wandb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("strace") is None, reason="strace, which shows what every process connects to, is absent"
+)
+def test_offline_no_process_of_wandbs_calls_anybody(tmp_path, nobody_logged_in, monkeypatch):
+    code = f"""
+import sys
+sys.path.insert(0, {str(TRACKING_TESTS.parent)!r})
+from pathlib import Path
+from test_tracking import row, wandb_tracker
+tracker = wandb_tracker(Path({str(tmp_path)!r}))
+tracker.write(row(1, loss=0.5))
+tracker.close()
+"""
+
+    def calls(script: str) -> list[str]:
+        log = tmp_path / "calls"
+        traced = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=connect,sendto", "-o", log, sys.executable]
+        subprocess.run([*traced, "-c", script], check=False, capture_output=True)
+        return [line for line in log.read_text().splitlines() if "AF_INET" in line]
+
+    monkeypatch.delenv("WANDB_ERROR_REPORTING")
+    assert calls(code) == [] and len(offline_runs(tmp_path)) == 1
+    # and this is how a call would look
+    assert len(calls("import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('127.0.0.1', 9))")) == 1
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether wandb has written something beside the file's header."""
+    return any(path.stat().st_size > 7 for path in folder.glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file, tmp_path, nobody_logged_in):  # noqa: F811
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={folder}",
+               "train.max_steps=100", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
+               "--skip-parity", "a test"]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(TRACKING_TESTS.parents[1])}
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while len(read_metrics(folder / "metrics.jsonl")) < 25 or not has_begun(folder):
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "resuming" in done.stdout and done.stderr == ""
+    killed, resumed = offline_runs(folder)
+    assert killed.id == resumed.id and resumed.exit_code == 0 and killed.exit_code != 0
+    assert (killed.summary["gate/status"], resumed.summary["best/step"] % 20) == ("skipped: a test", 0)
+    rows = [one for one in (*killed.rows, *resumed.rows) if "train/loss" in one]
+    losses = {}
+    for one in rows:  # what was written twice was written alike
+        assert losses.setdefault(one["step"], one["train/loss"]) == one["train/loss"]
+    recorded = [one for one in read_metrics(folder / "metrics.jsonl") if one["split"] == "train"]
+    assert losses == {one["step"]: one["loss"] for one in recorded} and sorted(losses) == list(range(1, 101))

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from toolkit import runtime
+from toolkit import cli, runtime
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.parity.report.report import remove_report
 from toolkit.quiet import silence_startup
@@ -202,6 +203,18 @@ def test_a_finished_run_is_not_overwritten(run, recipe_file):
     with pytest.raises(UserError, match=r"train\.output_dir: .* holds a finished run"):
         train(recipe_file, run)
     assert (run / "metrics.json").read_bytes() == before
+
+
+def test_a_second_run_with_new_goes_beside_the_first(run, recipe_file, tmp_path, capsys):
+    first = tmp_path / "run"
+    shutil.copytree(run, first)
+    asked = ["finetune", str(recipe_file), f"train.output_dir={first}", "train.max_steps=1", "--skip-parity", "a test"]
+    with pytest.raises(SystemExit) as left:
+        cli.main([*asked, "--new"])
+    said = capsys.readouterr().out
+    assert left.value.code == 0 and f"note   {first} is taken; this run is in {first}-2" in said
+    assert json.loads((tmp_path / "run-2" / "metrics.json").read_text())["training"]["steps"] == 1
+    assert (first / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes()
 
 
 def test_a_folder_with_something_else_is_refused(recipe_file, tmp_path):

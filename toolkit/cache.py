@@ -3,10 +3,15 @@
 An entry is a folder, ``KIND/KEY`` in :func:`toolkit.runtime.cache_folder`, with the SHA-256 of each of its files. It is
 compared with these each time, so that a disk's mistake, or a file of another entry in its place, never becomes
 training data: such an entry is said in one line and made anew.
+
+A process that is given an entry's folder (:func:`kept`) holds a shared lock on the entry until it ends, so that
+:mod:`toolkit.cache_cleaning` leaves it alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -23,6 +28,10 @@ CACHE_VERSION = 3
 
 #: The file of an entry that says which one it is: a whole folder may have been put in another's place.
 NAME = "entry.txt"
+#: How often an entry is made that somebody clears before it can be held.
+ATTEMPTS = 3
+#: The open files whose locks this process holds, by entry.
+_held: dict[Path, int] = {}
 
 
 def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
@@ -34,7 +43,11 @@ def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
         fill: writes the entry's files into the folder it is given. What it raises goes through, except ``OSError``,
             which is taken to be about the cache: it has to report troubles with other files as something else.
     """
-    return find(kind, key) or store(kind, key, fill)
+    for _ in range(ATTEMPTS):
+        folder = find(kind, key) or store(kind, key, fill)
+        if _hold(folder):
+            break  # else it was cleared in this very moment
+    return folder
 
 
 def find(kind: str, key: str) -> Path | None:
@@ -46,6 +59,7 @@ def find(kind: str, key: str) -> Path | None:
         verify_folder(folder)
         if (folder / NAME).read_text(encoding="utf-8") != f"{kind}/{key}\n":
             raise DamagedCheckpoint(f"{folder}: holds another entry")
+        _note_use(folder)
         return folder
     except (DamagedCheckpoint, OSError, ValueError) as damage:
         print(f"note: the cache is damaged, and this part of it is made anew: {damage}", file=sys.stderr)
@@ -79,3 +93,51 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
     except OSError:
         return
+
+
+def _note_use(folder: Path) -> None:
+    """Write down in the entry when it was last read, as the time of the file that names it. The system's own time of
+    access is moved by whoever looks."""
+    with contextlib.suppress(OSError):
+        os.utime(folder / NAME)
+
+
+def _hold(folder: Path) -> bool:
+    """Lock an entry until this process ends, or uses another cache; False where it is no longer there. Where the disk
+    knows no locks, nothing is held."""
+    if folder.parents[1] != cache_folder():  # among the temporary files
+        return True
+    for held in [held for held in _held if held.parents[1] != folder.parents[1]]:
+        os.close(_held.pop(held))
+    try:
+        file = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:
+        return False
+    if folder in _held:
+        os.close(_held.pop(folder))  # of an entry that was in its place
+    _held[folder] = file
+    return lock(file, exclusive=False) and still_there(file, folder / NAME)
+
+
+def lock(file: int, exclusive: bool) -> bool:
+    """Lock an open file, without waiting; False where another process has locked it. The system unlocks it when the
+    file is closed."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def still_there(file: int, path: Path) -> bool:
+    """Whether an open file is the one that ``path`` names now."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except OSError:
+        return False

@@ -118,7 +118,8 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
-def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) -> None:
+@click.option("--new", is_flag=True, help="Where the run folder is taken, train into the next: runs/x-2, runs/x-3, ...")
+def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, new: bool) -> None:
     """Prove the port equal, then train as RECIPE says."""
     from toolkit.console import LiteralConsole
     from toolkit.recipe import load_recipe
@@ -126,6 +127,8 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None) 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
     checked = load_recipe(recipe, overrides)
+    if new:
+        checked = _in_next_folder(checked)
 
     from toolkit.train import finetune as run
 
@@ -228,6 +231,48 @@ def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     click.echo(load_recipe(path, overrides).to_yaml(), nl=False)
 
 
+@toolkit.group(invoke_without_command=True)
+@click.pass_context
+def cache(context: click.Context) -> None:
+    """Show what is kept between runs, where, and how much it takes: tokens, tokenizers, rows, verdicts of gates.
+
+    It is in $TOOLKIT_CACHE, or in .cache of the current folder.
+    """
+    if context.invoked_subcommand is None:
+        from toolkit.cache_cleaning import show
+        from toolkit.console import LiteralConsole
+        from toolkit.runtime import cache_place
+
+        show(cache_place(), LiteralConsole())
+
+
+@cache.command("clear")
+@click.option("--older-than", metavar="DAYS", type=FiniteRange(0), help="Only what was not used for so many days.")
+def clear_cache(older_than: float | None) -> int:
+    """Remove what the toolkit keeps between runs; what a run is using stays, and so does everything else.
+
+    The hub's downloads lie elsewhere and are not touched.
+    """
+    from toolkit.cache_cleaning import clear, report_cleared
+    from toolkit.console import LiteralConsole
+    from toolkit.runtime import cache_place
+
+    return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
+
+
+@toolkit.command()
+@click.option("--network", is_flag=True, help="Ask the hub whether it answers; without this nobody is called.")
+@click.option("--reference-python", metavar="PATH", help="The Python that has torch, where it is not this one.")
+def doctor(network: bool, reference_python: str | None) -> int:
+    """Look for what is wrong with this installation and this machine, and say how to mend it.
+
+    Exit status: 0 nothing that would stop a run, 1 a fault.
+    """
+    from toolkit.doctor import diagnose
+
+    return diagnose(network, reference_python)
+
+
 def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
     import json
@@ -247,6 +292,19 @@ def _read_text(path: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "is not UTF-8 text"
         raise UserError(f"--context {path}: {reason}") from None
+
+
+def _in_next_folder(recipe: Any) -> Any:
+    """The recipe, with the first run folder in which it can run; which that is is said where it is another."""
+    from toolkit.run_folder import in_next_folder
+    from toolkit.runtime import processes
+
+    if processes() > 1:  # each would look for itself
+        raise UserError("--new: several processes train together; set train.output_dir to a folder of their own")
+    found = in_next_folder(recipe)
+    if found.output_dir != recipe.output_dir:
+        click.echo(visible(f"note   {recipe.output_dir} is taken; this run is in {found.output_dir}"))
+    return found
 
 
 def _run_folder(run: Path) -> Path:

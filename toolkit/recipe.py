@@ -175,7 +175,9 @@ class Tracking(Section):
     """Where metrics go beside the run folder."""
 
     wandb: bool = False
+    wandb_mode: Literal["online", "offline"] | None = None
     project: str | None = None
+    log_model: bool = False
     visualdl: bool = False
 
 
@@ -212,6 +214,10 @@ class Recipe(Section):
     def output_dir(self) -> Path:
         """The run folder."""
         return Path(self.train.output_dir or Path("runs") / self.path.stem)
+
+    def in_folder(self, folder: Path) -> Recipe:
+        """The same recipe with another run folder."""
+        return self.model_copy(update={"train": self.train.model_copy(update={"output_dir": str(folder)})})
 
     @property
     def notes(self) -> list[str]:

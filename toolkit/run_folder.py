@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from toolkit.checkpoint import TEMPORARY, Checkpoints, write_text
 from toolkit.disk import check_writable
+from toolkit.errors import UserError
 from toolkit.recipe import Recipe
 from toolkit.run_files import reading
 
@@ -85,12 +88,13 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
     if not any(path.name not in (REPORT, LOCK) for path in folder.iterdir()):
         return
     others = f"set train.output_dir to another folder, or remove {folder}"
+    again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
     if not (folder / "recipe.yaml").is_file():
         raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
     if (folder / "metrics.json").exists():
         Checkpoints(folder / "checkpoints").remove()  # a kill may have come between the last number and this
         raise recipe.error(
-            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {others}"
+            "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {again}"
         )
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
@@ -100,6 +104,28 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
             f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
         )
+
+
+def in_next_folder(recipe: Recipe) -> Recipe:
+    """The recipe with the first of its run folder and the numbered ones beside it (``runs/x``, ``runs/x-2``, ...) in
+    which it can run: one that is free, or holds an interrupted run of this very recipe, which then goes on."""
+    for number in itertools.count(1):
+        there = recipe.in_folder(_numbered(recipe.output_dir, number))
+        folder = there.output_dir
+        if not os.path.lexists(folder):
+            return there
+        with contextlib.suppress(UserError, OSError):  # it is taken: by another run, by something else
+            _check_content(there, folder)
+            return there
+    raise AssertionError("a folder for every number")
+
+
+def _numbered(folder: Path, number: int) -> Path:
+    """The folder itself, or that many beside it."""
+    if number == 1:
+        return folder
+    named = folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))
+    return named.with_name(f"{named.name}-{number}")
 
 
 def differing_keys(there: str, here: str) -> list[str]:

@@ -43,7 +43,12 @@ CACHE_ROOM = 32 * 2**20
 def cache_folder() -> Path:
     """Where tokens and verdicts are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here. In place of one that
     cannot be written, or whose disk is full, a folder that is gone when this process ends; a note says so."""
-    return _usable_cache(Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute())
+    return _usable_cache(cache_place())
+
+
+def cache_place() -> Path:
+    """The folder that :func:`cache_folder` gives where it can be used; it need not exist."""
+    return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
 
 
 @functools.cache

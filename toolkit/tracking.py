@@ -7,7 +7,6 @@ import importlib.util
 import io
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +14,24 @@ from typing import Any
 
 from toolkit.checkpoint import write_text
 from toolkit.disk import writing
-from toolkit.recipe import Recipe
+from toolkit.recipe import Recipe, Tracking
 from toolkit.run_files import reading
+from toolkit.runtime import is_first_process
 from toolkit.strict_json import dumps
+from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
 LEADING_COLUMNS = ("step", "epoch", "split")
 
 
 def check_trackers(recipe: Recipe) -> None:
-    """Stop before anything is computed when a tracker that the recipe asks for is not installed.
+    """Stop before anything is computed when a tracker that the recipe asks for cannot work.
 
     Raises:
-        UserError: at the recipe's line, with what to install.
+        UserError: at the recipe's line, with what to do.
     """
-    if recipe.tracking.wandb and importlib.util.find_spec("wandb") is None:
-        raise recipe.error(
-            "tracking.wandb", "wandb is not installed; pip install 'toolkit[tracking]', or set it to false"
-        )
+    if recipe.tracking.wandb and is_first_process():
+        check_wandb(recipe)
     if recipe.tracking.visualdl and importlib.util.find_spec("visualdl") is None:
         raise recipe.error("tracking.visualdl", "visualdl is not installed; pip install visualdl, or set it to false")
 
@@ -53,7 +52,9 @@ class MetricsFile:
         if damaged := damaged_lines(self.json_path):
             aside = keep_aside(self.json_path)
             tell(f"{self.json_path}: {_lines(damaged)}; the others stay, the old file is {aside}")
-        kept = [row for row in read_metrics(self.json_path) if row["step"] <= last_step]
+        rows = read_metrics(self.json_path)
+        kept = [row for row in rows if row["step"] <= last_step]
+        self._kept, self._ended = kept, rows[-1].get("seconds", 0.0) if rows else 0.0
         self._columns = list(LEADING_COLUMNS)
         self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
         write_text(self.json_path, "".join(dumps(row) + "\n" for row in kept))
@@ -70,6 +71,10 @@ class MetricsFile:
             return
         with writing(self.csv_path), self.csv_path.open("a", encoding="utf-8", newline="") as table:
             csv.DictWriter(table, self._columns).writerow(row)
+
+    def last_kept(self, seconds: float) -> list[dict[str, Any]]:
+        """Of the rows of an interrupted run that were kept, those of its last seconds of training."""
+        return [row for row in self._kept if row.get("seconds", 0.0) >= self._ended - seconds]
 
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
         table = io.StringIO(newline="")
@@ -126,52 +131,50 @@ class Tracker:
 
     Args:
         folder: the run folder.
-        recipe: says which trackers beside the files.
+        recipe: says which trackers beside the files. Of several processes only the first has any.
         last_step: the step that a resumed run starts from, 0 for a new one.
-        tell: see :class:`MetricsFile`.
+        tell: see :class:`MetricsFile`; told as well if wandb fails.
     """
 
     def __init__(
         self, folder: Path, recipe: Recipe, last_step: int = 0, tell: Callable[[str], None] = lambda text: None
     ) -> None:
         self._file = MetricsFile(folder, last_step, tell)
-        self._wandb = _start_wandb(folder, recipe) if recipe.tracking.wandb else None
-        self._visualdl = _start_visualdl(folder) if recipe.tracking.visualdl else None
+        asked = recipe.tracking if is_first_process() else Tracking()
+        self._log_model = asked.log_model
+        self._wandb = WandbRun(folder, recipe, tell) if asked.wandb else None
+        self._visualdl = _start_visualdl(folder) if asked.visualdl else None
+        if self._wandb is not None:
+            for row in self._file.last_kept(UNSAFE_SECONDS):
+                self._wandb.log(row, _numbers(row))
 
     def write(self, row: dict[str, Any]) -> None:
         """Record the metrics of one step; `split` says on which examples, the numbers are recorded as split/name."""
         self._file.write(row)
-        numbers = {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
+        numbers = _numbers(row)
         if self._wandb is not None:
-            self._wandb.log(numbers, step=row["step"])
+            self._wandb.log(row, numbers)
         if self._visualdl is not None:
             for name, value in numbers.items():
                 self._visualdl.add_scalar(name, value, row["step"])
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
+    def summarize(self, results: dict[str, Any]) -> None:
+        """Record the final numbers, the content of metrics.json, when the run folder is complete."""
         if self._wandb is not None:
-            self._wandb.finish()
+            self._wandb.summarize(results)
+            self._wandb.keep_files(self._log_model)
+
+    def close(self, exit_status: int = 0) -> None:
+        """Send what is still to be sent; a status other than 0 says that the run has not come to its end."""
+        if self._wandb is not None:
+            self._wandb.close(exit_status)
         if self._visualdl is not None:
             self._visualdl.close()
 
 
-def _start_wandb(folder: Path, recipe: Recipe) -> Any:
-    """A wandb run that a resumed run continues. `WANDB_MODE=offline` keeps it on this machine, as always with wandb."""
-    import wandb
-
-    os.environ.setdefault("WANDB_SILENT", "true")
-    identity = folder / "wandb_id.txt"
-    if not identity.exists():
-        write_text(identity, wandb.util.generate_id())
-    return wandb.init(
-        project=recipe.tracking.project or "toolkit",
-        name=folder.name,
-        id=identity.read_text(encoding="utf-8").strip(),
-        resume="allow",
-        dir=str(folder),
-        config=recipe.model_dump(),
-    )
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """A row's numbers, under the name of its split and theirs."""
+    return {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
 
 
 def _start_visualdl(folder: Path) -> Any:

@@ -97,13 +97,16 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     write_identity(folder, job.identity)
     last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
     trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
-    trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
     record_start(folder, last_step, verdict, skip_parity)
+    trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
+    exit_status = 1
     try:
         _fit(trainer, resume_from, console)
         results = finish(recipe, folder, job, trainer)
+        trainer.tracker.summarize(results)
+        exit_status = 0
     finally:
-        trainer.tracker.close()
+        trainer.tracker.close(exit_status)
     _show_results(results, folder, console)
     next_command = job.task.DESCRIPTION.command(folder)
     console.print(f"next: {next_command}", highlight=False, soft_wrap=True)

@@ -1,0 +1,204 @@
+"""What the cache takes, and its removal: of the toolkit's own entries alone, and of none that a run is using.
+
+The cache's folder may be one that holds other things (``.cache`` of a home folder does). So an entry is what says
+``KIND/KEY`` of itself where it lies; everything else stays, and no symbolic link is followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cache import NAME, lock, still_there
+from toolkit.checkpoint import MANIFEST, TEMPORARY
+from toolkit.disk import megabytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: What is kept: the folders of the cache.
+KINDS = ("parity", "rows", "tokenizers", "tokens", "weights")
+#: What a key looks like.
+KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
+#: What a killed process left unfinished is removed after so many seconds; a younger one may be at work.
+UNFINISHED_SECONDS = 3600.0
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something of ours in the cache.
+
+    Attributes:
+        kind: of :data:`KINDS`.
+        path: its folder.
+        size: bytes of its files.
+        used: when it was last read or written, in seconds since the epoch.
+    """
+
+    kind: str
+    path: Path
+    size: int
+    used: float
+
+
+@dataclass
+class Cleared:
+    """What a clearing has done.
+
+    Attributes:
+        removed: the entries that are gone.
+        in_use: those that a process is using, which stay.
+        failed: by path, why it could not be removed.
+    """
+
+    removed: list[Entry] = field(default_factory=list)
+    in_use: list[Entry] = field(default_factory=list)
+    failed: dict[Path, str] = field(default_factory=dict)
+
+
+def entries(place: Path) -> list[Entry]:
+    """The entries of the cache in a folder; none where there is no such folder."""
+    return sorted(_entries(place), key=lambda entry: (entry.kind, entry.path.name))
+
+
+def clear(place: Path, older_than: float | None = None) -> Cleared:
+    """Remove the entries of the cache in a folder.
+
+    Args:
+        place: the cache's folder, which stays.
+        older_than: only those that were not used for so many days.
+    """
+    done, now = Cleared(), time.time()
+    for entry in entries(place):
+        if older_than is not None and now - entry.used < older_than * DAY:
+            continue
+        try:
+            (done.removed if _remove(entry) else done.in_use).append(entry)
+        except OSError as problem:
+            done.failed[entry.path] = os.strerror(problem.errno or 0)
+    return done
+
+
+def show(place: Path, console: Console) -> None:
+    """Print a row for each kind of entry, and the command that clears them."""
+    from rich.table import Table
+
+    found = entries(place)
+    console.print(f"{place}: {_count(found)}", highlight=False, soft_wrap=True)
+    if not found:
+        return
+    table = Table("kind", "entries", "size", "last used")
+    for kind in KINDS:
+        if of_kind := [entry for entry in found if entry.kind == kind]:
+            last = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.used for entry in of_kind)))
+            table.add_row(kind, str(len(of_kind)), megabytes(sum(entry.size for entry in of_kind)), last)
+    console.print(table)
+    console.print("toolkit cache clear [--older-than DAYS] removes them", highlight=False)
+
+
+def report_cleared(done: Cleared, place: Path, console: Console) -> int:
+    """Print what a clearing has freed and what it has left; returns the exit status, 1 where something resisted."""
+    console.print(f"{place}: removed {_count(done.removed)}", highlight=False, soft_wrap=True)
+    if done.in_use:
+        console.print(f"a run is using {_count(done.in_use)}, which stay", highlight=False)
+    for path, reason in done.failed.items():
+        console.print(f"{path}: cannot be removed: {reason}", highlight=False, soft_wrap=True)
+    return 1 if done.failed else 0
+
+
+def _count(found: list[Entry]) -> str:
+    size = megabytes(sum(entry.size for entry in found))
+    return f"{len(found)} {'entry' if len(found) == 1 else 'entries'}, {size}"
+
+
+def _entries(place: Path) -> Iterator[Entry]:
+    for kind in KINDS:
+        for path in _folders(place / kind):
+            if path.name.startswith(TEMPORARY) and time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
+                yield Entry(kind, path, size_of_tree(path), path.stat().st_mtime)
+            elif not path.name.startswith(TEMPORARY) and _is_ours(kind, path):
+                yield Entry(kind, path, size_of_tree(path), _last_use(path))
+
+
+def _folders(parent: Path) -> list[Path]:
+    """The folders in a folder, which all are no symbolic links."""
+    try:
+        if not stat.S_ISDIR(parent.lstat().st_mode):
+            return []
+        with os.scandir(parent) as found:
+            return [Path(one.path) for one in found if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _is_ours(kind: str, folder: Path) -> bool:
+    """Whether a folder is an entry, or one that was damaged."""
+    name = folder / NAME
+    try:
+        if stat.S_ISREG(name.lstat().st_mode) and name.read_bytes() == f"{kind}/{folder.name}\n".encode():
+            return True
+    except OSError:
+        pass
+    return KEY.fullmatch(folder.name) is not None and (folder / MANIFEST).is_file()
+
+
+def _last_use(folder: Path) -> float:
+    for path in (folder / NAME, folder):  # a damaged one may have no name
+        try:
+            return path.lstat().st_mtime
+        except OSError:
+            continue
+    return 0.0
+
+
+def size_of_tree(folder: Path) -> int:
+    """Bytes of all files below a folder, of symbolic links their own; what cannot be read counts nothing."""
+    total, left = 0, [folder]
+    while left:
+        try:
+            with os.scandir(left.pop()) as found:
+                for one in found:
+                    if one.is_dir(follow_symlinks=False):
+                        left.append(Path(one.path))
+                    else:
+                        total += one.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue
+    return total
+
+
+def _remove(entry: Entry) -> bool:
+    """Remove an entry; False where a process is using it. It is gone at once, whatever happens while its files go."""
+    name = entry.path / NAME
+    try:
+        file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        _remove_tree(entry.path)  # damaged or unfinished: nobody is given it
+        return True
+    try:
+        if not lock(file, exclusive=True):
+            return False
+        if still_there(file, name):
+            _remove_tree(entry.path)
+        return True
+    finally:
+        os.close(file)
+
+
+def _remove_tree(folder: Path) -> None:
+    aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
+    try:
+        os.rename(folder, aside)
+    except OSError:
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside)
