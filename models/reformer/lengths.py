@@ -13,6 +13,9 @@ from models.schema import MOST
 
 #: Keys that follow from the length of new weights, unless they are set.
 FOLLOWING = ("axial_pos_shape", "max_position_embeddings")
+#: Whether what is read of a text depends on how much padding follows it. The first chunk of a Reformer sees the last one,
+#: and behind a round of LSH chunks comes the next round's first.
+PADDING_COUNTS = True
 CHUNK_SIZES = ("chunk_size_feed_forward", "chunk_size_lm_head")
 
 
