@@ -165,14 +165,14 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--question", help="A question, with --context.")
 @click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
 @click.option("--input", "source", metavar="FILE", type=click.Path(path_type=Path), help=f"Label each row of {KINDS}.")
-@click.option("--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input.")
+@click.option(
+    "--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input."
+)
 @click.option("--text-column", help="Of --input; by default that of the recipe. So for the next two.")
 @click.option("--question-column")
 @click.option("--context-column")
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
-def predict(
-    run: Path, texts: tuple[str, ...], question: str | None, context: str | None, **of_a_file: Any
-) -> None:
+def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None, **of_a_file: Any) -> None:
     """Ask the best model of RUN: about what is given here, or about each row of a file."""
     from toolkit.console import LiteralConsole
 

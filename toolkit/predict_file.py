@@ -43,7 +43,9 @@ class Noted:
     def line(self, what: str) -> str:
         """``3 rows have no text: 5, 9, 12``."""
         more = f" and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
-        return f"{self.count} row{' has' if self.count == 1 else 's have'} {what}: {', '.join(map(str, self.first))}{more}"
+        return (
+            f"{self.count} row{' has' if self.count == 1 else 's have'} {what}: {', '.join(map(str, self.first))}{more}"
+        )
 
 
 def label_file(
@@ -79,11 +81,15 @@ def label_file(
     run = load_run(folder)
     added = task.prediction_columns(run)
     if taken := [name for name in added if name in table.names]:
-        raise UserError(f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it")
+        raise UserError(
+            f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
+        )
     begun = time.monotonic()
     notes = _label(run, table, target, wanted, console)
     seconds = time.monotonic() - begun
-    console.print(f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True)
+    console.print(
+        f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
+    )
     for what, noted in notes.items():
         console.print(f"note: {noted.line(what)}", soft_wrap=True)
     return target

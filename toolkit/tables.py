@@ -1,7 +1,7 @@
 """Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, and a text a line.
 
-No value is interpreted on the way: ``001`` stays ``001``, the word NA a word. What is wrong with a file is said with its
-row, counted from 1 without the header.
+No value is interpreted on the way: ``001`` stays ``001``, the word NA a word. What is wrong with a file is said with
+its row, counted from 1 without the header.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -199,7 +198,9 @@ def _merged(path: Path, schema: pa.Schema | None, rows: Rows) -> pa.Schema:
             pa.unify_schemas([found, *_field(schema, name)], promote_options="permissive")
         except pa.ArrowException:
             within = f"rows {rows.first} to {rows.first + len(rows) - 1}"
-            problem = f"holds values of several types in its column {name} ({within}), which parquet cannot; write jsonl"
+            problem = (
+                f"holds values of several types in its column {name} ({within}), which parquet cannot; write jsonl"
+            )
             raise UnreadableFile(path, problem) from None
     found = pa.schema([(name, array.type) for name, array in arrays.items()])
     return found if schema is None else pa.unify_schemas([schema, found], promote_options="permissive")
@@ -402,7 +403,9 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
                 if not more:
                     _check_utf8(path, text[place:], f"row {number}")
-                    raise UnreadableFile(path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}") from None
+                    raise UnreadableFile(
+                        path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
+                    ) from None
                 text, place = text[place:] + more, 0
                 continue
             if not isinstance(row, dict):

@@ -371,8 +371,8 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, the character of
-    the context that it begins at."""
+    """``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, where in
+    the context it begins, in characters."""
     return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
 
 
