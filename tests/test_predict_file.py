@@ -107,12 +107,13 @@ def test_files_of_every_kind_are_labelled(source, target, run, tmp_path):
 
 def test_rows_without_a_text_stay_without_a_label_and_are_counted(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "CHUNK_ROWS", 4)
-    texts = ["cat", "", " \n", "saw", *[""] * 9, "fig"]
+    texts = ["cat", "", " \n", "saw", *[""] * 9, "a" * 90]
     found, said = label(run, write(tmp_path / "a.csv", [{"text": text} for text in texts]), tmp_path / "b.csv")
     assert [row["text"] for row in found] == texts
     assert [row["predicted_label"] != "" for row in found] == [bool(text.strip()) for text in texts]
     assert {row[name] for row in found[4:13] for name in NEW} == {""}
     assert "note: 11 rows have no text: 2, 3, 5, 6, 7, 8, 9, 10, 11, 12 and 1 more\n" in said
+    assert "note: 1 row has a text longer than 64 tokens, which was cut: 14\n" in said
     rows = [{"text": None}, {"other": 1}, {"text": "cat"}]
     found, said = label(run, write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet")
     assert found[0]["predicted_label"] is None and found[2]["predicted_label"]

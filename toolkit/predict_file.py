@@ -6,17 +6,21 @@ once to label it. Memory does not grow with its size.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from toolkit.errors import UserError
 from toolkit.predict import load_run, read_recipe
 from toolkit.progress import ProgressBar
 from toolkit.table_writer import check_target, table_writer
-from toolkit.tables import TEXT, Rows, Table, kind_of, read_table
+from toolkit.tables import TEXT as TEXT_COLUMN
+from toolkit.tables import Rows, Table, kind_of, read_table
 from toolkit.tasks import Run, Task, task_of
 
 if TYPE_CHECKING:
@@ -77,7 +81,8 @@ def label_file(
     wanted = _columns(recipe, task, source, columns)
     check_target(target, source, overwrite)
     delimiter = getattr(recipe.data, "delimiter", None)
-    table = read_table(source, list(wanted.values()), delimiter, typed=kind_of(target) == "parquet")
+    with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
+        table = read_table(source, list(wanted.values()), delimiter, typed=kind_of(target) == "parquet")
     run = load_run(folder)
     added = task.prediction_columns(run)
     if taken := [name for name in added if name in table.names]:
@@ -110,7 +115,7 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
         if len(task.ROW_COLUMNS) > 1:
             needed = " and ".join(task.ROW_COLUMNS)
             raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-        return {task.ROW_COLUMNS[0]: TEXT}
+        return {task.ROW_COLUMNS[0]: TEXT_COLUMN}
     return {name: given.get(f"{name}_column") or getattr(recipe.data, name) for name in task.ROW_COLUMNS}
 
 
