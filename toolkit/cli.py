@@ -168,9 +168,9 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option(
     "--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input."
 )
-@click.option("--text-column", help="Of --input; by default that of the recipe. So for the next two.")
-@click.option("--question-column")
-@click.option("--context-column")
+@click.option("--text-column", help="The column of --input to label; by default the recipe's data.text.")
+@click.option("--question-column", help="The column of the questions; by default the recipe's data.question.")
+@click.option("--context-column", help="The column of the contexts; by default the recipe's data.context.")
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
 def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None, **of_a_file: Any) -> None:
     """Ask the best model of RUN: about what is given here, or about each row of a file."""
