@@ -20,6 +20,7 @@ from toolkit.failure import describe, keep_traceback
 from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
 
+KINDS = "a csv, tsv, jsonl, json, parquet or txt (a text a line) file"
 OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
 
 
@@ -166,9 +167,25 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--text", "texts", multiple=True, help="A text to classify; may be given several times.")
 @click.option("--question", help="A question, with --context.")
 @click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
-def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None) -> None:
-    """Ask the best model of RUN."""
+@click.option("--input", "source", metavar="FILE", type=click.Path(path_type=Path), help=f"Label each row of {KINDS}.")
+@click.option(
+    "--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input."
+)
+@click.option("--text-column", help="The column of --input to label; by default the recipe's data.text.")
+@click.option("--question-column", help="The column of the questions; by default the recipe's data.question.")
+@click.option("--context-column", help="The column of the contexts; by default the recipe's data.context.")
+@click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
+def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None, **of_a_file: Any) -> None:
+    """Ask the best model of RUN: about what is given here, or about each row of a file."""
     from toolkit.console import LiteralConsole
+
+    if any(of_a_file.values()):
+        from toolkit.predict_file import label_file
+
+        if texts or question or context:
+            raise UserError("--input: cannot be combined with --text, --question or --context")
+        label_file(_run_folder(run), LiteralConsole(), **of_a_file)
+        return
     from toolkit.predict import predict as ask
 
     text = None if context is None else _read_text(context)

@@ -21,12 +21,13 @@ class WriteFailed(ToolkitError):
 
 
 @contextlib.contextmanager
-def writing(path: Path, size: int | None = None) -> Iterator[None]:
+def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterator[None]:
     """Inside the ``with`` block a file or folder is written.
 
     Args:
         path: what is named if that fails.
         size: bytes of a new file, which is removed if there is no room for it.
+        resumes: whether the same command goes on from what it wrote before.
 
     Raises:
         WriteFailed: the system refused it.
@@ -44,10 +45,8 @@ def writing(path: Path, size: int | None = None) -> Iterator[None]:
             raise WriteFailed(f"cannot write {path}: {os.strerror(number)}") from problem
         if size is not None:
             path.unlink(missing_ok=True)
-        raise WriteFailed(
-            f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}; with more room the same command "
-            "goes on from what was saved before"
-        ) from problem
+        again = "; with more room the same command goes on from what was saved before" if resumes else ""
+        raise WriteFailed(f"cannot write {path}: {os.strerror(number)}: {_room(path.parent, size)}{again}") from problem
 
 
 def check_writable(folder: Path) -> str | None:

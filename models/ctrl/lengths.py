@@ -7,6 +7,9 @@ from typing import Any
 
 from models.lengths import LENGTH, Fit, LengthError
 
+#: Whether what is read of a text depends on how much padding follows it. No token of a CTRL sees a later one.
+PADDING_COUNTS = False
+
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
     """As that of :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""

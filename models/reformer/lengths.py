@@ -14,6 +14,9 @@ from models.schema import MOST
 #: Keys that follow from the length of new weights, unless they are set.
 FOLLOWING = ("axial_pos_shape", "max_position_embeddings")
 CHUNK_SIZES = ("chunk_size_feed_forward", "chunk_size_lm_head")
+#: Whether what is read of a text depends on how much padding follows it. The first chunk sees the last one, which may
+#: be padding; and the first of a round of LSH chunks sees the last of the round before.
+PADDING_COUNTS = True
 
 
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:

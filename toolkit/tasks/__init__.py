@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -38,6 +38,9 @@ class Task(Protocol):
     DESCRIPTION: Description
     #: The options of ``toolkit predict`` that the task needs: the keyword arguments of :meth:`predict`.
     PREDICTS_FROM: tuple[str, ...]
+    #: The columns that ``toolkit predict --input`` reads, by the keys of the recipe's ``data`` that name them; none for
+    #: a task that does not label.
+    ROW_COLUMNS: tuple[str, ...]
 
     def check(self, recipe: Recipe) -> None:
         """Raise ``recipe.error`` for what is wrong with the recipe, without reading any data."""
@@ -83,6 +86,18 @@ class Task(Protocol):
     def predict(self, run: Run, console: Console, *args: Any, **given: Any) -> Any:
         """Print and return what ``toolkit predict`` is asked for; ``given`` has the names in ``PREDICTS_FROM``."""
 
+    def prediction_columns(self, run: Run) -> dict[str, type]:
+        """The columns that :meth:`label_rows` fills, and the type of their values: str, float or int."""
+
+    def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+        """Predictions for rows of a file.
+
+        Args:
+            run: a finished run.
+            columns: by the names in ``ROW_COLUMNS``, a text of each row, none of them empty; at least one row.
+            advance: is told, time and again, how many more rows are done.
+        """
+
 
 if TYPE_CHECKING:  # mypy checks here that each module has the protocol's members
     from toolkit.tasks.classification import task as classification
@@ -127,6 +142,19 @@ class Prepared:
         """Split -> how many examples it has."""
         splits = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: len(rows) for name, rows in splits.items() if rows is not None}
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Predictions for some rows.
+
+    Attributes:
+        columns: in the order of :meth:`Task.prediction_columns`, a value of each row; None where there is none.
+        notes: what a row can have that the user should know -> the places of the rows that have it.
+    """
+
+    columns: list[list[Any]]
+    notes: dict[str, list[int]]
 
 
 @dataclass(frozen=True)

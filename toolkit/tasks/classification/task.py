@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from toolkit import metrics
 from toolkit.escape import visible
 from toolkit.recipe import settled
-from toolkit.tasks import Description, Prepared
+from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
     import datasets
@@ -26,6 +26,7 @@ HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification
 LOWER_IS_BETTER = {"accuracy": False, "macro_f1": False, "loss": True}
 CORPORA = {"cldr_languages": "toolkit.corpora.cldr_languages"}
 PREDICTS_FROM: tuple[str, ...] = ("texts",)
+ROW_COLUMNS: tuple[str, ...] = ("text",)
 DESCRIPTION = Description(
     name="text classification",
     pipeline_tag="text-classification",
@@ -127,11 +128,13 @@ def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable label of a text, its probability, and whether the text was cut to fit the model."""
+    """The most probable label of a text, its probability, that of each label in the order of their ids, and whether the
+    text was cut to fit the model."""
 
     text: str
     label: str
     probability: float
+    probabilities: tuple[float, ...]
     truncated: bool
 
 
@@ -161,24 +164,56 @@ def predict(run: Run, console: Console, texts: Sequence[str]) -> list[Prediction
     return predictions
 
 
-def classify(run: Run, texts: Sequence[str]) -> list[Prediction]:
-    """The most probable label of each text."""
+def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None) -> list[Prediction]:
+    """The most probable label of each text, which does not depend on the texts beside it but for the rounding of sums.
+
+    Args:
+        run: a finished run.
+        texts: any strings; padded and cut as in training.
+        advance: is told how many texts of a batch are done.
+    """
+    longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
+    rows = run.tokenizer(texts)["input_ids"]
+    found: dict[int, Prediction] = {}
+    order = sorted(range(len(texts)), key=lambda index: len(rows[index]))  # beside texts of its length: less padding
+    for start in range(0, len(texts), size):
+        batch = order[start : start + size]
+        for index, row in zip(batch, _probabilities(run, [rows[index][:longest] for index in batch]), strict=True):
+            best = int(row.argmax())
+            label, cut = settled(run.label_names)[best], len(rows[index]) > longest
+            found[index] = Prediction(texts[index], label, float(row[best]), tuple(row.tolist()), cut)
+        advance(len(batch))
+    return [found[index] for index in range(len(texts))]
+
+
+def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """(B, labels) float64 of a batch of token ids."""
     import paddle
 
+    from models import families
     from models.tokenization import pad
 
-    longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
-    found: list[Prediction] = []
-    for start in range(0, len(texts), size):
-        batch = texts[start : start + size]
-        rows = run.tokenizer(batch)["input_ids"]
-        longer = [len(ids) > longest for ids in rows]
-        tokens = pad([ids[:longest] for ids in rows], run.length, run.tokenizer.pad_token_id)
-        with paddle.no_grad():
-            inputs = {name: paddle.to_tensor(value) for name, value in tokens.items()}
-            logits = run.model(**inputs).logits  # (B, labels)
-            probabilities = paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
-        for text, row, cut in zip(batch, probabilities, longer, strict=True):
-            best = int(row.argmax())
-            found.append(Prediction(text, settled(run.label_names)[best], float(row[best]), cut))
-    return found
+    whole = families.part(run.recipe.model.name, "lengths").PADDING_COUNTS
+    tokens = pad(rows, run.length if whole else max(1, *map(len, rows)), run.tokenizer.pad_token_id)
+    paddle.seed(run.recipe.seed)  # or LSH would hash a text as its place among the others has it
+    with paddle.no_grad():
+        logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)
+        return paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
+
+
+# -- rows of a file -------------------------------------------------------------------------------------------------
+
+
+def prediction_columns(run: Run) -> dict[str, type]:
+    """``predicted_label``, its ``probability``, and ``probability_LABEL`` for each label."""
+    each = {f"probability_{name}": float for name in settled(run.label_names)}
+    return {"predicted_label": str, "probability": float, **each}
+
+
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+    """The label of each text; see :meth:`toolkit.tasks.Task.label_rows`."""
+    found = classify(run, columns["text"], advance)
+    values = [(one.label, one.probability, *one.probabilities) for one in found]
+    cut = [index for index, one in enumerate(found) if one.truncated]
+    what = f"a text longer than {run.recipe.data.max_length} tokens, which was cut"
+    return Labelled([list(column) for column in zip(*values, strict=True)], {what: cut})

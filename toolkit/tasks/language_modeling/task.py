@@ -4,7 +4,7 @@ control code, which names the kind of text."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from models.files import UnreadableFile, read_text
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
 from toolkit.recipe import settled
-from toolkit.tasks import Description, Prepared
+from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
     import datasets
@@ -27,6 +27,7 @@ HEADS = {"ctrl": "causal_lm"}
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
 CORPORA = {"python_docs": "toolkit.corpora.python_docs"}
 PREDICTS_FROM: tuple[str, ...] = ()
+ROW_COLUMNS: tuple[str, ...] = ()
 DESCRIPTION = Description(
     name="text generation",
     pipeline_tag="text-generation",
@@ -251,3 +252,13 @@ def predict(run: Run, console: Console) -> None:
         UserError: always; it names the command to use.
     """
     raise UserError(f"{run.folder}: is a run of {DESCRIPTION.name}: {DESCRIPTION.command(run.folder)}")
+
+
+def prediction_columns(run: Run) -> dict[str, type]:
+    """None: a language model generates and does not label."""
+    return {}
+
+
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+    """Not supported; nothing asks for it, as ``ROW_COLUMNS`` is empty."""
+    raise NotImplementedError

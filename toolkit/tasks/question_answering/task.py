@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from models.tokenization import representable
 from toolkit.batches import collate
 from toolkit.errors import UserError
 from toolkit.recipe import settled
-from toolkit.tasks import Description, Prepared
+from toolkit.tasks import Description, Labelled, Prepared
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.squad import Example
 
@@ -36,6 +36,7 @@ HEADS = {"reformer": "question_answering"}
 LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
 CORPORA = {"cldr_facts": "toolkit.corpora.cldr_facts"}
 PREDICTS_FROM: tuple[str, ...] = ("question", "context")
+ROW_COLUMNS: tuple[str, ...] = ("question", "context")
 DESCRIPTION = Description(
     name="question answering",
     pipeline_tag="question-answering",
@@ -193,7 +194,12 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
 
 
 def _windows(
-    recipe: Recipe, tokenizer: Tokenizer, examples: Sequence[Example], name: str, length: int | None
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    examples: Sequence[Example],
+    name: str,
+    length: int | None,
+    cached: bool = True,
 ) -> Windows:
     from toolkit.tasks.question_answering.windows import QuestionTooLong, Windows
 
@@ -208,6 +214,7 @@ def _windows(
             data.no_answer_threshold,
             name,
             length,
+            cached,
         )
     except QuestionTooLong as problem:
         raise recipe.error("data.max_length", str(problem)) from None
@@ -320,22 +327,36 @@ def predict(run: Run, console: Console, question: str, context: str) -> Answer:
 
 def answer(run: Run, question: str, context: str) -> list[Answer]:
     """The best answers to a question, best first."""
+    if not question.strip() or not context.strip():
+        raise UserError("the question or the context is empty")
+    asked = Example("question", context, question, (), ())
+    return _answers(run, _windows(run.recipe, run.tokenizer, [asked], "", run.length))[0]
+
+
+def _answers(run: Run, windows: Windows, advance: Callable[[int], None] = lambda count: None) -> list[list[Answer]]:
+    """The best answers to each question, best first, which do not depend on the questions beside it.
+
+    Args:
+        advance: is told how many more questions are done.
+    """
     import paddle
 
     from toolkit.tasks.question_answering import spans
 
-    if not question.strip() or not context.strip():
-        raise UserError("the question or the context is empty")
-    windows = _windows(run.recipe, run.tokenizer, [Example("question", context, question, (), ())], "", run.length)
     size = settled(run.recipe.train.eval_batch_size)
-    found = []
+    found, done = [], 0
     for start in range(0, len(windows), size):
-        batch = collate([windows[index] for index in range(start, min(start + size, len(windows)))])
+        past = min(start + size, len(windows))
+        batch = collate([windows[index] for index in range(start, past)])
+        paddle.seed(run.recipe.seed)  # or LSH would hash a window as its place among the others has it
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}
             found.append(outputs(run.model(**inputs), inputs, windows))
+        complete = len(windows.examples) if past == len(windows) else int(windows.example_of[past])
+        advance(complete - done)
+        done = complete
     kept = [np.concatenate([part.numpy() for part in parts]) for parts in zip(*found, strict=True)]
-    return spans.answers(windows, kept)[0]
+    return spans.answers(windows, kept)
 
 
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
@@ -344,3 +365,35 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
     first = max((place for place in breaks if place <= start), default=0)
     last = min((place for place in breaks if place >= end), default=len(context))
     return first, first + len(context[first:last].rstrip())
+
+
+# -- rows of a file -------------------------------------------------------------------------------------------------
+
+
+def prediction_columns(run: Run) -> dict[str, type]:
+    """``predicted_answer`` ("" for no answer), its ``score`` and ``probability``, and ``answer_start``, where in
+    the context it begins, in characters."""
+    return {"predicted_answer": str, "score": float, "probability": float, "answer_start": int}
+
+
+def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
+    """The best answer to each question; see :meth:`toolkit.tasks.Task.label_rows`."""
+    from toolkit.tasks.question_answering.windows import has_room
+
+    data = run.recipe.data
+    fitting = [
+        index
+        for index, question in enumerate(columns["question"])
+        if has_room(question, run.tokenizer, data.max_length, settled(data.stride))
+    ]
+    examples = [Example(str(index), columns["context"][index], columns["question"][index], (), ()) for index in fitting]
+    advance(len(columns["question"]) - len(fitting))
+    best: list[tuple[Any, ...]] = [(None, None, None, None)] * len(columns["question"])
+    if examples:
+        windows = _windows(run.recipe, run.tokenizer, examples, "", run.length, cached=False)
+        for index, (one, *_) in zip(fitting, _answers(run, windows, advance), strict=True):
+            best[index] = (one.text, one.score, one.probability, one.start if one.text else None)
+    asked = set(fitting)
+    what = "a question that leaves its context no room in the model, and no answer"
+    left_out = [index for index in range(len(best)) if index not in asked]
+    return Labelled([list(column) for column in zip(*best, strict=True)], {what: left_out})

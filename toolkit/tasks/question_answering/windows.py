@@ -84,6 +84,12 @@ class QuestionTooLong(ValueError):
     """A question fills the window, so that no context fits beside it."""
 
 
+def has_room(question: str, tokenizer: Tokenizer, max_length: int, stride: int) -> bool:
+    """Whether a question leaves room for more than ``stride`` tokens of its context beside it, as :class:`Windows`
+    demands."""
+    return max_length - 1 - len(tokenizer.encode(question.strip())) > stride
+
+
 class Windows:
     """A map-style data set of the windows of some questions.
 
@@ -101,6 +107,7 @@ class Windows:
             there always is an answer.
         name: of the split, for the progress bar.
         length: T, to which windows are padded; None for ``max_length``.
+        cached: keep the tokens for the next time.
 
     Raises:
         QuestionTooLong: a question leaves no room for more than ``stride`` tokens of its context.
@@ -116,6 +123,7 @@ class Windows:
         no_answer_threshold: float | None = None,
         name: str = "texts",
         length: int | None = None,
+        cached: bool = True,
     ) -> None:
         self.examples = list(examples)
         self.max_length, self.stride, self.length = max_length, stride, length or max_length
@@ -124,11 +132,10 @@ class Windows:
         contexts = {item.context: None for item in self.examples}
         places = {context: index for index, context in enumerate(contexts)}
         self.context_of = np.array([places[item.context] for item in self.examples], dtype=np.int64)
-        self.contexts = tokenize_once(list(contexts), tokenizer, f"{name} contexts")
+        encode = tokenize_once if cached else tokenize
+        self.contexts = encode(list(contexts), tokenizer, f"{name} contexts")
         # White space around a question says nothing, and published ones have up to 25,000 blanks of it.
-        self.questions = tokenize_once(
-            [item.question.strip() for item in self.examples], tokenizer, f"{name} questions"
-        )
+        self.questions = encode([item.question.strip() for item in self.examples], tokenizer, f"{name} questions")
         self._cut()
         self._find_answers()
         #: The answers of the last evaluation, which :func:`.task.compute_metrics` sets.

@@ -1,0 +1,251 @@
+"""Rows of every kind of file, read in chunks and written to every kind with columns added."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from toolkit import tables
+from toolkit.errors import UserError
+from toolkit.table_writer import check_target, table_writer
+from toolkit.tables import read_table
+
+ADDED = {"label": str, "share": float, "place": int}
+#: What only survives where nobody interprets it.
+ROWS = [
+    {"id": "001", "text": "two\nlines, one \"quoted\"", "note": "NA"},
+    {"id": "1e5", "text": "日本語 🙂\u2028", "note": ""},
+    {"id": "-0", "text": "", "note": " padded "},
+]  # fmt: skip
+VALUES = [["a", None, "c, d"], [0.1, None, 1e-30], [0, None, 7]]
+
+
+def write(path: Path, rows: list[dict], **options) -> Path:
+    """Rows as a library would write them."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=2))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        options = {"delimiter": "\t" if path.suffix == ".tsv" else ",", **options}
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            found = csv.writer(file, **options)
+            found.writerow(rows[0])
+            found.writerows(row.values() for row in rows)
+    return path
+
+
+def read(path: Path, **options) -> list[dict]:
+    """Rows as a library reads them."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".json":
+        return json.loads(path.read_text())
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().split("\n") if line]
+    options = {"delimiter": "\t" if path.suffix == ".tsv" else ",", **options}
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(file, **options))
+
+
+def copy(source: Path, target: Path, needed: tuple[str, ...] = ("text",), added=VALUES) -> Path:
+    table = read_table(source, needed, typed=target.suffix == ".parquet")
+    with table_writer(target, table, ADDED) as writer:
+        for rows in table.chunks():
+            part = slice(rows.first - 1, rows.first - 1 + len(rows))
+            writer.write(rows, [values[part] for values in added])
+    return target
+
+
+TABULAR = [".csv", ".tsv", ".jsonl", ".json", ".parquet"]
+
+
+@pytest.mark.parametrize("chunk", [1, 1024])
+@pytest.mark.parametrize("target", TABULAR)
+@pytest.mark.parametrize("source", TABULAR)
+def test_every_kind_goes_into_every_kind_with_its_values_and_order(source, target, chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "CHUNK_ROWS", chunk)
+    found = read(copy(write(tmp_path / f"in{source}", ROWS), tmp_path / f"out{target}"))
+    text = target in (".csv", ".tsv")
+    new = [["a", "", "c, d"], ["0.1", "", "1e-30"], ["0", "", "7"]] if text else VALUES
+    added = [dict(zip(ADDED, values, strict=True)) for values in zip(*new, strict=True)]
+    assert found == [{**row, **more} for row, more in zip(ROWS, added, strict=True)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"in{source}", f"out{target}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", b"id,text\r\n001,x\r\n", b"id,text,label,share,place\r\n001,x,a,0.1,0\r\n"),
+        ("a.csv", b"\xef\xbb\xbftext\n\"x\ny\"\n", b'\xef\xbb\xbftext,label,share,place\n"x\ny",a,0.1,0\n'),
+        ("a.csv", "id;text\n1,5;ä\n".encode(), "id;text;label;share;place\n1,5;ä;a;0.1;0\n".encode()),
+        ("a.csv", b"text|b\n x |", b"text|b|label|share|place\n x ||a|0.1|0\n"),
+        ("a.csv", b"text,text of b,b\n\n1,2,\n\n", b"text,text of b,b,label,share,place\n1,2,,a,0.1,0\n"),
+        ("a.tsv", b"text\tb\nx, y\t\"\"\"\"\n", b'text\tb\tlabel\tshare\tplace\nx, y\t""""\ta\t0.1\t0\n'),
+        ("a.jsonl", b'{"text": "x", "n": 1.50}', b'{"text": "x", "n": 1.50, "label": "a", "share": 0.1, "place": 0}\n'),
+        ("a.jsonl", b'\xef\xbb\xbf{"text" :"\\ud83d" }\r\n',
+         b'{"text" :"\\ud83d", "label": "a", "share": 0.1, "place": 0}\n'),
+    ],
+    ids=["CRLF", "byte order mark", "semicolon", "bar", "empty lines", "tabs", "JSON number", "JSON escape"],
+)  # fmt: skip
+def test_what_is_read_is_written_byte_for_byte(name, content, expected, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    target = copy(tmp_path / name, tmp_path / f"out{Path(name).suffix}", added=[["a"], [0.1], [0]])
+    assert target.read_bytes() == expected
+
+
+def test_an_empty_line_is_a_row_where_there_is_one_column(tmp_path):
+    (tmp_path / "a.csv").write_text("text\nx\n\ny\n")
+    (tmp_path / "a.txt").write_text("x\n\ny")
+    for name in ("a.csv", "a.txt"):
+        table = read_table(tmp_path / name, ["text"])
+        assert [rows.column(0) for rows in table.chunks()] == [["x", "", "y"]]
+
+
+def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
+    (tmp_path / "a.json").write_text('[{"a": 1, "text": "x"}, {"text": null, "b": {"c": [2.5, true]}},\n{"text": "y"}]')
+    assert read(copy(tmp_path / "a.json", tmp_path / "b.csv"))[1] == {
+        "a": "", "text": "", "b": '{"c": [2.5, true]}', "label": "", "share": "", "place": "",
+    }  # fmt: skip
+    assert [row["a"] for row in read(copy(tmp_path / "a.json", tmp_path / "b.parquet"))] == [1, None, None]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK", size)
+    rows = [{"text": "long " * 30, "n": -1.5e-7}, {"text": '\\"]}', "n": None}, {"text": "ä", "n": [True, {}]}]
+    for name in ("a.json", "a.jsonl"):
+        table = read_table(write(tmp_path / name, rows), ["text"])
+        assert [dict(zip(("text", "n"), row, strict=True)) for part in table.chunks()
+                for row in zip(part.column(0), part.column(1), strict=True)] == rows  # fmt: skip
+
+
+def test_the_types_and_metadata_of_parquet_stay(tmp_path):
+    columns = {
+        "text": pa.array(["x", None, "z"]).dictionary_encode(),
+        "day": pa.array([datetime.date(2020, 1, 2)] * 3),
+        "price": pa.array([Decimal("1.50"), None, Decimal("2.00")]),
+        "small": pa.array([1, 2, None], pa.int8()),
+    }
+    before = pa.table(columns).replace_schema_metadata({"from": "a test"})
+    pq.write_table(before, tmp_path / "a.parquet")
+    after = pq.read_table(copy(tmp_path / "a.parquet", tmp_path / "b.parquet"))
+    assert after.select(list(columns)).equals(before, check_metadata=True)
+    assert read(copy(tmp_path / "a.parquet", tmp_path / "b.csv"))[0] == {
+        "text": "x", "day": "2020-01-02", "price": "1.50", "small": "1", "label": "a", "share": "0.1", "place": "0",
+    }  # fmt: skip
+    assert read(copy(tmp_path / "a.parquet", tmp_path / "b.jsonl"))[0]["day"] == "2020-01-02"
+
+
+def test_a_header_alone_is_a_table_without_rows(tmp_path):
+    (tmp_path / "a.csv").write_text("text,b\n")
+    assert copy(tmp_path / "a.csv", tmp_path / "b.csv").read_text() == "text,b,label,share,place\n"
+    assert copy(tmp_path / "a.csv", tmp_path / "b.json").read_text() == "[]\n"
+    assert read(copy(tmp_path / "a.csv", tmp_path / "b.parquet")) == []
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
+
+BAD = [
+    ("ragged.csv", b"text,b\nx,1\ny\n", r"has in row 2, line 3 1 field, its header 2$"),
+    ("long.csv", b'text,b\n"x\n",1\ny,1,2\n', r"has in row 2, line 4 3 fields, its header 2$"),
+    ("open.csv", b'text,b\nx,1\n"y,2\nz,3\n', r"opens a quote in row 2, line 3 and does not close it$"),
+    ("open.tsv", b'text\n"y', r"opens a quote in row 1, line 2"),
+    ("latin.csv", "text,b\nx,1\nüber,2\n".encode("latin-1"), r"is not UTF-8 text \(row 2, line 3\); save it as UTF-8"),
+    ("utf16.csv", "text,b\nx,1\n".encode("utf-16"), r"is not UTF-8 text \(the header, line 1\)"),
+    ("latin.txt", b"x\n\xff\n", r"is not UTF-8 text \(row 2\)"),
+    ("latin.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r"is not UTF-8 text \(row 2\)"),
+    ("columns.csv", b"a,b\nx,1\n", r"has no column text; it has a, b$"),
+    ("columns.jsonl", b'{"a": 1}\n{"b": 1}', r"has no column text; it has a, b$"),
+    ("twice.csv", b"text,text\nx,1\n", r"has the column text more than once$"),
+    ("blank.csv", b"\n\n", r"holds nothing but empty lines$"),
+    ("nothing.csv", b"", r"is empty$"),
+    ("pointer.csv", LFS, r"is a pointer of git-LFS"),
+    ("pointer.parquet", LFS, r"is a pointer of git-LFS"),
+    ("a.parquet", b"PAR1 and no more", r"cannot be read: .*[Pp]arquet"),
+    ("cut.jsonl", b'{"text": "x"}\n{"text": "y', r"row 2 is not JSON: Unterminated string"),
+    ("wrong.jsonl", b'{"text": "x"}\n{text: "y"}\n' + b" " * 100, r"row 2 is not JSON: Expecting property name"),
+    ("number.jsonl", b'{"text": "x"}\n12\n', r"row 2 is no JSON object$"),
+    ("typed.jsonl", b'{"text": "x"}\n{"text": 12}\n', r"has in row 2 12 for its text, which is no text$"),
+    ("nan.jsonl", b'{"text": "x", "a": NaN}\n', r"row 1 is not JSON: NaN is no number of JSON$"),
+    ("deep.jsonl", b'{"text": ' + b"[" * 99999, r"row 1 is nested too deeply$"),
+    ("cut.json", b'[{"text": "x"},\n', r"ends within the list of its rows, after row 1$"),
+    ("more.json", b'[{"text": "x"}] [1]', r"goes on behind the list of its rows$"),
+    ("none.json", b"[]", r"holds no rows$"),
+    ("squad.json", b'{"data": [], "version": "1.1"}', r"has no column text; it has data, version$"),
+    ("a.xlsx", b"PK", r"its name should end in one of \.csv, \.tsv, \.jsonl, \.json, \.parquet, \.txt"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), BAD, ids=[f"{row[0]}-{row[2][:20]}" for row in BAD])
+def test_what_is_wrong_with_a_file_is_one_line_with_its_row(name, content, expected, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=expected) as problem:
+        read_table(tmp_path / name, ["text"])
+    assert str(problem.value).startswith(f"{tmp_path / name}") and "\n" not in str(problem.value)
+
+
+def test_a_parquet_file_that_is_cut_or_holds_other_bytes_is_one_line(tmp_path):
+    whole = write(tmp_path / "a.parquet", ROWS).read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    pq.write_table(pa.table({"text": bad}), tmp_path / "bytes.parquet")
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
+    for name, expected in {
+        "cut": "cannot be read: .*[Pp]arquet",
+        "bytes": "cannot be read: .*UTF8",
+        "numbers": "has in row 1 1 for its text, which is no text",
+    }.items():
+        with pytest.raises(UserError, match=expected):
+            read_table(tmp_path / f"{name}.parquet", ["text"])
+
+
+def test_a_folder_a_pipe_and_nothing_are_no_input(tmp_path):
+    (tmp_path / "a.csv").mkdir()
+    os.mkfifo(tmp_path / "b.csv")
+    for name, expected in {"a": "is a folder", "b": "is no plain file", "c": "No such file"}.items():
+        with pytest.raises(UserError, match=expected):
+            read_table(tmp_path / f"{name}.csv", ["text"])
+
+
+def test_values_that_the_other_kind_cannot_hold_are_said(tmp_path):
+    (tmp_path / "mixed.jsonl").write_text('{"text": "x", "a": 1}\n{"text": "x", "a": "b"}\n')
+    with pytest.raises(UserError, match=r"several types in its column a \(rows 1 to 2\), which parquet cannot; write"):
+        copy(tmp_path / "mixed.jsonl", tmp_path / "out.parquet")
+    pq.write_table(pa.table({"text": ["x"], "image": [b"\1"]}), tmp_path / "bytes.parquet")
+    with pytest.raises(UserError, match="a column of the input holds bytes, which only parquet can"):
+        copy(tmp_path / "bytes.parquet", tmp_path / "out.csv")
+    assert not list(tmp_path.glob("out*")) and not list(tmp_path.glob(".*"))
+
+
+def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
+    (tmp_path / "in.csv").write_text("text\n")
+    (tmp_path / "there.csv").write_text("mine")
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "in.csv")
+    for name, overwrite, expected in [
+        ("there.csv", False, r"is there already; choose another output, or add --overwrite$"),
+        ("in.csv", True, r"is the input"),
+        ("link.csv", True, r"is the input"),
+        ("folder.csv", True, r"is a folder"),
+        ("no/where.csv", False, r"there is no folder .*no; make it first$"),
+        ("there.csv/a.csv", False, r"there is no folder .*there\.csv"),
+        ("labelled.txt", False, r"a text file has no columns; end it in"),
+        ("labelled", False, r"its name should end in one of"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            check_target(tmp_path / name, tmp_path / "in.csv", overwrite)
+    with pytest.raises(UserError, match="its folder /proc cannot be written"):
+        check_target(Path("/proc/labelled.csv"), tmp_path / "in.csv", False)
+    check_target(tmp_path / "there.csv", tmp_path / "in.csv", True)
+    assert (tmp_path / "there.csv").read_text() == "mine"

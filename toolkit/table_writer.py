@@ -1,0 +1,198 @@
+"""Rows of a file written to another one, with columns added; the values are those that were read."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.tokenization import representable
+from toolkit.disk import check_writable, writing
+from toolkit.errors import UserError
+from toolkit.scratch import scratch_folder
+from toolkit.strict_json import finite
+from toolkit.tables import Layout, Rows, Table, kind_of
+
+#: What a column of each type is in parquet.
+TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
+
+
+class Writer(Protocol):
+    """Writes one chunk of rows after the other."""
+
+    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+        """Write rows with the values of the columns that are added, a sequence for each column."""
+
+
+def check_target(target: Path, source: Path, overwrite: bool) -> None:
+    """See that a file can be written, before the work is done that it is for.
+
+    Raises:
+        UserError: an ending that holds no columns, a file that is there and not to be overwritten, that is the one that
+            is read, or a folder that is missing or cannot be written to.
+    """
+    if kind_of(target) == "text":
+        raise UserError(f"{target}: a text file has no columns; end it in .csv, .tsv, .jsonl, .json or .parquet")
+    if target.is_dir():
+        raise UserError(f"{target}: is a folder, where a file is to be written")
+    if os.path.lexists(target) and os.path.lexists(source) and target.resolve() == source.resolve():
+        raise UserError(f"{target}: is the input; choose another output")
+    if os.path.lexists(target) and not overwrite:
+        raise UserError(f"{target}: is there already; choose another output, or add --overwrite")
+    if not target.parent.is_dir():
+        raise UserError(f"{target}: there is no folder {target.parent}; make it first")
+    if (problem := check_writable(target.parent)) is not None:
+        raise UserError(f"{target}: its folder {target.parent} {problem}")
+
+
+@contextlib.contextmanager
+def table_writer(target: Path, table: Table, added: Mapping[str, type]) -> Iterator[Writer]:
+    """A writer of the file ``target``, which is there after the ``with`` block, and only if nothing was raised in it:
+    killed at whatever moment, it leaves nothing.
+
+    Args:
+        target: a file that :func:`check_target` has found right.
+        table: whose rows are written.
+        added: name -> type of each column that is added.
+
+    Raises:
+        UserError: the table has values that a file of this kind cannot hold.
+        toolkit.disk.WriteFailed: the system refused it.
+    """
+    kind = kind_of(target)
+    with writing(target, resumes=False), scratch_folder(".toolkit-", beside=target.parent) as scratch:
+        unfinished = scratch / "rows"
+        if kind == "parquet":
+            with pq.ParquetWriter(unfinished, _schema(table, added)) as parquet:
+                yield _Parquet(parquet)
+        else:
+            layout = _layout_of(target, table)
+            encoding = "utf-8-sig" if kind == "csv" and layout.byte_order_mark else "utf-8"
+            with open(unfinished, "w", encoding=encoding, newline="") as file:
+                if kind == "csv":
+                    yield _Csv(file, layout, [*table.names, *added])
+                else:
+                    json_writer = _Json(file, list(added), in_list=kind == "json")
+                    yield json_writer
+                    json_writer.end()
+        _to_disk(unfinished)
+        os.replace(unfinished, target)
+
+
+def _to_disk(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+# -- csv ------------------------------------------------------------------------------------------------------------
+
+
+def _layout_of(target: Path, table: Table) -> Layout:
+    """How a csv file is written: as the one that was read, with the separator of its own ending."""
+    read, tabs = table.layout, target.suffix.lower() == ".tsv"
+    alike = table.path.suffix.lower() == target.suffix.lower()
+    return Layout(read.delimiter if alike else "\t" if tabs else ",", read.line_end, read.byte_order_mark)
+
+
+class _Csv:
+    def __init__(self, file: IO[str], layout: Layout, names: Sequence[str]) -> None:
+        self._rows = csv.writer(file, delimiter=layout.delimiter, lineterminator=layout.line_end)
+        self._rows.writerow(map(_field, names))
+
+    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+        columns = [*(rows.column(index) for index in range(len(rows.names))), *added]
+        for row in zip(*columns, strict=True):
+            self._rows.writerow(map(_field, row))
+
+
+def _field(value: Any) -> str:
+    """A value as a field: nothing for None, JSON for what is no text or number."""
+    if isinstance(value, str):
+        return representable(value)
+    if value is None:
+        return ""
+    if isinstance(value, (bool, list, dict, tuple, bytes)):
+        return representable(_json(value))
+    return str(value)
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+class _Json:
+    """JSON lines, or one list. A row that was JSON stays as it is written, but for line breaks between its values."""
+
+    def __init__(self, file: IO[str], added: Sequence[str], in_list: bool) -> None:
+        self._file, self._added, self._in_list = file, added, in_list
+        self._begun = False
+
+    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+        new = [_json(dict(zip(self._added, values, strict=True))) for values in zip(*added, strict=True)]
+        if rows.written is not None:
+            old = [re.sub(r"[\r\n]+", " ", text) for text in rows.written]
+        else:
+            columns = [rows.column(index) for index in range(len(rows.names))]
+            old = [_json(dict(zip(rows.names, values, strict=True))) for values in zip(*columns, strict=True)]
+        for before, after in zip(old, new, strict=True):
+            begun = before[:-1].rstrip()
+            row = f"{begun}{', ' if begun != '{' else ''}{after[1:]}"
+            self._file.write(f"{',' if self._begun else '['}\n{row}" if self._in_list else f"{row}\n")
+            self._begun = True
+
+    def end(self) -> None:
+        """Close the list."""
+        if self._in_list:
+            self._file.write("\n]\n" if self._begun else "[]\n")
+
+
+def _json(value: Any) -> str:
+    return representable(json.dumps(finite(value), ensure_ascii=False, allow_nan=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """What parquet has and JSON has not: times and decimals as text."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise UserError(f"a column of the input holds {type(value).__name__}, which only parquet can; end the output in it")
+
+
+# -- parquet --------------------------------------------------------------------------------------------------------
+
+
+def _schema(table: Table, added: Mapping[str, type]) -> pa.Schema:
+    """Parquet's and JSON's own columns as they are, others of text, and those that are added."""
+    schema = table.schema or pa.schema([(name, pa.string()) for name in table.names])
+    for name, kind in added.items():
+        schema = schema.append(pa.field(name, TYPES[kind]))
+    return schema
+
+
+class _Parquet:
+    def __init__(self, file: pq.ParquetWriter) -> None:
+        self._file = file
+
+    def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
+        fields = list(self._file.schema)
+        if rows.batch is not None:
+            old: list[pa.Array] = rows.batch.columns
+        else:
+            old = [_array(rows.column(index), fields[index].type) for index in range(len(rows.names))]
+        new = [_array(values, one.type) for values, one in zip(added, fields[len(old) :], strict=True)]
+        if len(rows):
+            self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    texts = pa.types.is_string(kind)
+    return pa.array([representable(value) if texts and isinstance(value, str) else value for value in values], kind)

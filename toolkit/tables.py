@@ -1,0 +1,426 @@
+"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, and a text a line.
+
+No value is interpreted on the way: ``001`` stays ``001``, the word NA a word. What is wrong with a file is said with
+its row, counted from 1 without the header.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from models.files import UnreadableFile, plain_file
+from toolkit.errors import UserError
+
+#: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
+KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+#: Those kinds that are JSON: objects one after the other, and one list of them.
+JSON = ("jsonl", "json")
+#: The column of a file of texts.
+TEXT = "text"
+
+#: Rows of a chunk, and characters after which it is full.
+CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2**22
+#: The longest field of a csv file, which is what an open quote runs on to.
+LONGEST_FIELD = 2**26
+#: Characters that are read of a JSON file at a time.
+BLOCK = 2**16
+#: What stands between the fields of a csv file. A comma; another where the columns that are needed are there only then.
+DELIMITERS = (",", ";", "\t", "|")
+#: What follows the last line of a csv file, where it is a row of its own unless a quote is open. No character.
+END = "\ufdd0"
+#: How a byte that is not UTF-8 is read.
+NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+
+def kind_of(path: Path) -> str:
+    """What a file holds, by its ending: a value of :data:`KINDS`.
+
+    Raises:
+        UserError: no ending that is known.
+    """
+    kind = KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
+    return kind
+
+
+class Rows:
+    """Some rows that follow each other.
+
+    Attributes:
+        first: the number of the first.
+        names: of the columns.
+        written: the JSON text of each row; None of another kind of file.
+    """
+
+    batch: pa.RecordBatch | None = None
+
+    def __init__(self, first: int, names: Sequence[str], rows: list[Sequence[Any]], written: list[str] | None) -> None:
+        self.first, self.names, self.written = first, names, written
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def column(self, index: int) -> list[Any]:
+        """The values of a column: texts, or what JSON has."""
+        return [row[index] for row in self._rows]
+
+
+class ArrowRows(Rows):
+    """Rows of a parquet file, as its record batch."""
+
+    def __init__(self, first: int, batch: pa.RecordBatch) -> None:
+        super().__init__(first, batch.schema.names, [], None)
+        self.batch: pa.RecordBatch = batch
+
+    def __len__(self) -> int:
+        return self.batch.num_rows
+
+    def column(self, index: int) -> list[Any]:
+        return self.batch.column(index).to_pylist()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a csv file is written."""
+
+    delimiter: str = ","
+    line_end: str = "\n"
+    byte_order_mark: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows that was read to its end once, and found to be sound.
+
+    Attributes:
+        names: of the columns; of JSON, each key of any row, in the order of their first appearance.
+        size: rows.
+        layout: of a csv file.
+        schema: of a parquet file; of JSON, if it was asked for, that of all rows.
+    """
+
+    path: Path
+    kind: str
+    names: tuple[str, ...]
+    size: int
+    layout: Layout = field(default_factory=Layout)
+    schema: pa.Schema | None = None
+
+    def chunks(self) -> Iterator[Rows]:
+        """The rows, in order.
+
+        Raises:
+            UserError: the file has changed and is no longer sound.
+        """
+        with reading(self.path):
+            yield from _chunks(self.path, self.kind, self.layout, self.names)
+
+
+def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, typed: bool = False) -> Table:
+    """Read a file once, to see that all of it can be read.
+
+    Args:
+        path: of one of the :data:`KINDS`.
+        needed: columns that it must have once each, and that must hold text or nothing.
+        delimiter: of a ``.csv`` file; None for one of :data:`DELIMITERS`.
+        typed: find out the schema of JSON.
+
+    Raises:
+        UserError: it is no such file; with the row where it is not.
+    """
+    kind = kind_of(path)
+    with reading(path):
+        plain_file(path)
+        layout = _layout(path, needed, delimiter) if kind == "csv" else Layout()
+        names: dict[str, None] = {}
+        schema = pq.read_schema(path) if kind == "parquet" else None
+        header = [schema.names] if schema is not None else []
+        size = 0
+        for rows in _chunks(path, kind, layout, None):
+            if not size:
+                header = [list(rows.names)]
+                if kind not in JSON:  # where a key may be in a later row alone
+                    _check_needed(path, header[0], needed)
+            names.update(dict.fromkeys(rows.names))
+            size += len(rows)
+            _check_texts(path, rows, needed)
+            if typed and rows.written is not None:
+                schema = _merged(path, schema, rows)
+        if not header:
+            raise UnreadableFile(path, "holds no rows")
+        found = tuple(names) if kind in JSON else tuple(header[0])
+        _check_needed(path, found, needed)
+    return Table(path, kind, found, size, layout, schema)
+
+
+def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
+    for name in needed:
+        if name not in names:
+            raise UnreadableFile(path, f"has no column {name}; it has {', '.join(names) or 'none'}")
+        if list(names).count(name) > 1:
+            raise UnreadableFile(path, f"has the column {name} more than once")
+
+
+def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> None:
+    """See that the needed columns hold text, or nothing."""
+    for name in needed:
+        values = rows.column(list(rows.names).index(name)) if name in rows.names else []
+        for number, value in enumerate(values, rows.first):
+            if value is not None and not isinstance(value, str):
+                shown = repr(value)
+                shown = shown if len(shown) <= 40 else shown[:39] + "…"
+                raise UnreadableFile(path, f"has in row {number} {shown} for its {name}, which is no text")
+
+
+def _merged(path: Path, schema: pa.Schema | None, rows: Rows) -> pa.Schema:
+    """A schema that holds these rows as well.
+
+    Raises:
+        UnreadableFile: there is none.
+    """
+    arrays: dict[str, pa.Array] = {}
+    for index, name in enumerate(rows.names):
+        try:
+            arrays[name] = pa.array(rows.column(index))
+            found = pa.schema([(name, arrays[name].type)])
+            pa.unify_schemas([found, *_field(schema, name)], promote_options="permissive")
+        except pa.ArrowException:
+            within = f"rows {rows.first} to {rows.first + len(rows) - 1}"
+            problem = (
+                f"holds values of several types in its column {name} ({within}), which parquet cannot; write jsonl"
+            )
+            raise UnreadableFile(path, problem) from None
+    found = pa.schema([(name, array.type) for name, array in arrays.items()])
+    return found if schema is None else pa.unify_schemas([schema, found], promote_options="permissive")
+
+
+def _field(schema: pa.Schema | None, name: str) -> list[pa.Schema]:
+    return [] if schema is None or name not in schema.names else [pa.schema([schema.field(name)])]
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever is raised while a file is read, as one line that names it.
+
+    Raises:
+        UserError: for all of it.
+    """
+    try:
+        yield
+    except UnreadableFile as problem:
+        raise UserError(str(problem)) from None
+    except (OSError, ValueError, csv.Error, RecursionError, pa.ArrowException) as problem:
+        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:300] or type(problem).__name__
+        raise UserError(f"{path}: cannot be read: {reason}") from None
+
+
+def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) -> Iterator[Rows]:
+    """The rows of a file.
+
+    Args:
+        names: of the columns, of JSON; None for those of each chunk.
+    """
+    if kind == "parquet":
+        yield from _parquet(path)
+    elif kind in JSON:
+        for first, found in _gathered(_json_rows(path), lambda row: len(row[0])):
+            keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
+            rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
+            yield Rows(first, keys, rows, [text for text, _ in found])
+    elif kind == "text":
+        yield from (Rows(first, (TEXT,), found, None) for first, found in _gathered(_lines(path), _characters))
+    else:
+        records = _csv_rows(path, layout.delimiter)
+        header = next(records)
+        empty = True
+        for first, found in _gathered(records, _characters):
+            empty = False
+            yield Rows(first, header, found, None)
+        if empty:
+            yield Rows(1, header, [], None)
+
+
+def _characters(row: Sequence[str]) -> int:
+    return sum(map(len, row))
+
+
+def _gathered(rows: Iterable[Any], size_of: Callable[[Any], int]) -> Iterator[tuple[int, list[Any]]]:
+    """Rows in chunks, each with the number of its first row."""
+    first, found, characters = 1, [], 0
+    for row in rows:
+        found.append(row)
+        characters += size_of(row)
+        if len(found) >= CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
+            yield first, found
+            first, found, characters = first + len(found), [], 0
+    if found:
+        yield first, found
+
+
+def _parquet(path: Path) -> Iterator[Rows]:
+    with pq.ParquetFile(path) as file:
+        first = 1
+        for batch in file.iter_batches(CHUNK_ROWS):
+            batch.validate(full=True)  # a parquet reader takes any bytes for text
+            yield ArrowRows(first, batch)
+            first += batch.num_rows
+
+
+def _lines(path: Path) -> Iterator[tuple[str]]:
+    """Each line of a text."""
+    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+        for number, line in enumerate(file, 1):
+            _check_utf8(path, line, f"row {number}")
+            yield (line.removesuffix("\n"),)
+
+
+def _check_utf8(path: Path, text: str, where: str) -> None:
+    if not text.isascii() and NOT_UTF8.search(text):
+        raise UnreadableFile(path, f"is not UTF-8 text ({where}); save it as UTF-8")
+
+
+# -- csv ------------------------------------------------------------------------------------------------------------
+
+
+def _layout(path: Path, needed: Sequence[str], delimiter: str | None) -> Layout:
+    """How a csv file is written: by its ending and its first line."""
+    with open(path, "rb") as file:
+        line = file.readline()
+    end = "\r\n" if line.endswith(b"\r\n") else "\n"
+    mark = line.startswith(b"\xef\xbb\xbf")
+    if path.suffix.lower() == ".tsv":
+        return Layout("\t", end, mark)
+    candidates = [delimiter] if delimiter else DELIMITERS
+    for candidate in candidates:
+        with contextlib.suppress(UnreadableFile):
+            if set(needed) <= set(next(_csv_rows(path, candidate))):
+                return Layout(candidate, end, mark)
+    return Layout(candidates[0], end, mark)
+
+
+class _CsvLines:
+    """The lines of a csv file, and behind them :data:`END`."""
+
+    def __init__(self, path: Path, file: Iterable[str]) -> None:
+        self.ended = False
+        #: The row that is being read; 0 for the header.
+        self.row = 0
+        self._path, self._file = path, file
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(self._file, 1):
+            _check_utf8(self._path, line, _place(self.row, number))
+            yield line
+        self.ended = True
+        yield END
+
+
+def _place(row: int, line: int) -> str:
+    return f"row {row}, line {line}" if row else f"the header, line {line}"
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[list[str]]:
+    """The fields of the header and of each row; all rows have as many as the header.
+
+    Raises:
+        UnreadableFile: they have not, or a quote is not closed.
+    """
+    csv.field_size_limit(LONGEST_FIELD)
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        lines = _CsvLines(path, file)
+        records = csv.reader(lines, delimiter=delimiter)
+        width, line = 0, 1
+        while True:
+            try:
+                row = next(records)
+            except csv.Error as problem:
+                raise UnreadableFile(path, f"{_place(lines.row, line)}: {problem}") from None
+            if lines.ended:
+                if row != [END]:
+                    raise UnreadableFile(path, f"opens a quote in {_place(lines.row, line)} and does not close it")
+                break
+            blank, begun, line = not row, line, records.line_num + 1
+            if blank and width != 1:  # in a single column, an empty line is an empty text
+                continue
+            row = row or [""]
+            if width and len(row) != width:
+                found = f"{len(row)} field{'s' if len(row) > 1 else ''}, its header {width}"
+                raise UnreadableFile(path, f"has in {_place(lines.row, begun)} {found}")
+            width = width or len(row)
+            lines.row += 1
+            yield row
+        if not width:
+            raise UnreadableFile(path, "holds nothing but empty lines")
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of a file, as it is written and what it holds: JSON lines, or one list.
+
+    Raises:
+        UnreadableFile: anything else.
+    """
+    decoder = json.JSONDecoder(parse_constant=_refused)
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        text = file.read(BLOCK)
+        opened = re.match(r"\s*\[", text)
+        between = re.compile(r"[\s,]*" if opened else r"\s*")
+        place, number = opened.end() if opened else 0, 1
+        while True:
+            place = between.match(text, place).end()  # type: ignore[union-attr]
+            if place == len(text) or (opened and text[place] == "]"):
+                more = file.read(BLOCK)
+                if not more:
+                    break
+                text, place = text[place:] + more, 0
+                continue
+            try:
+                row, end = decoder.raw_decode(text, place)
+            except RecursionError:
+                raise UnreadableFile(path, f"row {number} is nested too deeply") from None
+            except ValueError as problem:
+                more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
+                if not more:
+                    _check_utf8(path, text[place:], f"row {number}")
+                    raise UnreadableFile(
+                        path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
+                    ) from None
+                text, place = text[place:] + more, 0
+                continue
+            if not isinstance(row, dict):
+                raise UnreadableFile(path, f"row {number} is no JSON object")
+            _check_utf8(path, text[place:end], f"row {number}")
+            yield text[place:end], row
+            place, number = end, number + 1
+        if opened and text[place : place + 1] != "]":
+            raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
+        if text[place + 1 :].strip():
+            raise UnreadableFile(path, "goes on behind the list of its rows")
+
+
+def _is_final(problem: ValueError, text: str) -> bool:
+    """Whether text that is not JSON stays so whatever follows: the fault is not at its end, nor is a text cut there."""
+    if not isinstance(problem, json.JSONDecodeError):
+        return True
+    return not problem.msg.startswith("Unterminated string") and problem.pos < len(text) - len("-Infinity")
