@@ -227,6 +227,25 @@ def copy_recipe(name: str, target: Path | None) -> None:
     click.echo(visible(f"wrote {path}; next: toolkit recipe check {shlex.quote(str(path))}"))
 
 
+@recipe.command("new")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="A new file; by default called as DATA, here.")
+@click.option("--task", type=click.Choice(["classification", "question_answering", "language_modeling"]))
+@click.option("--text", metavar="COLUMN", help="The column of the texts, for classification.")
+@click.option("--label", metavar="COLUMN", help="The column of the labels, for classification.")
+def new_recipe(data: Path, **options: Any) -> None:
+    """Look at DATA and write a recipe for it.
+
+    DATA is a table (csv, json, parquet; SQuAD's json), a text file, or a folder of them.
+    """
+    from toolkit.recipe_new.command import new_recipe as new
+
+    made = new(data, **options)
+    for line in made.assumed:
+        click.echo(visible(f"  {line}"))
+    click.echo(visible(f"wrote {made.path}; next: toolkit finetune {shlex.quote(str(made.path))}"))
+
+
 @recipe.command("check", epilog=OVERRIDES_HELP)
 @click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)

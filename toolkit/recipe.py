@@ -7,6 +7,7 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
+from toolkit.text_encoding import is_encoding
 
 Setting = TypeVar("Setting")
 #: What Paddle and `datasets` keep in 32 bits.
@@ -28,6 +30,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 #: Data sets that are files of the user's.
 FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
+
+#: Those that may be in another encoding than UTF-8.
+ENCODED_KINDS = ("csv", "json", "text")
+#: What may part the columns of csv.
+DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
@@ -116,6 +123,8 @@ class Data(Section):
     config: str | None = None
     splits: dict[Literal["train", "validation", "test"], str | None] | None = None
     files: Files | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
     text: str = "text"
     label: str | None = None
@@ -409,6 +418,7 @@ def _check_choices(recipe: Recipe) -> None:
             raise recipe.error("data.splits", message)
         if data.splits.get("train", "") is None:
             raise recipe.error("data.splits.train", "null: without it there is nothing to train on; name a split")
+    _check_files(recipe)
     if data.dataset not in FILE_KINDS and data.files is not None:
         raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
     kinds = TOKENIZER_KINDS[recipe.model.name]
@@ -426,6 +436,24 @@ def _check_choices(recipe: Recipe) -> None:
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
     _check_revisions(recipe)
+
+
+def _check_files(recipe: Recipe) -> None:
+    """How files are read is only open for those that do not say it themselves."""
+    data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
+    if delimiter is not None:
+        if data.dataset != "csv":
+            raise recipe.error("data.delimiter", f"is for dataset: csv, not for {data.dataset}; remove it")
+        if not DELIMITER.fullmatch(delimiter):
+            right = "one character that is no letter or figure, such as ';' or \"\\t\" (a tab)"
+            raise recipe.error("data.delimiter", f"{delimiter!r} is none; it should be {right}")
+    if encoding is not None:
+        known = ENCODED_KINDS if recipe.task != "question_answering" else ("csv",)
+        if data.dataset not in known:
+            raise recipe.error("data.encoding", f"is for dataset: {_any(known)}, not for {data.dataset}; remove it")
+        if not is_encoding(encoding):
+            right = "utf-8, cp1252 or utf-16"
+            raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {right}")
 
 
 def _check_revisions(recipe: Recipe) -> None:

@@ -28,26 +28,33 @@ from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
-from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
+    COMPRESSED,
     READERS,
     as_written,
     check_json,
     explained,
+    likely_delimiter,
     no_log,
     prepare,
     quietly,
     reraise_full_disk,
     scratch_in,
     stored,
+    wrong_delimiter,
 )
 from toolkit.scratch import scratch_folder
 from toolkit.splits import SPLITS
+from toolkit.text_encoding import WrongEncoding, check_encoding, write_as_utf8
 from toolkit.yaml_source import suggest
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
+
+#: The longest first line of a csv file that is looked at for what parts its columns, in bytes.
+LONGEST_HEADER = 2**16
 
 #: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"
@@ -132,21 +139,69 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
         UnreadableFile: it is not of that kind.
     """
     kind = recipe.data.dataset
+    settings = {"sep": delimiter_of(recipe, path)} if kind == "csv" else {}
 
     def fill(unfinished: Path) -> None:
         with scratch_in(unfinished) as scratch:
             link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes [, * and :: are no part of a name
-            link.symlink_to(path.absolute())
+            _in_utf8(recipe, path, link)
+            if kind == "csv" and recipe.data.delimiter is None:
+                _check_delimiter(recipe, link, settings["sep"])
             with explained(path, kind, link):
                 if kind == "json":
-                    check_json(path)
+                    check_json(link)
                 reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
-                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]})
+                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **settings)
                 prepare(as_written(builder), scratch, unfinished)
 
     call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
-    key = digest(kind, sha256(path), datasets.__version__, CACHE_VERSION)
+    encoding = recipe.data.encoding or "utf-8"
+    key = digest(kind, sha256(path), str(settings), encoding, datasets.__version__, CACHE_VERSION)
     return stored(call("rows", key, fill))["train"]
+
+
+def delimiter_of(recipe: Recipe, path: Path) -> str:
+    """What parts the columns of a csv file: what the recipe says, else a tab where the file is called .tsv."""
+    is_tsv = any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes[-2:])
+    return recipe.data.delimiter or ("\t" if is_tsv else ",")
+
+
+def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
+    """Put a file's text in UTF-8 where ``link`` says: the file itself, if it is that.
+
+    Raises:
+        UserError: it is in another encoding than the recipe says.
+        UnreadableFile: it is packed, and the recipe names an encoding.
+    """
+    encoding = recipe.data.encoding
+    with open(path, "rb") as file:
+        packed = file.read(8).startswith(tuple(COMPRESSED))
+    if packed and encoding is not None:
+        raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
+    try:
+        if encoding is not None:
+            write_as_utf8(path, encoding, link)
+            return
+        if not packed and recipe.data.dataset in ENCODED_KINDS:
+            check_encoding(path)
+    except WrongEncoding as problem:
+        raise recipe.error("data.encoding", f"{path} {problem}") from None
+    link.symlink_to(path.absolute())
+
+
+def _check_delimiter(recipe: Recipe, file: Path, used: str) -> None:
+    """See that a csv file whose header is a single column is not one of several that something else parts.
+
+    Raises:
+        UserError: it is; with what seems to part them.
+    """
+    with open(file, "rb") as opened:
+        head = opened.read(LONGEST_HEADER)
+    header = head.decode("utf-8", "ignore").removeprefix("\ufeff").lstrip("\r\n").partition("\n")[0]
+    if head.startswith(tuple(COMPRESSED)) or used in header:
+        return
+    if likely := likely_delimiter(header):
+        raise recipe.error("data.delimiter", f"missing: {wrong_delimiter(header, likely)}")
 
 
 def _kept_quietly(*arguments: Any) -> Path:

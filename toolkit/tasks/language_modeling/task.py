@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models import families
-from models.files import UnreadableFile, read_text
+from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
 from toolkit.recipe import settled
@@ -100,7 +101,7 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
             key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
             path = recipe.resolve(written)
             try:
-                text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
+                text = _text(recipe, path).replace("\r\n", "\n").replace("\r", "\n")
             except OSError as problem:
                 raise recipe.error(key, f"cannot read {written}: {problem.strerror}") from None
             except UnreadableFile as problem:
@@ -111,6 +112,18 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
             texts += documents
             codes += [code] * len(documents)
     return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
+
+
+def _text(recipe: Recipe, path: Path) -> str:
+    """A file's text, in the recipe's encoding."""
+    from toolkit.text_encoding import WrongEncoding, check_encoding
+
+    encoding = recipe.data.encoding or "utf-8"
+    try:
+        check_encoding(plain_file(path), encoding)
+    except WrongEncoding as problem:
+        raise recipe.error("data.encoding", f"{path} {problem}") from None
+    return path.read_bytes().decode(encoding).removeprefix("\ufeff")
 
 
 def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
