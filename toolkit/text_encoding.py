@@ -20,9 +20,11 @@ MARKS = (
 )
 #: What Windows writes for Western languages: the likeliest by far, and what ISO 8859-1 is a part of.
 WESTERN = "cp1252"
-#: What no Western text has: three letters with accents beside each other, and what is no letter within a word. Both show
-#: up where other languages are read as if they were Western.
+#: What no Western text has: three letters with accents beside each other, and what is no letter within a word. Both
+#: show up where other languages are read as if they were Western.
 NOT_WESTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
+#: Letters that were UTF-8 and taken for Western before: they are in many Western texts, and say nothing.
+TAKEN_TWICE = re.compile("[\xc2\xc3].")
 #: Bytes around the first strange one that a guess is made from: the words nearby, not megabytes.
 LOOKED_AT = 2**16
 
@@ -107,7 +109,7 @@ def _likely(around: bytes) -> str | None:
         western = lines.decode(WESTERN)
     except UnicodeError:
         western = ""
-    if western and not NOT_WESTERN.search(western):
+    if western and not NOT_WESTERN.search(TAKEN_TWICE.sub("", western)):
         return WESTERN
     best = charset_normalizer.from_bytes(lines).best()
     return best.encoding if best else None

@@ -1,4 +1,4 @@
-"""Sizes that fit the data: tokens, length, attention, width, steps. Meant to learn something in minutes on two cores."""
+"""Sizes that fit the data: tokens, length, attention, width, steps; to learn something in minutes on two cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +33,9 @@ MOST_PIECES = 8000
 TRIED_ON = 1_000_000
 #: Names of Unicode's characters begin with their script.
 SCRIPTS = {
-    "LATIN": "Latin", "CYRILLIC": "Cyrillic", "GREEK": "Greek", "ARABIC": "Arabic", "HEBREW": "Hebrew", "CJK": "Chinese",
-    "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean", "DEVANAGARI": "Devanagari", "THAI": "Thai",
-    "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
+    "LATIN": "Latin", "CYRILLIC": "Cyrillic", "GREEK": "Greek", "ARABIC": "Arabic", "HEBREW": "Hebrew",
+    "CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean", "DEVANAGARI": "Devanagari",
+    "THAI": "Thai", "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
 }  # fmt: skip
 
 
@@ -76,12 +76,16 @@ class Shape:
     Attributes:
         length: ``data.max_length``.
         cut: the share of the texts that are longer.
-        config: configuration keys that follow from the length and the amount of data.
+        width: ``hidden_size``.
+        ahead: chunks that local attention sees ahead.
+        dropout: of the layers' outputs.
     """
 
     length: int
     cut: float
-    config: dict[str, object] = field(default_factory=dict)
+    width: int
+    ahead: int
+    dropout: float
 
 
 def script_of(texts: Sequence[str]) -> str:
@@ -144,8 +148,7 @@ def reformer(lengths: np.ndarray, rows: int) -> Shape:
     length = length_for(lengths)
     width = 64 if rows < 300 else 128
     ahead = min(MOST_AHEAD, max(1, -(-length // CHUNK) - 1))
-    config = {"hidden_size": width, "local_num_chunks_after": ahead, "dropout": 0.1 if rows < 20_000 else 0.0}
-    return Shape(length, float(np.mean(lengths > length)), config)
+    return Shape(length, float(np.mean(lengths > length)), width, ahead, 0.1 if rows < 20_000 else 0.0)
 
 
 def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:

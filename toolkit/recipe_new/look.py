@@ -33,6 +33,8 @@ SPLIT_NAMES = {
     "validation": r"valid(ation)?|val|dev(elopment)?",
     "test": r"test(ing)?",
 }
+#: A folder of more texts is one kind of text, and not one for each file.
+MOST_CODES = 8
 #: Lines and bytes of a csv file that are looked at for what parts its columns.
 LOOKED_AT_LINES = 50
 LOOKED_AT_BYTES = 2**20
@@ -100,7 +102,7 @@ def _siblings(path: Path) -> dict[str, Path]:
     match = re.search(rf"(?<![a-z])({SPLIT_NAMES['train']})(?![a-z])", path.name, re.IGNORECASE)
     if match is None:
         return {}
-    found = {}
+    found: dict[str, Path] = {}
     for other in sorted(path.parent.iterdir()):
         for split in ("validation", "test"):
             begin, end = re.escape(path.name[: match.start()]), re.escape(path.name[match.end() :])
@@ -128,10 +130,6 @@ def _folder(folder: Path) -> Found:
         many = len(texts) > MOST_CODES
         return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts})
     raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}")
-
-
-#: A folder of more texts is one kind of text, and not one for each file.
-MOST_CODES = 8
 
 
 def code_of(path: Path) -> str:

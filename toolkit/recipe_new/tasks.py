@@ -57,11 +57,11 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
     ]
     layers: list[Line] = [
         ("attn_layers", ["local", "lsh"], "kind of attention, from the first layer to the last"),
-        *_reformer_keys(int(str(shape.config["hidden_size"]))),
+        *_reformer_keys(shape.width),
         ("local_num_chunks_before", 1, "... and the chunks before them"),
-        ("local_num_chunks_after", shape.config["local_num_chunks_after"],
+        ("local_num_chunks_after", shape.ahead,
          "... and after: the classification head reads position 0, so look ahead"),
-        *_dropout(float(str(shape.config["dropout"]))),
+        *_dropout(shape.dropout),
     ]  # fmt: skip
     body = (
         _head("classification", "one label per text")
@@ -283,7 +283,7 @@ def _megabytes(size: int) -> str:
 
 
 def _labels(counts: dict[str, int]) -> str:
-    (most, many), (least, few) = list(counts.items())[0], list(counts.items())[-1]
+    many, (least, few) = max(counts.values()), min(counts.items(), key=lambda item: item[1])
     if len(counts) <= 6:
         said = ", ".join(f"{name} {count / sum(counts.values()):.0%}" for name, count in counts.items())
     else:
