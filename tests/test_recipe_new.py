@@ -1,4 +1,4 @@
-"""`toolkit recipe new`: what it writes checks out as it is; it says what it assumed, and refuses what has nothing in it."""
+"""`toolkit recipe new`: what it writes checks out as it is; what it assumed is said, what has nothing in it refused."""
 
 from __future__ import annotations
 
@@ -172,13 +172,16 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
     rows = {
         "id": [f"q{number}" for number in range(20)],
         "question": ["Where is it?"] * 20,
-        "context": ["At the sea."] * 20,
+        "context": [f"At the sea, {number}." for number in range(20)],
     }
     answers = [{"text": ["the sea"], "answer_start": [3]}] * 20
     quietly(Dataset.from_dict({**rows, "answers": answers}).to_parquet, str(tmp_path / "flat.parquet"))
     assert run("recipe", "new", "flat.parquet")[::2] == (0, "")
     assert run("recipe", "check", "flat.yaml")[0] == 0
-    prose = "\n\n".join(" ".join(texts(60)) for _ in range(30))
+    one = {**rows, "context": ["At the sea."] * 20, "answers": answers}
+    quietly(Dataset.from_dict(one).to_parquet, str(tmp_path / "one.parquet"))
+    assert "one.parquet: all questions are about one text" in run("recipe", "new", "one.parquet")[2]
+    prose = "\n\n".join(texts(3000))
     for name in ("the-novel.txt", "novels/first part.txt", "novels/2.txt", "kinds/plays/a.txt", "kinds/poems/b.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_bytes(prose.encode("cp1252"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.errors import UserError
 from toolkit.recipe_new import choose
 from toolkit.recipe_new.columns import SAMPLE, choose_columns
 from toolkit.recipe_new.look import Found
@@ -83,7 +84,11 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
 
 
 def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
-    """A small Reformer from new weights that finds answers in texts."""
+    """A small Reformer from new weights that finds answers in texts.
+
+    Raises:
+        UserError: there is one text alone.
+    """
     if found.questions:
         pairs = [(item.question, item.context) for item in found.questions]
     else:
@@ -93,7 +98,10 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
     tokens = choose.tokens_of([f"{question} {context}" for question, context in chosen], len(pairs))
     length = choose.length_for(tokens.lengths, most=512, least=128)
     windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
-    share = None if "validation" in found.files else choose.held_out([len(pairs)])
+    contexts = len({context for _, context in pairs})
+    if contexts == 1 and "validation" not in found.files:
+        raise UserError(f"{where}: all questions are about one text; to hold some out, two or more are needed")
+    share = None if "validation" in found.files else choose.held_out([contexts])
     steps = choose.steps_for(round(windows), length, most_epochs=10)
     data: list[Line] = [
         *_files(found, write),
@@ -117,7 +125,7 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
         + training(steps, 2e-3, "f1", "f1, exact_match or loss")
     )
     assumed = [
-        f"{len(pairs):,} questions with their texts ({choose.script_of([context for _, context in chosen])})",
+        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})",
         _lengths(tokens, length, 0.0),
         *_validation(found, share),
         "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
