@@ -194,6 +194,21 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
         assert list(recipe.data.sources) == codes and recipe.data.encoding == "cp1252"
 
 
+def test_a_folder_of_texts_for_each_label_is_a_classifier_or_on_demand_a_language_model(run, tmp_path):
+    for number, text in enumerate(texts(40, 300)):
+        file = tmp_path / "mails [1]" / ["not spam", "yes"][number % 2] / f"{number}.txt"
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text, encoding="cp1252")
+    status, out, err = run("recipe", "new", "mails [1]")
+    assert (status, err) == (0, "") and "each of the 2 folders is a label, and each file in them a text" in out
+    assert "40 texts (all Latin letters)" in out and "2 labels: not spam 50%, yes 50%" in out
+    assert run("recipe", "check", "mails_1.yaml")[0] == 0
+    recipe = load_recipe("mails_1.yaml")
+    assert (recipe.task, list(recipe.data.sources)) == ("classification", ["not spam", "yes"])
+    assert run("recipe", "new", "mails [1]", "--task", "language_modeling", "-o", "x.yaml")[0] == 0
+    assert list(load_recipe("x.yaml").data.sources) == ["NotSpam", "Yes"]
+
+
 BAD = {
     "empty.csv": (b"", "empty.csv is empty"),
     "header.csv": (b"text,label\n", "header.csv: holds no rows"),

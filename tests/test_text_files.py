@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from models.reformer.tokenizer import ByteTokenizer
 from toolkit.data import check_data
 from toolkit.errors import UserError
+from toolkit.identity import identity_of
 from toolkit.recipe import load_recipe
 from toolkit.tasks import task_of
 from toolkit.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
@@ -177,3 +179,45 @@ def test_names_of_encodings():
     assert [is_encoding(name) for name in ("utf-8", "cp1252", "nope", "a\0b", "hex", "undefined")] == [
         True, True, False, False, False, False,
     ]  # fmt: skip
+
+
+def test_a_pattern_names_several_files_and_a_run_folder_s_recipe_finds_them(tmp_path, monkeypatch):
+    (tmp_path / "beside" / "rows[1]").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for number in range(3):
+        rows = "".join(f'"{text}",{label}\n' for text, label in ROWS[number::3])
+        (tmp_path / "beside" / "rows[1]" / f"part{number}.csv").write_text("text,label\n" + rows, encoding="utf-8")
+    files = "{train: 'rows[[]1]/*.csv'}"
+    text = HEAD + f"data: {{dataset: csv, files: {files}, max_length: 32, validation_fraction: 0.5}}\n"
+    (tmp_path / "beside" / "x.yaml").write_text(text)
+    recipe = load_recipe(tmp_path / "beside" / "x.yaml")
+    assert rows_of(recipe) == ROWS
+    identity = identity_of(recipe, {}, ByteTokenizer(), None)["files"]
+    assert [Path(name).name for name in identity] == ["part0.csv", "part1.csv", "part2.csv"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    assert rows_of(load_recipe(tmp_path / "run" / "recipe.yaml")) == ROWS
+    (tmp_path / "beside" / "rows[1]" / "part1.csv").write_text("text,other\na,b\n")
+    found = refusal(recipe)
+    assert "part1.csv has not the columns of " in found and found.endswith("they differ in label, other")
+    assert "data.files.train: none/*.csv: no such file here" in refusal(
+        load_recipe(tmp_path / "beside" / "x.yaml", ["data.files.train=none/*.csv"])
+    )
+
+
+def test_a_folder_of_texts_for_each_label(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for label in ("ja", "nein"):
+        (tmp_path / "told" / label).mkdir(parents=True)
+    for number, (text, label) in enumerate(ROWS):
+        (tmp_path / "told" / label / f"{number}.txt").write_text(text, encoding="utf-8")
+    sources = "{ja: told/ja/*.txt, nein: 'told/n*n/**/*.txt'}"
+    Path("x.yaml").write_text(
+        HEAD + f"data: {{dataset: text, sources: {sources}, max_length: 32, validation_fraction: 0.5}}\n"
+    )
+    assert check_data(load_recipe("x.yaml")) == []
+    assert rows_of(load_recipe("x.yaml")) == ROWS
+    assert "data.sources.ja: none/*: no such file here" in refusal(load_recipe("x.yaml", ["data.sources.ja=none/*"]))
+    (tmp_path / "told" / "ja" / "1.txt").write_text(" \n")
+    assert "data.sources.ja: told/ja/1.txt is empty" in refusal(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")

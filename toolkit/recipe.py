@@ -6,7 +6,9 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 
 from __future__ import annotations
 
+import glob
 import importlib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +40,7 @@ DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
-    "classification": {"data.label": "label", "train.save_best": "accuracy"},
+    "classification": {"data.label": "label", "data.sources": None, "train.save_best": "accuracy"},
     "question_answering": {
         "data.id": "id",
         "data.question": "question",
@@ -66,6 +68,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
 
 #: Keys that had another name in earlier versions -> their name now. They are still understood, and the name is said.
 FORMER_KEYS = {"data.config_name": "data.config"}
+
+#: Keys below which patterns are files.
+FILE_KEYS = (("data", "files"), ("data", "sources"))
 
 #: The tokenizers that each model can be given.
 TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
@@ -261,6 +266,22 @@ class Recipe(Section):
         beside = self.path.parent / written
         return beside if not written.exists() and beside.exists() else written
 
+    def resolve_all(self, path: str) -> list[Path]:
+        """The files that a path of the recipe names: what is called so, or what fits it as a pattern (``*``, ``?``,
+        ``[...]``, and ``**`` for folders at any depth), in the order of their names. None where nothing fits."""
+        found = self.resolve(path)
+        if os.path.lexists(found) or not glob.has_magic(path):
+            return [found]
+        for pattern in self._patterns(path):
+            if matches := sorted(match for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match)):
+                return [Path(match) for match in matches]
+        return []
+
+    def _patterns(self, path: str) -> list[str]:
+        """A pattern with where it is looked for before it: here, then beside the recipe."""
+        written = os.path.expanduser(path)
+        return [os.path.join(glob.escape(os.path.abspath(folder)), written) for folder in (os.curdir, self.path.parent)]
+
     def error(self, key: str | yaml_source.KeyPath, message: str) -> UserError:
         """The error to raise about one key, with its position: ``recipes/x.yaml:LINE: key.path: message``.
 
@@ -278,6 +299,9 @@ class Recipe(Section):
             section, key = _section(values, path), path[-1]
             if (found := self.resolve(section[key])).exists():
                 section[key] = str(found.absolute())
+            elif path[:2] in FILE_KEYS and glob.has_magic(section[key]):
+                patterns = (at for at in self._patterns(section[key]) if glob.glob(at, recursive=True))
+                section[key] = next(patterns, section[key])
         return yaml_source.dump(values)
 
 

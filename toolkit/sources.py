@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
-from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe
+from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe, settled
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
     COMPRESSED,
@@ -119,17 +119,69 @@ def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]
         written = getattr(recipe.data.files, split)
         if written is None:
             continue
-        path = recipe.resolve(written)
-        if not os.path.lexists(path):
+        paths = recipe.resolve_all(written)
+        if not paths or not os.path.lexists(paths[0]):
             raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
         try:
-            splits[split] = read_file(recipe, split, plain_file(path))
+            parts = [read_file(recipe, split, plain_file(path)) for path in paths]
+            splits[split] = parts[0] if len(parts) == 1 else _together(recipe, split, paths, parts)
         except UnreadableFile as problem:
             raise recipe.error(f"data.files.{split}", str(problem)) from None
         except OSError as problem:
             reason = problem.strerror or problem
             raise recipe.error(f"data.files.{split}", f"cannot read {written}: {reason}") from None
     return splits
+
+
+def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+    """The rows of several files, one after the other.
+
+    Raises:
+        UserError: they have not the same columns.
+    """
+    first = parts[0].features
+    for path, part in zip(paths, parts, strict=True):
+        if part.features != first:
+            differ = sorted(name for name in {**first, **part.features} if first.get(name) != part.features.get(name))
+            wrong = f"{path} has not the columns of {paths[0]}: they differ in {', '.join(differ)}"
+            raise recipe.error(f"data.files.{split}", wrong)
+    return datasets.concatenate_datasets(list(parts))
+
+
+def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """The texts of ``data.sources``, each with the name that it stands under, in the order of the recipe.
+
+    Raises:
+        UserError: a file that is missing, empty or in another encoding than the recipe says.
+    """
+    for name, files in settled(recipe.data.sources).items():
+        for index, written in enumerate([files] if isinstance(files, str) else files):
+            key = ("data", "sources", name) if isinstance(files, str) else ("data", "sources", name, str(index))
+            paths = recipe.resolve_all(written)
+            if not paths:
+                raise recipe.error(key, f"{written}: no such file{_looked_in(recipe, written)}")
+            for path in paths:
+                shown = written if len(paths) == 1 else path
+                try:
+                    text = _text(recipe, path)
+                except OSError as problem:
+                    raise recipe.error(key, f"cannot read {shown}: {problem.strerror}") from None
+                except UnreadableFile as problem:
+                    raise recipe.error(key, str(problem)) from None
+                if not text.strip():
+                    raise recipe.error(key, f"{shown} is empty")
+                yield name, text
+
+
+def _text(recipe: Recipe, path: Path) -> str:
+    """A file's text, in the recipe's encoding, its lines ended by line feeds."""
+    encoding = recipe.data.encoding or "utf-8"
+    try:
+        check_encoding(plain_file(path), encoding)
+    except WrongEncoding as problem:
+        raise recipe.error("data.encoding", f"{path} {problem}") from None
+    text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:

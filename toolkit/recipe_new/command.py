@@ -16,7 +16,7 @@ from toolkit.model_config import check_model
 from toolkit.recipe import load_recipe
 from toolkit.recipe_files import new_file
 from toolkit.recipe_new import tasks
-from toolkit.recipe_new.look import Found, look
+from toolkit.recipe_new.look import Found, code_of, look
 from toolkit.recipe_new.tasks import QUESTION_COLUMNS, Draft
 from toolkit.scratch import scratch_folder
 
@@ -73,7 +73,7 @@ def new_recipe(
 
 def _task(found: Found) -> str:
     if found.kind == "text":
-        return "language_modeling"
+        return "classification" if found.classes else "language_modeling"
     return "question_answering" if found.questions or _asks(found) else "classification"
 
 
@@ -91,6 +91,9 @@ def _check_choice(data: Path, found: Found, task: str, column: str | None) -> No
     if column is not None and task != "classification":
         raise UserError(f"{data}: --text and --label are for classification, not for {task}; remove them")
     if task == likely:
+        return
+    if found.classes and task == "language_modeling":
+        found.files = {code_of(files[0].parent): files for files in found.files.values()}
         return
     if likely == "language_modeling":
         raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")

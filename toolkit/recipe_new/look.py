@@ -35,6 +35,8 @@ SPLIT_NAMES = {
 }
 #: A folder of more texts is one kind of text, and not one for each file.
 MOST_CODES = 8
+#: Folders of at least so many texts each are taken for labels.
+FEWEST_TEXTS = 3
 #: Lines and bytes of a csv file that are looked at for what parts its columns.
 LOOKED_AT_LINES = 50
 LOOKED_AT_BYTES = 2**20
@@ -50,11 +52,13 @@ class Found:
         delimiter, encoding: as the recipe's, None where it need not say them.
         rows: of the training file; None for plain text and for questions.
         questions: of a file of questions.
+        classes: whether they stand in a folder for each label: then ``files`` is label -> its texts.
         notes: what was taken to be so, a line each.
     """
 
     kind: str
     files: dict[str, list[Path]]
+    classes: bool = False
     delimiter: str | None = None
     encoding: str | None = None
     rows: datasets.Dataset | None = None
@@ -125,7 +129,7 @@ def _folder(folder: Path) -> Found:
         names = ", ".join(path.name for path in tables[:6])
         raise UserError(f"{folder}: holds several tables ({names}), and which one to train on does not show; name it")
     if below:
-        return _text({code_of(path): files for path, files in below.items()})
+        return _below(below)
     if texts:
         many = len(texts) > MOST_CODES
         return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts})
@@ -139,6 +143,23 @@ def code_of(path: Path) -> str:
 
 
 # -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _below(folders: dict[Path, list[Path]]) -> Found:
+    """Texts in folders: of a label each, where there are several folders of several texts; else of a control code."""
+    if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
+        return _text({code_of(path): files for path, files in folders.items()})
+    found = _text({path.name: files for path, files in folders.items()})
+    found.classes = True
+    read = {
+        label: [path.read_bytes().decode(found.encoding or "utf-8").removeprefix("\ufeff") for path in paths]
+        for label, paths in found.files.items()
+    }
+    texts = [text for texts in read.values() for text in texts]
+    labels = [label for label, texts in read.items() for _ in texts]
+    found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
+    found.notes.append(f"each of the {len(folders)} folders is a label, and each file in them a text")
+    return found
 
 
 def _text(files: dict[str, list[Path]]) -> Found:

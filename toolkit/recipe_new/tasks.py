@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,12 +48,14 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
     tokens = choose.tokens_of(texts, len(rows))
     shape = choose.reformer(tokens.lengths, len(rows))
     counts = list(columns.counts.values())
-    share = None if "validation" in found.files else choose.held_out(counts)
+    share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
     steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), shape.length)
-    data: list[Line] = [
-        *_files(found, write),
+    named: list[Line] = [
         ("text", columns.text, "the column of the texts"),
         ("label", columns.label, f"the column of the labels, of which there are {len(counts):,}"),
+    ]
+    data: list[Line] = [
+        *(_folders(found, write) if found.classes else [*_files(found, write), *named]),
         ("max_length", shape.length, f"tokens; shorter texts are padded, longer ones cut{_cut(shape.cut)}"),
         *_share(share, ", the same share of each label"),
     ]
@@ -74,7 +77,9 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
     )
     others = f"; not used: {', '.join(columns.others)}" if columns.others else ""
     assumed = [
-        f"{len(rows):,} rows; texts in the column {columns.text} ({choose.script_of(texts)}), labels in "
+        f"{len(rows):,} texts ({choose.script_of(texts)})"
+        if found.classes
+        else f"{len(rows):,} rows; texts in the column {columns.text} ({choose.script_of(texts)}), labels in "
         f"{columns.label}{others}",
         _labels(columns.counts),
         _lengths(tokens, shape.length, shape.cut),
@@ -258,6 +263,15 @@ def _files(found: Found, write: PathWriter) -> list[Line]:
     ]
 
 
+def _folders(found: Found, write: PathWriter) -> list[Line]:
+    """A folder of texts for each label."""
+    folders = {label: Path(glob.escape(str(files[0].parent))) for label, files in found.files.items()}
+    sources: list[Line] = [
+        (label, write(folder / "*.txt"), f"{len(found.files[label]):,} texts") for label, folder in folders.items()
+    ]
+    return [("dataset", "text", "each file is a text"), ("sources", sources, ""), *_encoding(found)]
+
+
 def _encoding(found: Found) -> list[Line]:
     return [("encoding", found.encoding, "of the files; null: UTF-8")] if found.encoding else []
 
@@ -309,4 +323,7 @@ def _lengths(tokens: choose.Tokens, length: int, cut: float) -> str:
 
 def _validation(found: Found, share: float | None) -> list[str]:
     held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
-    return [*held, *([] if "test" in found.files else ["no test file, so no final figure: add data.files.test"])]
+    return [
+        *held,
+        *([] if "test" in found.files or found.classes else ["no test file, so no final figure: add data.files.test"]),
+    ]

@@ -21,12 +21,12 @@ Line = tuple[str, Any, str]
 
 def section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
     """A mapping: its key, and below it (key, value, comment); a value may be such lines again."""
-    text = f"{' ' * (indent - 2)}{name}:\n"
+    text = f"{' ' * (indent - 2)}{scalar(name)}:\n"
     for key, value, comment in lines:
         if isinstance(value, list) and value and isinstance(value[0], tuple):
             text += section(key, value, indent + 2)
         else:
-            text += line(f"{' ' * indent}{key}: {scalar(value)}", comment)
+            text += line(f"{' ' * indent}{scalar(key)}: {scalar(value)}", comment)
     return text
 
 

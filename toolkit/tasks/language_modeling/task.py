@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models import families
-from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
 from toolkit.recipe import settled
@@ -92,38 +90,16 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     """The files under each control code, cut into documents."""
     import datasets
 
+    from toolkit.sources import named_texts
     from toolkit.tasks.language_modeling.documents import cut
 
     texts: list[str] = []
     codes: list[str] = []
-    for code, files in settled(recipe.data.sources).items():
-        for index, written in enumerate([files] if isinstance(files, str) else files):
-            key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
-            path = recipe.resolve(written)
-            try:
-                text = _text(recipe, path).replace("\r\n", "\n").replace("\r", "\n")
-            except OSError as problem:
-                raise recipe.error(key, f"cannot read {written}: {problem.strerror}") from None
-            except UnreadableFile as problem:
-                raise recipe.error(key, str(problem)) from None
-            if not text.strip():
-                raise recipe.error(key, f"{written} is empty")
-            documents = cut(text)
-            texts += documents
-            codes += [code] * len(documents)
+    for code, text in named_texts(recipe):
+        documents = cut(text)
+        texts += documents
+        codes += [code] * len(documents)
     return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
-
-
-def _text(recipe: Recipe, path: Path) -> str:
-    """A file's text, in the recipe's encoding."""
-    from toolkit.text_encoding import WrongEncoding, check_encoding
-
-    encoding = recipe.data.encoding or "utf-8"
-    try:
-        check_encoding(plain_file(path), encoding)
-    except WrongEncoding as problem:
-        raise recipe.error("data.encoding", f"{path} {problem}") from None
-    return path.read_bytes().decode(encoding).removeprefix("\ufeff")
 
 
 def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
