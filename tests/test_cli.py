@@ -65,8 +65,18 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
 @pytest.mark.shared_data
 def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    for name in ("reformer_cls_movie_reviews", "ctrl_lm_domains", "ctrl_lm_salesforce", "reformer_qa_squad"):
-        assert run("recipe", "check", f"recipes/{name}.yaml")[0] == 0
+    reviews, texts = shared_data / "movie_reviews", shared_data / "text"
+    files = [f"data.files.{split}={reviews / split}.jsonl" for split in ("train", "test")]
+    sources = f"data.sources={{Books: {texts / 'dracula.txt'}, Wikipedia: [{texts / 'wikitext2_test.txt'}]}}"
+    given = {"reformer_cls_movie_reviews": files, "ctrl_lm_domains": [sources], "ctrl_lm_salesforce": [sources]}
+    for name in (*given, "reformer_qa_squad"):
+        assert run("recipe", "check", f"recipes/{name}.yaml", *given.get(name, []))[0] == 0
+
+
+def test_a_recipe_that_wants_the_user_s_files_says_so_at_its_line(run):
+    for name, key in (("reformer_cls_movie_reviews", "data.files.train"), ("ctrl_lm_domains", "data.sources.Books")):
+        status, _, err = run("recipe", "check", f"recipes/{name}.yaml")
+        assert status == 2 and err.startswith(f"error: recipes/{name}.yaml:") and f": {key}: " in err
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,9 @@ def test_the_checkpoint_s_tokenizer_is_taken_from_its_folder(recipe, tmp_path):
 @pytest.mark.shared_data
 def test_the_movie_reviews_recipe_loads(shared_data, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[1])
-    made = load_recipe("recipes/reformer_cls_movie_reviews.yaml", ["data.limit.train=200"])
+    files = [f"data.files.{split}={shared_data / 'movie_reviews' / split}.jsonl" for split in ("train", "test")]
+    pieces = [f"tokenizer.path={shared_data / 'reformer-tokenizer' / 'spiece.model'}", "tokenizer.vocab_size=null"]
+    made = load_recipe("recipes/reformer_cls_movie_reviews.yaml", ["data.limit.train=200", *files, *pieces])
     splits = classification.load_splits(made)
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 200, "validation": 160, "test": 400}
     prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)

@@ -220,7 +220,7 @@ def problem(recipe_file, *overrides: str) -> str:
         (["model.name=reformer"], "model.name: reformer cannot do language_modeling; ctrl can"),
         (["train.save_best=accuracy"], "train.save_best: 'accuracy' is not one of perplexity, loss"),
         (["data.sources={Numbers: gone.txt}"], "data.sources.Numbers: cannot read gone.txt: No such file"),
-        (["data.sources={Numbers: [numbers.txt, x.bin]}"], "x.bin is not UTF-8 text (byte 0)"),
+        (["data.sources={Numbers: [numbers.txt, x.bin]}"], "x.bin is not utf-8 (byte 0)"),
         (["data.sources={Numbers: empty.txt}"], "data.sources.Numbers: empty.txt is empty"),
         (["data.sources={Two words: numbers.txt}"], "data.sources.Two words: 'Two words' cannot be a control code"),
         (["data.validation_fraction=null"], "data.validation_fraction: missing"),

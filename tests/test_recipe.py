@@ -121,7 +121,7 @@ def test_a_mistake_on_the_command_line_says_so(write):
         (["tokenizer.kind=sentencepiece", "tokenizer.path=a", "tokenizer.vocab_size=99"], "tokenizer.path: give path"),
         (["tokenizer.vocab_size=99"], "tokenizer.vocab_size: is for kind: sentencepiece"),
         (["tokenizer.kind=checkpoint"], "tokenizer.kind: checkpoint takes the tokenizer of model.weights"),
-        (["data.sources={Books: a}"], "data.sources: is for task language_modeling, not for classification; remove it"),
+        (["data.sources={Books: a}"], "data.sources: is for dataset: text, not for cldr_languages; remove it"),
         (["model.name=ctrl", "model.residual=wide"], "model.residual: is for model reformer, not for ctrl"),
         (["model.name=ctrl", "tokenizer.kind=bytes"], "tokenizer.kind: bytes is not for ctrl; bpe or checkpoint is"),
         (["tokenizer.kind=bpe"], "tokenizer.kind: bpe is not for reformer; bytes, sentencepiece or checkpoint is"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -217,7 +218,52 @@ def generate(run: Path, **options: Any) -> None:
 
 @toolkit.group()
 def recipe() -> None:
-    """Look at a recipe without running it."""
+    """Begin with a recipe, or look at one without running it."""
+
+
+@recipe.command("list")
+def list_recipes() -> None:
+    """Show the recipes that ship, what each does and what it needs."""
+    from rich.table import Column, Table
+
+    from toolkit.console import LiteralConsole
+    from toolkit.recipe_files import shipped
+
+    table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
+    for file in shipped():
+        table.add_row(file.name, file.does, file.needs)
+    LiteralConsole().print(table)
+    click.echo("next: toolkit recipe copy NAME, or for data of yours: toolkit recipe new FILE")
+
+
+@recipe.command("copy")
+@click.argument("name")
+@click.argument("target", type=click.Path(path_type=Path), required=False)
+def copy_recipe(name: str, target: Path | None) -> None:
+    """Copy the recipe NAME that ships to TARGET, a new file or a folder; by default to here."""
+    from toolkit.recipe_files import copy_recipe as copy
+
+    path = copy(name, target)
+    click.echo(visible(f"wrote {path}; next: toolkit recipe check {shlex.quote(str(path))}"))
+
+
+@recipe.command("new")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="A new file; by default called as DATA, here.")
+@click.option("--task", type=click.Choice(["classification", "question_answering", "language_modeling"]))
+@click.option("--text", metavar="COLUMN", help="The column of the texts, for classification.")
+@click.option("--label", metavar="COLUMN", help="The column of the labels, for classification.")
+def new_recipe(data: Path, **options: Any) -> None:
+    """Look at DATA and write a recipe for it.
+
+    DATA is a table (csv, json, parquet; SQuAD's json), a text file, or a folder of them.
+    """
+    from toolkit.recipe_new.command import new_recipe as new
+
+    made = new(data, **options)
+    for line in made.assumed:
+        click.echo(visible(f"  {line}"))
+    click.echo(visible(f"wrote {made.path}; next: toolkit finetune {shlex.quote(str(made.path))}"))
 
 
 @recipe.command("check", epilog=OVERRIDES_HELP)

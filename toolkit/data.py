@@ -22,6 +22,7 @@ from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import weights_folder
+from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
@@ -146,8 +147,17 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     """
     for key, column in columns.items():
         if column not in rows.column_names:
+            _check_parted(recipe, rows.column_names, column)
             known = ", ".join(rows.column_names)
             raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
+
+
+def _check_parted(recipe: Recipe, names: Sequence[str], column: str) -> None:
+    """A column of csv that is missing because something else parts the columns is about that."""
+    parts = (*DELIMITERS, ",")
+    for name in names if recipe.data.dataset == "csv" else ():
+        if likely := next((part for part in parts if part in name and column in name.split(part)), None):
+            raise recipe.error("data.delimiter", wrong_delimiter(name, likely))
 
 
 def hold_out(

@@ -95,7 +95,7 @@ def _data_files(recipe: Recipe) -> Iterator[Path]:
     written = [] if files is None else [name for name in (files.train, files.validation, files.test) if name]
     for sources in (data.sources or {}).values():
         written += [sources] if isinstance(sources, str) else sources
-    return (recipe.resolve(name).absolute() for name in written)
+    return (path.absolute() for name in written for path in recipe.resolve_all(name))
 
 
 def _changes(recipe: Recipe, there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:

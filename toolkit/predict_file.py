@@ -80,7 +80,7 @@ def label_file(
         raise UserError(f"--{'input' if source is None else 'output'}: missing; a file is labelled with both")
     wanted = _columns(recipe, task, source, columns)
     check_target(target, source, overwrite)
-    delimiter = getattr(recipe.data, "delimiter", None)
+    delimiter = recipe.data.delimiter
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
         table = read_table(source, list(wanted.values()), delimiter, typed=kind_of(target) == "parquet")
     run = load_run(folder)

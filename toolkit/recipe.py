@@ -6,7 +6,10 @@ later (:mod:`toolkit.data`, :mod:`toolkit.model_config`), with the same error po
 
 from __future__ import annotations
 
+import glob
 import importlib
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -16,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
+from toolkit.text_encoding import is_encoding
 
 Setting = TypeVar("Setting")
 #: What Paddle and `datasets` keep in 32 bits.
@@ -29,9 +33,14 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 #: Data sets that are files of the user's.
 FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
 
+#: Those that may be in another encoding than UTF-8.
+ENCODED_KINDS = ("csv", "json", "text")
+#: What may part the columns of csv.
+DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
+
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
-    "classification": {"data.label": "label", "train.save_best": "accuracy"},
+    "classification": {"data.label": "label", "data.sources": None, "train.save_best": "accuracy"},
     "question_answering": {
         "data.id": "id",
         "data.question": "question",
@@ -59,6 +68,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
 
 #: Keys that had another name in earlier versions -> their name now. They are still understood, and the name is said.
 FORMER_KEYS = {"data.config_name": "data.config"}
+
+#: Keys below which patterns are files.
+FILE_KEYS = (("data", "files"), ("data", "sources"))
 
 #: The tokenizers that each model can be given.
 TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
@@ -116,6 +128,8 @@ class Data(Section):
     config: str | None = None
     splits: dict[Literal["train", "validation", "test"], str | None] | None = None
     files: Files | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
     text: str = "text"
     label: str | None = None
@@ -258,6 +272,22 @@ class Recipe(Section):
         beside = self.path.parent / written
         return beside if not written.exists() and beside.exists() else written
 
+    def resolve_all(self, path: str) -> list[Path]:
+        """The files that a path of the recipe names: what is called so, or what fits it as a pattern (``*``, ``?``,
+        ``[...]``, and ``**`` for folders at any depth), in the order of their names. None where nothing fits."""
+        found = self.resolve(path)
+        if os.path.lexists(found) or not glob.has_magic(path):
+            return [found]
+        for pattern in self._patterns(path):
+            if matches := sorted(match for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match)):
+                return [Path(match) for match in matches]
+        return []
+
+    def _patterns(self, path: str) -> list[str]:
+        """A pattern with where it is looked for before it: here, then beside the recipe."""
+        written = os.path.expanduser(path)
+        return [os.path.join(glob.escape(os.path.abspath(folder)), written) for folder in (os.curdir, self.path.parent)]
+
     def error(self, key: str | yaml_source.KeyPath, message: str) -> UserError:
         """The error to raise about one key, with its position: ``recipes/x.yaml:LINE: key.path: message``.
 
@@ -275,6 +305,9 @@ class Recipe(Section):
             section, key = _section(values, path), path[-1]
             if (found := self.resolve(section[key])).exists():
                 section[key] = str(found.absolute())
+            elif path[:2] in FILE_KEYS and glob.has_magic(section[key]):
+                patterns = (at for at in self._patterns(section[key]) if glob.glob(at, recursive=True))
+                section[key] = next(patterns, section[key])
         return yaml_source.dump(values)
 
 
@@ -415,6 +448,7 @@ def _check_choices(recipe: Recipe) -> None:
             raise recipe.error("data.splits", message)
         if data.splits.get("train", "") is None:
             raise recipe.error("data.splits.train", "null: without it there is nothing to train on; name a split")
+    _check_files(recipe)
     if data.dataset not in FILE_KINDS and data.files is not None:
         raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
     kinds = TOKENIZER_KINDS[recipe.model.name]
@@ -432,6 +466,24 @@ def _check_choices(recipe: Recipe) -> None:
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
     _check_revisions(recipe)
+
+
+def _check_files(recipe: Recipe) -> None:
+    """How files are read is only open for those that do not say it themselves."""
+    data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
+    if delimiter is not None:
+        if data.dataset != "csv":
+            raise recipe.error("data.delimiter", f"is for dataset: csv, not for {data.dataset}; remove it")
+        if not DELIMITER.fullmatch(delimiter):
+            right = "one character that is no letter or figure, such as ';' or \"\\t\" (a tab)"
+            raise recipe.error("data.delimiter", f"{delimiter!r} is none; it should be {right}")
+    if encoding is not None:
+        known = ENCODED_KINDS if recipe.task != "question_answering" else ("csv",)
+        if data.dataset not in known:
+            raise recipe.error("data.encoding", f"is for dataset: {_any(known)}, not for {data.dataset}; remove it")
+        if not is_encoding(encoding):
+            right = "utf-8, cp1252 or utf-16"
+            raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {right}")
 
 
 def _check_revisions(recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import errno
 import gzip
+import json
 import lzma
 import os
 import re
@@ -30,6 +31,9 @@ datasets.disable_caching()
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
+
+#: What parts the columns of csv, beside a comma.
+DELIMITERS = (";", "\t", "|")
 
 #: How a compressed file begins, and what opens it. The last three are only told apart from text.
 COMPRESSED: dict[bytes, Callable[..., Any] | None] = {
@@ -66,6 +70,18 @@ def as_written(builder: Any, download: Callable[[str], str | Path] = Path) -> An
         names = pandas.read_csv(download(first), **options).columns
         config.features = builder.info.features or Features({str(name): Value("string") for name in names})
     return builder
+
+
+def likely_delimiter(header: str) -> str | None:
+    """What parts the columns of csv beside a comma, by its first line; None where that has nothing of the kind."""
+    count, likely = max((header.count(character), character) for character in DELIMITERS)
+    return likely if count else None
+
+
+def wrong_delimiter(header: str, likely: str) -> str:
+    """That a header has columns which something else parts than was thought, in words."""
+    shown = header.strip() if len(header) < 60 else f"{header[:60]}..."
+    return f"the columns of {shown!r} seem to be parted by {likely!r}; set data.delimiter: {json.dumps(likely)}"
 
 
 def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

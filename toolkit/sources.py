@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +28,33 @@ from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
-from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe, settled
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
+    COMPRESSED,
     READERS,
     as_written,
     check_json,
     explained,
+    likely_delimiter,
     no_log,
     prepare,
     quietly,
     reraise_full_disk,
     scratch_in,
     stored,
+    wrong_delimiter,
 )
 from toolkit.scratch import scratch_folder
 from toolkit.splits import SPLITS
+from toolkit.text_encoding import WrongEncoding, check_encoding, write_as_utf8
 from toolkit.yaml_source import suggest
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20
+
+#: The longest first line of a csv file that is looked at for what parts its columns, in bytes.
+LONGEST_HEADER = 2**16
 
 #: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"
@@ -112,17 +119,69 @@ def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]
         written = getattr(recipe.data.files, split)
         if written is None:
             continue
-        path = recipe.resolve(written)
-        if not os.path.lexists(path):
+        paths = recipe.resolve_all(written)
+        if not paths or not os.path.lexists(paths[0]):
             raise recipe.error(f"data.files.{split}", f"{written}: no such file{_looked_in(recipe, written)}")
         try:
-            splits[split] = read_file(recipe, split, plain_file(path))
+            parts = [read_file(recipe, split, plain_file(path)) for path in paths]
+            splits[split] = parts[0] if len(parts) == 1 else _together(recipe, split, paths, parts)
         except UnreadableFile as problem:
             raise recipe.error(f"data.files.{split}", str(problem)) from None
         except OSError as problem:
             reason = problem.strerror or problem
             raise recipe.error(f"data.files.{split}", f"cannot read {written}: {reason}") from None
     return splits
+
+
+def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence[Dataset]) -> Dataset:
+    """The rows of several files, one after the other.
+
+    Raises:
+        UserError: they have not the same columns.
+    """
+    first = parts[0].features
+    for path, part in zip(paths, parts, strict=True):
+        if part.features != first:
+            differ = sorted(name for name in {**first, **part.features} if first.get(name) != part.features.get(name))
+            wrong = f"{path} has not the columns of {paths[0]}: they differ in {', '.join(differ)}"
+            raise recipe.error(f"data.files.{split}", wrong)
+    return datasets.concatenate_datasets(list(parts))
+
+
+def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """The texts of ``data.sources``, each with the name that it stands under, in the order of the recipe.
+
+    Raises:
+        UserError: a file that is missing, empty or in another encoding than the recipe says.
+    """
+    for name, files in settled(recipe.data.sources).items():
+        for index, written in enumerate([files] if isinstance(files, str) else files):
+            key = ("data", "sources", name) if isinstance(files, str) else ("data", "sources", name, str(index))
+            paths = recipe.resolve_all(written)
+            if not paths:
+                raise recipe.error(key, f"{written}: no such file{_looked_in(recipe, written)}")
+            for path in paths:
+                shown = written if len(paths) == 1 else path
+                try:
+                    text = _text(recipe, path)
+                except OSError as problem:
+                    raise recipe.error(key, f"cannot read {shown}: {problem.strerror}") from None
+                except UnreadableFile as problem:
+                    raise recipe.error(key, str(problem)) from None
+                if not text.strip():
+                    raise recipe.error(key, f"{shown} is empty")
+                yield name, text
+
+
+def _text(recipe: Recipe, path: Path) -> str:
+    """A file's text, in the recipe's encoding, its lines ended by line feeds."""
+    encoding = recipe.data.encoding or "utf-8"
+    try:
+        check_encoding(plain_file(path), encoding)
+    except WrongEncoding as problem:
+        raise recipe.error("data.encoding", f"{path} {problem}") from None
+    text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
@@ -132,21 +191,69 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
         UnreadableFile: it is not of that kind.
     """
     kind = recipe.data.dataset
+    settings = {"sep": delimiter_of(recipe, path)} if kind == "csv" else {}
 
     def fill(unfinished: Path) -> None:
         with scratch_in(unfinished) as scratch:
             link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes [, * and :: are no part of a name
-            link.symlink_to(path.absolute())
+            _in_utf8(recipe, path, link)
+            if kind == "csv" and recipe.data.delimiter is None:
+                _check_delimiter(recipe, link, settings["sep"])
             with explained(path, kind, link):
                 if kind == "json":
-                    check_json(path)
+                    check_json(link)
                 reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
-                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]})
+                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **settings)
                 prepare(as_written(builder), scratch, unfinished)
 
     call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
-    key = digest(kind, sha256(path), datasets.__version__, CACHE_VERSION)
+    encoding = recipe.data.encoding or "utf-8"
+    key = digest(kind, sha256(path), str(settings), encoding, datasets.__version__, CACHE_VERSION)
     return stored(call("rows", key, fill))["train"]
+
+
+def delimiter_of(recipe: Recipe, path: Path) -> str:
+    """What parts the columns of a csv file: what the recipe says, else a tab where the file is called .tsv."""
+    is_tsv = any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes[-2:])
+    return recipe.data.delimiter or ("\t" if is_tsv else ",")
+
+
+def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
+    """Put a file's text in UTF-8 where ``link`` says: the file itself, if it is that.
+
+    Raises:
+        UserError: it is in another encoding than the recipe says.
+        UnreadableFile: it is packed, and the recipe names an encoding.
+    """
+    encoding = recipe.data.encoding
+    with open(path, "rb") as file:
+        packed = file.read(8).startswith(tuple(COMPRESSED))
+    if packed and encoding is not None:
+        raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
+    try:
+        if encoding is not None:
+            write_as_utf8(path, encoding, link)
+            return
+        if not packed and recipe.data.dataset in ENCODED_KINDS:
+            check_encoding(path)
+    except WrongEncoding as problem:
+        raise recipe.error("data.encoding", f"{path} {problem}") from None
+    link.symlink_to(path.absolute())
+
+
+def _check_delimiter(recipe: Recipe, file: Path, used: str) -> None:
+    """See that a csv file whose header is a single column is not one of several that something else parts.
+
+    Raises:
+        UserError: it is; with what seems to part them.
+    """
+    with open(file, "rb") as opened:
+        head = opened.read(LONGEST_HEADER)
+    header = head.decode("utf-8", "ignore").removeprefix("\ufeff").lstrip("\r\n").partition("\n")[0]
+    if head.startswith(tuple(COMPRESSED)) or used in header:
+        return
+    if likely := likely_delimiter(header):
+        raise recipe.error("data.delimiter", f"missing: {wrong_delimiter(header, likely)}")
 
 
 def _kept_quietly(*arguments: Any) -> Path:

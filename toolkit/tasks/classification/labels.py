@@ -19,6 +19,7 @@ from toolkit.data import check_columns, hold_out, limited, load_stored
 from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
+from toolkit.sources import named_texts
 
 #: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
 Json = getattr(datasets, "Json", ())
@@ -38,8 +39,16 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
         UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
             missing or that training does not have; at the line of the key that is to be changed.
     """
-    splits = _with_labels(recipe, _labelled(recipe, _with_text(recipe, load_stored(recipe, corpora))))
+    stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
+    splits = _with_labels(recipe, _labelled(recipe, _with_text(recipe, stored)))
     return limited(recipe, hold_out(recipe, splits, _divide))
+
+
+def _from_sources(recipe: Recipe) -> DatasetDict:
+    """The files under each label, each a text; the recipe's names for the two columns."""
+    rows = list(named_texts(recipe))
+    columns = {recipe.data.text: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
+    return DatasetDict({"train": Dataset.from_dict(columns)})
 
 
 def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:

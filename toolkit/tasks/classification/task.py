@@ -42,8 +42,12 @@ SHOWN_CHARACTERS = 60
 
 def check(recipe: Recipe) -> None:
     """Refuse data that cannot hold labels."""
-    if recipe.data.dataset == "text":
-        raise recipe.error("data.dataset", "plain text has no labels; use json or csv with a text and a label column")
+    data = recipe.data
+    if data.dataset == "text" and (data.files is not None or not data.sources):
+        right = "name the files of each label in data.sources: {good: good/*.txt, ...}, or use json or csv"
+        raise recipe.error("data.dataset", f"plain text has no labels; {right}")
+    if data.dataset != "text" and data.sources is not None:
+        raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:

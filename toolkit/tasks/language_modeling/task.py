@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
-from models.files import UnreadableFile, read_text
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
 from toolkit.recipe import settled
@@ -92,25 +91,15 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     """The files under each control code, cut into documents."""
     import datasets
 
+    from toolkit.sources import named_texts
     from toolkit.tasks.language_modeling.documents import cut
 
     texts: list[str] = []
     codes: list[str] = []
-    for code, files in settled(recipe.data.sources).items():
-        for index, written in enumerate([files] if isinstance(files, str) else files):
-            key = ("data", "sources", code) if isinstance(files, str) else ("data", "sources", code, str(index))
-            path = recipe.resolve(written)
-            try:
-                text = read_text(path).replace("\r\n", "\n").replace("\r", "\n")
-            except OSError as problem:
-                raise recipe.error(key, f"cannot read {written}: {problem.strerror}") from None
-            except UnreadableFile as problem:
-                raise recipe.error(key, str(problem)) from None
-            if not text.strip():
-                raise recipe.error(key, f"{written} is empty")
-            documents = cut(text)
-            texts += documents
-            codes += [code] * len(documents)
+    for code, text in named_texts(recipe):
+        documents = cut(text)
+        texts += documents
+        codes += [code] * len(documents)
     return datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts, "control": codes})})
 
 

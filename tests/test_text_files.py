@@ -1,0 +1,223 @@
+"""csv that something else than commas parts, and text files that are not UTF-8: read as the recipe says, and named with
+what would be right where it does not say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from models.reformer.tokenizer import ByteTokenizer
+from toolkit.data import check_data
+from toolkit.errors import UserError
+from toolkit.identity import identity_of
+from toolkit.recipe import load_recipe
+from toolkit.tasks import task_of
+from toolkit.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
+
+HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
+ROWS = [(f"Café, Straße; Nr. {number}", ["nein", "ja"][number % 2]) for number in range(20)]
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """A recipe over a file's content."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(content: bytes | str, *overrides: str, name: str = "rows.csv", dataset: str = "csv"):
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        data = f"{{dataset: {dataset}, files: {{train: {name}}}, max_length: 32, validation_fraction: 0.5}}"
+        (tmp_path / "x.yaml").write_text(HEAD + f"data: {data}\n")
+        return load_recipe("x.yaml", overrides)
+
+    return make
+
+
+def rows_of(recipe) -> list[tuple[str, str]]:
+    splits = task_of(recipe).load_splits(recipe)
+    names = splits["train"].features["label"].names
+    found = [(row["text"], names[row["label"]]) for rows in splits.values() for row in rows]
+    return sorted(found, key=lambda row: (ROWS.index(row) if row in ROWS else -1, row))
+
+
+def refusal(recipe) -> str:
+    with pytest.raises(UserError) as problem:
+        check_data(recipe)
+    assert "\n" not in str(problem.value)
+    return str(problem.value)
+
+
+def table(delimiter: str, header: str = "text{}label") -> str:
+    rows = "".join(f'"{text}"{delimiter}{label}\n' for text, label in ROWS)
+    return header.format(delimiter) + "\n" + rows
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", ":", " "])
+def test_whatever_parts_the_columns_can_be_named(recipe, delimiter):
+    assert rows_of(recipe(table(delimiter), f"data.delimiter={json.dumps(delimiter)}")) == ROWS
+
+
+def test_a_tsv_file_is_parted_by_tabs(recipe):
+    assert rows_of(recipe(table("\t"), name="rows.tsv")) == ROWS
+    packed = gzip.compress(table("\t").encode())
+    assert rows_of(recipe(packed, name="rows.TSV.gz")) == ROWS
+    assert rows_of(recipe(table(","), "data.delimiter=','", name="rows.tsv")) == ROWS
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_where_the_delimiter_is_missing_it_is_proposed_and_the_proposal_works(recipe, delimiter):
+    found = refusal(recipe(table(delimiter)))
+    proposed = json.dumps(delimiter)
+    assert found.startswith("x.yaml:2: data.delimiter: ") and found.endswith(f"set data.delimiter: {proposed}")
+    assert rows_of(recipe(table(delimiter), f"data.delimiter={proposed}")) == ROWS
+
+
+def test_a_wrong_delimiter_and_a_header_with_commas_are_seen_by_the_missing_column(recipe):
+    found = refusal(recipe("text,label\na,b\nc,d\n", "data.delimiter=;"))
+    assert found.startswith("command line: data.delimiter: ") and 'set data.delimiter: ","' in found
+    found = refusal(recipe("id, long;text;label\n1;a;b\n2;c;d\n"))
+    assert "x.yaml:2: data.delimiter: " in found and 'set data.delimiter: ";"' in found
+
+
+def test_a_changed_delimiter_or_encoding_reads_the_file_again(recipe):
+    content = "text,label;note\n" + "ä,b;x\nü,d;y\n" * 2
+    by_comma = ["data.label=label;note", "data.delimiter=','"]
+    assert rows_of(recipe(content, *by_comma)) == [("ä", "b;x")] * 2 + [("ü", "d;y")] * 2
+    by_semicolon = ["data.label=note", "data.text='text,label'", "data.delimiter=;"]
+    assert rows_of(recipe(content, *by_semicolon)) == [("ä,b", "x")] * 2 + [("ü,d", "y")] * 2
+    assert rows_of(recipe(content, *by_comma, "data.encoding=latin-1")) == [("Ã¤", "b;x")] * 2 + [("Ã¼", "d;y")] * 2
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-be", "utf-8-sig", "utf-32"])
+def test_files_in_other_encodings_are_read_as_the_recipe_says(recipe, encoding):
+    assert rows_of(recipe(table(",").encode(encoding), f"data.encoding={encoding}")) == ROWS
+    lines = "".join(json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n" for text, label in ROWS)
+    made = recipe(lines.encode(encoding), f"data.encoding={encoding}", dataset="json", name="rows.jsonl")
+    assert rows_of(made) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("written", "proposed", "sample"),
+    [("cp1252", "cp1252", "Café,"), ("latin-1", "cp1252", "Café,"), ("utf-16", "utf-16", "Café,")],
+)
+def test_the_encoding_of_a_file_that_is_not_utf_8_is_proposed_and_the_proposal_works(recipe, written, proposed, sample):
+    found = refusal(recipe(table(",").encode(written)))
+    assert found.startswith("x.yaml:2: data.encoding: rows.csv is not utf-8 (byte ")
+    assert found.endswith(f": set {proposed}") and (sample in found or written == "utf-16")
+    assert rows_of(recipe(table(",").encode(written), f"data.encoding={proposed}")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "proposed"),
+    [
+        ("Это очень хороший фильм, мне понравился\n" * 9, "cp1251", {"cp1251"}),
+        ("日本語のテキストです。これは映画の感想\n" * 9, "shift_jis", {"cp932", "shift_jis"}),
+        ("这部电影很好看，我喜欢\n" * 9, "gb18030", {"gb18030", "gbk"}),
+        ("Zażółć gęślą jaźń, bardzo dobry film\n" * 9, "cp1250", {"cp1250"}),
+        ("„Grüß Gott“ – 5 €\n", "cp1252", {"cp1252"}),
+    ],
+)
+def test_other_scripts_are_told_by_their_letters(tmp_path, text, encoding, proposed):
+    (tmp_path / "x").write_bytes(text.encode(encoding))
+    with pytest.raises(WrongEncoding) as problem:
+        check_encoding(tmp_path / "x")
+    assert problem.value.likely in proposed
+    write_as_utf8(tmp_path / "x", str(problem.value.likely), tmp_path / "y")
+    assert (tmp_path / "y").read_text(encoding="utf-8") == text
+
+
+def test_a_wrong_encoding_deep_in_a_large_file_is_seen(tmp_path):
+    (tmp_path / "x").write_bytes(b"a b\n" * 600_000 + "Café\n".encode("cp1252"))
+    with pytest.raises(WrongEncoding, match=r"\(byte 2,400,003\); it seems to be cp1252 \('Café'\): set cp1252"):
+        check_encoding(tmp_path / "x")
+    (tmp_path / "x").write_bytes(("ü" * 2_000_001).encode())
+    check_encoding(tmp_path / "x")  # letters across the blocks that are read
+
+
+def test_language_models_read_texts_in_the_recipe_s_encoding(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_bytes(("Über Flüsse und Bäche.\n\n" * 600).encode("cp1252"))
+    lines = "task: language_modeling\nmodel: {name: ctrl}\ntokenizer: {vocab_size: 300}\n" + HEAD
+    shares = "validation_fraction: 0.3, test_fraction: 0.3"
+    Path("x.yaml").write_text(lines + f"data: {{dataset: text, sources: {{Books: a.txt}}, max_length: 8, {shares}}}\n")
+    assert "set cp1252" in refusal(load_recipe("x.yaml"))
+    recipe = load_recipe("x.yaml", ["data.encoding=cp1252"])
+    # Equal documents go into one split; a number in each keeps them apart.
+    numbered = "".join(f"{number} Über Flüsse und Bäche.\n\n" for number in range(900))
+    (tmp_path / "a.txt").write_bytes(numbered.encode("cp1252"))
+    splits = task_of(recipe).load_splits(recipe)
+    assert "".join(sorted("".join(rows["text"][:]) for rows in splits.values())).count("Flüsse") == 900
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data.delimiter=ab"], "data.delimiter: 'ab' is none; it should be one character"),
+        (["data.delimiter=a"], "data.delimiter: 'a' is none"),
+        (["data.delimiter='\"'"], "data.delimiter: '\"' is none"),
+        (["data.dataset=json", "data.delimiter=;"], "data.delimiter: is for dataset: csv, not for json; remove it"),
+        (["data.encoding=klingon"], "data.encoding: no encoding of text is called 'klingon'"),
+        (["data.encoding=rot13"], "data.encoding: no encoding of text is called 'rot13'"),
+        (["data.dataset=parquet", "data.encoding=cp1252"], "data.encoding: is for dataset: csv, json or text"),
+    ],
+)
+def test_what_is_no_delimiter_or_encoding_is_refused_at_its_line(recipe, overrides, expected):
+    with pytest.raises(UserError) as problem:
+        recipe(table(","), *overrides)
+    assert expected in str(problem.value) and "\n" not in str(problem.value)
+
+
+def test_a_packed_file_in_another_encoding_is_refused(recipe):
+    packed = gzip.compress(table(",").encode("cp1252"))
+    found = refusal(recipe(packed, "data.encoding=cp1252", name="rows.csv.gz"))
+    assert "rows.csv.gz is packed, and cannot be read as cp1252; unpack it" in found
+
+
+def test_names_of_encodings():
+    assert [is_encoding(name) for name in ("utf-8", "cp1252", "nope", "a\0b", "hex", "undefined")] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+
+
+def test_a_pattern_names_several_files_and_a_run_folder_s_recipe_finds_them(tmp_path, monkeypatch):
+    (tmp_path / "beside" / "rows[1]").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for number in range(3):
+        rows = "".join(f'"{text}",{label}\n' for text, label in ROWS[number::3])
+        (tmp_path / "beside" / "rows[1]" / f"part{number}.csv").write_text("text,label\n" + rows, encoding="utf-8")
+    files = "{train: 'rows[[]1]/*.csv'}"
+    text = HEAD + f"data: {{dataset: csv, files: {files}, max_length: 32, validation_fraction: 0.5}}\n"
+    (tmp_path / "beside" / "x.yaml").write_text(text)
+    recipe = load_recipe(tmp_path / "beside" / "x.yaml")
+    assert rows_of(recipe) == ROWS
+    identity = identity_of(recipe, {}, ByteTokenizer(), None)["files"]
+    assert [Path(name).name for name in identity] == ["part0.csv", "part1.csv", "part2.csv"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
+    assert rows_of(load_recipe(tmp_path / "run" / "recipe.yaml")) == ROWS
+    (tmp_path / "beside" / "rows[1]" / "part1.csv").write_text("text,other\na,b\n")
+    found = refusal(recipe)
+    assert "part1.csv has not the columns of " in found and found.endswith("they differ in label, other")
+    assert "data.files.train: none/*.csv: no such file here" in refusal(
+        load_recipe(tmp_path / "beside" / "x.yaml", ["data.files.train=none/*.csv"])
+    )
+
+
+def test_a_folder_of_texts_for_each_label(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for label in ("ja", "nein"):
+        (tmp_path / "told" / label).mkdir(parents=True)
+    for number, (text, label) in enumerate(ROWS):
+        (tmp_path / "told" / label / f"{number}.txt").write_text(text, encoding="utf-8")
+    sources = "{ja: told/ja/*.txt, nein: 'told/n*n/**/*.txt'}"
+    Path("x.yaml").write_text(
+        HEAD + f"data: {{dataset: text, sources: {sources}, max_length: 32, validation_fraction: 0.5}}\n"
+    )
+    assert check_data(load_recipe("x.yaml")) == []
+    assert rows_of(load_recipe("x.yaml")) == ROWS
+    assert "data.sources.ja: none/*: no such file here" in refusal(load_recipe("x.yaml", ["data.sources.ja=none/*"]))
+    (tmp_path / "told" / "ja" / "1.txt").write_text(" \n")
+    assert "data.sources.ja: told/ja/1.txt is empty" in refusal(load_recipe("x.yaml")).replace(f"{tmp_path}/", "")

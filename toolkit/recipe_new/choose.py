@@ -1,0 +1,178 @@
+"""Sizes that fit the data: tokens, length, attention, width, steps; to learn something in minutes on two cores."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models.reformer.tokenizer import train_sentencepiece
+from toolkit.scratch import scratch_folder
+
+#: Tokens, padding among them, that a small Reformer trains on in about four minutes on two cores.
+BUDGET = 8_000_000
+TOKENS_A_SECOND = 35_000
+#: Of a language model, which costs more for each token: all of its vocabulary is scored.
+TEXT_BUDGET = 3_000_000
+#: The longest texts that are proposed; longer ones are cut, which is said.
+LONGEST = 1024
+#: The length of a chunk of attention, and the most chunks ahead that the first position sees.
+CHUNK = 64
+MOST_AHEAD = 7
+#: Bytes of text -> pieces that are learned of it, where it has more; with less text bytes are the tokens.
+PIECES = ((30_000, 500), (150_000, 1000), (400_000, 2000), (5_000_000, 4000))
+#: The same for the pieces of CTRL, which has no tokenizer that needs no training.
+WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
+MOST_PIECES = 8000
+#: Characters of text that pieces are tried on.
+TRIED_ON = 1_000_000
+#: Names of Unicode's characters begin with their script.
+SCRIPTS = {
+    "LATIN": "Latin", "CYRILLIC": "Cyrillic", "GREEK": "Greek", "ARABIC": "Arabic", "HEBREW": "Hebrew",
+    "CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean", "DEVANAGARI": "Devanagari",
+    "THAI": "Thai", "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Attributes:
+    pieces: of a SentencePiece model to be trained; None where bytes are the tokens.
+    lengths: of the texts of a sample, in tokens.
+    """
+
+    pieces: int | None
+    lengths: np.ndarray
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How long to train.
+
+    Attributes:
+        batch_size: examples of a step.
+        epochs: passes over the training split; None where a part of it is enough.
+        max_steps: in its place.
+        eval_steps: None for once after each epoch.
+        seconds: about, on two cores.
+    """
+
+    batch_size: int
+    epochs: int | None
+    max_steps: int | None
+    eval_steps: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The Reformer.
+
+    Attributes:
+        length: ``data.max_length``.
+        cut: the share of the texts that are longer.
+        width: ``hidden_size``.
+        ahead: chunks that local attention sees ahead.
+        dropout: of the layers' outputs.
+    """
+
+    length: int
+    cut: float
+    width: int
+    ahead: int
+    dropout: float
+
+
+def script_of(texts: Sequence[str]) -> str:
+    """What the letters mostly are, in a few words."""
+    counts: Counter[str] = Counter()
+    for text in texts[:500]:
+        for character in text[:200]:
+            if character.isalpha():
+                name = unicodedata.name(character, "other").split()[0]
+                counts[SCRIPTS.get(name, name.capitalize())] += 1
+    if not counts:
+        return "no letters"
+    best, count = counts.most_common(1)[0]
+    share = count / counts.total()
+    return f"{'all' if share == 1 else 'mostly' if share > 0.6 else 'in part'} {best} letters"
+
+
+def tokens_of(texts: Sequence[str], rows: int) -> Tokens:
+    """What tokens to take, and how many of them the texts have.
+
+    Args:
+        texts: a sample.
+        rows: how many there are in all.
+    """
+    sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+    total, characters = float(sizes.mean()) * rows, len(set("".join(texts)))
+    wanted = max((pieces for least, pieces in PIECES if total >= least), default=None)
+    if wanted is not None:
+        wanted = max(wanted, math.ceil(characters * 1.3 / 500) * 500)
+    if wanted is None or wanted > MOST_PIECES:
+        return Tokens(None, sizes)
+    tried, budget = [], TRIED_ON
+    for text in texts:
+        if budget > 0:
+            tried.append(text[:budget])
+            budget -= len(text)
+    try:
+        with scratch_folder("toolkit-pieces-") as folder:
+            tokenizer = train_sentencepiece(tried, wanted, Path(folder))
+    except ValueError:  # the same few words again and again
+        return Tokens(None, sizes)
+    return Tokens(wanted, np.array([len(ids) for ids in tokenizer(tried)["input_ids"]]))
+
+
+def word_pieces(size: int, texts: Sequence[str]) -> int:
+    """How many pieces a CTRL learns from so many bytes; each character is one inside and one at the end of a word."""
+    wanted = max(pieces for least, pieces in WORD_PIECES if size >= least)
+    return max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
+
+
+def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int:
+    """The least multiple of a chunk that 95 of 100 texts fit into; within one chunk, of half of one."""
+    wanted = max(least, int(np.ceil(np.percentile(lengths, 95))))
+    unit = CHUNK // 2 if wanted <= CHUNK else CHUNK
+    return min(most, -(-wanted // unit) * unit)
+
+
+def reformer(lengths: np.ndarray, rows: int) -> Shape:
+    """A classifier: its first position sees as much of the text as local attention can be given."""
+    length = length_for(lengths)
+    width = 64 if rows < 300 else 128
+    ahead = min(MOST_AHEAD, max(1, -(-length // CHUNK) - 1))
+    return Shape(length, float(np.mean(lengths > length)), width, ahead, 0.1 if rows < 20_000 else 0.0)
+
+
+def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:
+    """How long to train on so many examples of a length."""
+    batch = 32 if length <= 128 else 16 if length <= 512 else 8
+    batch = 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
+    epochs = budget / (examples * length)
+    if epochs < 1:
+        steps = max(1, round(budget / (batch * length)))
+        return Steps(batch, None, steps, max(1, steps // 5), budget / TOKENS_A_SECOND)
+    passes = min(most_epochs, max(1, round(epochs)))
+    return Steps(batch, passes, None, None, passes * examples * length / TOKENS_A_SECOND)
+
+
+def held_out(counts: Sequence[int]) -> float:
+    """The share of the rows to validate on: a tenth of many, at most some 2,000; of few more, so that there are some.
+
+    Args:
+        counts: rows of each label; of what has no labels, one number.
+    """
+    rows = sum(counts)
+    share = next((share for share in (0.1, 0.2, 0.3) if sum(round(count * share) for count in counts) >= 20), 0.3)
+    if rows * share > 2000:
+        share = max(0.001, round(2000 / rows, 3))
+    while share < 0.9 and not any(min(round(count * share), count - 1) for count in counts):
+        share = round(share + 0.1, 1)
+    return share

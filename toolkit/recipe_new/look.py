@@ -1,0 +1,267 @@
+"""What somebody's data is: its kind, what parts its columns, its encoding, which file is of which split, its rows."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from models.files import UnreadableFile, plain_file
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe
+from toolkit.rows import COMPRESSED, DELIMITERS
+from toolkit.sources import read_file
+from toolkit.tasks.question_answering import squad
+from toolkit.text_encoding import WrongEncoding, check_encoding
+
+#: Ending of a file -> its kind.
+KINDS = {
+    ".csv": "csv", ".tsv": "csv", ".tab": "csv",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+    ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".text": "text", ".md": "text",
+}  # fmt: skip
+#: How a file is called that is of a split.
+SPLIT_NAMES = {
+    "train": r"train(ing)?",
+    "validation": r"valid(ation)?|val|dev(elopment)?",
+    "test": r"test(ing)?",
+}
+#: A folder of more texts is one kind of text, and not one for each file.
+MOST_CODES = 8
+#: Folders of at least so many texts each are taken for labels.
+FEWEST_TEXTS = 3
+#: Lines and bytes of a csv file that are looked at for what parts its columns.
+LOOKED_AT_LINES = 50
+LOOKED_AT_BYTES = 2**20
+
+
+@dataclass
+class Found:
+    """What was found.
+
+    Attributes:
+        kind: as ``data.dataset`` of a recipe.
+        files: split -> its file; for plain text, control code -> its files.
+        delimiter, encoding: as the recipe's, None where it need not say them.
+        rows: of the training file; None for plain text and for questions.
+        questions: of a file of questions.
+        classes: whether they stand in a folder for each label: then ``files`` is label -> its texts.
+        notes: what was taken to be so, a line each.
+    """
+
+    kind: str
+    files: dict[str, list[Path]]
+    classes: bool = False
+    delimiter: str | None = None
+    encoding: str | None = None
+    rows: datasets.Dataset | None = None
+    questions: list[squad.Example] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def look(data: Path) -> Found:
+    """Look at a file or a folder.
+
+    Raises:
+        UserError: nothing is there, or nothing that can be trained on.
+    """
+    try:
+        if data.is_dir():
+            return _folder(data)
+        return _file(plain_file(data))
+    except FileNotFoundError:
+        raise UserError(f"{data}: no such file or folder") from None
+    except UnreadableFile as problem:
+        raise UserError(str(problem)) from None
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{data}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+
+
+def kind_of(path: Path) -> str | None:
+    """By a file's ending, before that of a packed file."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".bz2", ".xz"):
+        suffixes.pop()
+    return KINDS.get(suffixes[-1]) if suffixes else None
+
+
+def _file(path: Path) -> Found:
+    kind = kind_of(path)
+    if kind is None:
+        raise UserError(f"{path}: what it is does not show; its name should end in one of {', '.join(KINDS)}")
+    if kind == "text":
+        return _text({code_of(path): [path]})
+    return _table(kind, {"train": path, **_siblings(path)})
+
+
+def _siblings(path: Path) -> dict[str, Path]:
+    """Split -> the file beside a training file that is called as it, but for the split."""
+    match = re.search(rf"(?<![a-z])({SPLIT_NAMES['train']})(?![a-z])", path.name, re.IGNORECASE)
+    if match is None:
+        return {}
+    found: dict[str, Path] = {}
+    for other in sorted(path.parent.iterdir()):
+        for split in ("validation", "test"):
+            begin, end = re.escape(path.name[: match.start()]), re.escape(path.name[match.end() :])
+            if re.fullmatch(f"{begin}({SPLIT_NAMES[split]}){end}", other.name, re.IGNORECASE) and other.is_file():
+                found.setdefault(split, other)
+    return found
+
+
+def _folder(folder: Path) -> Found:
+    entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
+    tables = [path for path in entries if path.is_file() and kind_of(path) not in (None, "text")]
+    texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
+    below = {path: sorted(path.glob("*.txt")) for path in entries if path.is_dir()}
+    below = {path: files for path, files in below.items() if files}
+    if tables:
+        named = [path for path in tables if _siblings(path) or len(tables) == 1]
+        train = [path for path in tables if re.search(SPLIT_NAMES["train"], path.name, re.IGNORECASE)]
+        if len(chosen := train or named) == 1:
+            return _file(plain_file(chosen[0]))
+        names = ", ".join(path.name for path in tables[:6])
+        raise UserError(f"{folder}: holds several tables ({names}), and which one to train on does not show; name it")
+    if below:
+        return _below(below)
+    if texts:
+        many = len(texts) > MOST_CODES
+        return _text({code_of(folder): texts} if many else {code_of(path): [path] for path in texts})
+    raise UserError(f"{folder}: holds no data; it should hold files that end in one of {', '.join(KINDS)}")
+
+
+def code_of(path: Path) -> str:
+    """A control code, one word, by a file's or folder's name."""
+    words = re.findall(r"[^\W_]+", path.resolve().name.partition(".")[0])
+    return "".join(word[0].upper() + word[1:] for word in words) or "Text"
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _below(folders: dict[Path, list[Path]]) -> Found:
+    """Texts in folders: of a label each, where there are several folders of several texts; else of a control code."""
+    if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
+        return _text({code_of(path): files for path, files in folders.items()})
+    found = _text({path.name: files for path, files in folders.items()})
+    found.classes = True
+    read = {
+        label: [path.read_bytes().decode(found.encoding or "utf-8").removeprefix("\ufeff") for path in paths]
+        for label, paths in found.files.items()
+    }
+    texts = [text for texts in read.values() for text in texts]
+    labels = [label for label, texts in read.items() for _ in texts]
+    found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
+    found.notes.append(f"each of the {len(folders)} folders is a label, and each file in them a text")
+    return found
+
+
+def _text(files: dict[str, list[Path]]) -> Found:
+    found = Found("text", files)
+    encodings = {_encoding(found, plain_file(path)) for paths in files.values() for path in paths}
+    if len(encodings) > 1:
+        wrong = ", ".join(sorted(encoding or "utf-8" for encoding in encodings))
+        raise UserError(f"{next(iter(files.values()))[0].parent}: the texts are in several encodings ({wrong})")
+    found.encoding = encodings.pop()
+    return found
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _table(kind: str, files: dict[str, Path]) -> Found:
+    train = files["train"]
+    found = Found(kind, {split: [path] for split, path in files.items()})
+    if kind in ("csv", "json"):
+        found.encoding = _encoding(found, train)
+    if kind == "csv":
+        found.delimiter = _delimiter(found, train)
+    if kind == "json" and found.encoding is None and (questions := _squad(train)):
+        found.questions = questions
+        return found
+    found.rows = _rows(found, train)
+    for split in ("validation", "test"):
+        if split in files:
+            found.notes.append(f"{files[split].name}, beside {train.name}, is the {split} split")
+    return found
+
+
+def _encoding(found: Found, path: Path) -> str | None:
+    """What a file is in; None for UTF-8, and for what is packed."""
+    with open(path, "rb") as file:
+        if file.read(8).startswith(tuple(COMPRESSED)):
+            return None
+    try:
+        check_encoding(path)
+        return None
+    except WrongEncoding as problem:
+        if problem.likely is None:
+            raise UserError(f"{path}: {problem}, in data.encoding of a recipe") from None
+        try:
+            check_encoding(path, problem.likely)
+        except WrongEncoding:
+            raise UserError(f"{path}: is not utf-8, nor all of it {problem.likely}; is it text?") from None
+        found.notes.append(f"{path.name} {str(problem).rpartition(': set')[0]}")
+        return problem.likely
+
+
+def _delimiter(found: Found, path: Path) -> str | None:
+    """What parts the columns, by which the first lines have the same number of them; None for what is taken anyway."""
+    usual = "\t" if any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes) else ","
+    with open(path, "rb") as file:
+        head = file.read(LOOKED_AT_BYTES)
+    if head.startswith(tuple(COMPRESSED)):
+        return None
+    lines = head.decode(found.encoding or "utf-8", "ignore").splitlines(keepends=True)
+
+    def columns(delimiter: str) -> tuple[bool, float, int]:
+        counts = [len(row) for row in itertools.islice(_parsed(lines, delimiter), LOOKED_AT_LINES) if row]
+        wide = counts[0] if counts else 0
+        agree = sum(count == wide for count in counts) / max(len(counts), 1)
+        return wide > 1, agree, wide
+
+    best = max((usual, *(other for other in (",", *DELIMITERS) if other != usual)), key=columns)
+    if best == usual or not columns(best)[0]:
+        return None
+    found.notes.append(f"the columns are parted by {best!r}")
+    return best
+
+
+def _parsed(lines: list[str], delimiter: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(lines, delimiter=delimiter)
+    except csv.Error:
+        return
+
+
+def _squad(path: Path) -> list[squad.Example]:
+    """The questions of a file in SQuAD's nested format; none of another file.
+
+    Raises:
+        UserError: it is one, and something in it is wrong.
+    """
+    with open(path, "rb") as file:
+        head = file.read(LOOKED_AT_BYTES)
+    if head.startswith(tuple(COMPRESSED)) or b'"paragraphs"' not in head or b'"data"' not in head:
+        return []
+    return squad.read_examples(path)
+
+
+def _rows(found: Found, path: Path) -> datasets.Dataset:
+    """The rows of a table, as a run reads them."""
+    settings: dict[str, Any] = {"delimiter": found.delimiter, "encoding": found.encoding}
+    data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(path)}, **settings}
+    provisional = Recipe.model_validate({"data": data, "train": {"learning_rate": 1.0, "epochs": 1.0}})
+    try:
+        rows = read_file(provisional, "train", path)
+    except UserError as problem:
+        raise UserError(f"{path}: {str(problem).rpartition('data.')[2]}") from None
+    if not len(rows):
+        raise UserError(f"{path}: holds no rows")
+    return rows
