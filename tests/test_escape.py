@@ -20,7 +20,7 @@ from rich.text import Text
 from toolkit import cli
 from toolkit.console import LiteralConsole
 from toolkit.escape import markdown, markdown_code, visible
-from toolkit.parity.report.markup import element, html_text, xml_text
+from toolkit.pages.markup import element, html_text, xml_text
 from toolkit.progress import ProgressBar
 
 #: What a terminal, rich, Markdown, HTML, YAML or a table would take for more than text.

@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from toolkit.parity.judge.bounds import UNINFORMATIVE, ratio
-from toolkit.parity.report.markup import element
+from toolkit.pages.markup import element
 
 #: What is drawn, in this order, and what the legend says of it.
 SERIES = {

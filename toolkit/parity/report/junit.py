@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, indent
 
 from toolkit.parity.job import files
 from toolkit.parity.report.json import with_infinities
-from toolkit.parity.report.markup import element, xml_text
+from toolkit.pages.markup import element, xml_text
 
 #: By verdict and dtype, the test cases of a suite.
 Suites = dict[tuple[str, str], list[Element]]
