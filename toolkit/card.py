@@ -15,7 +15,7 @@ from toolkit.checkpoint import write_text
 from toolkit.escape import markdown, markdown_code, visible
 from toolkit.model_config import TITLES
 from toolkit.recipe import Recipe
-from toolkit.run_folder import read_starts
+from toolkit.run_folder import read_starts, steps_of
 from toolkit.tasks import Description, Run
 
 #: What to do about a damaged file of the gate, which the resumed run leaves anew.
@@ -113,13 +113,13 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
     """
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [
-        f"**The parity gate was skipped** before {_steps(starts, start)}: {markdown(start['skipped'])}. "
+        f"**The parity gate was skipped** before {steps_of(starts, start)}: {markdown(start['skipped'])}. "
         "Nothing shows that this port equalled the reference."
         for start in starts
         if start["skipped"] is not None
     ]
     if passed:
-        before = "training" if passed == list(starts) else " and ".join(_steps(starts, start) for start in passed)
+        before = "training" if passed == list(starts) else " and ".join(steps_of(starts, start) for start in passed)
         sentences.append(
             f"The parity gate passed before {before}: on this model and training examples of this "
             "data, the port gave the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), "
@@ -127,15 +127,6 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
             "`parity/parity.json`."
         )
     return " ".join(sentences)
-
-
-def _steps(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
-    """The steps that were trained from one start of the run to the next."""
-    first = start["after_step"] + 1
-    later = [other["after_step"] for other in starts if other["after_step"] >= first]
-    if not later:
-        return "training" if first == 1 else f"step {first} and all after it"
-    return f"steps {first} to {later[0]}"
 
 
 def _header(recipe: Recipe, task: Description) -> str:
