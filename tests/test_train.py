@@ -133,7 +133,10 @@ def test_a_run_learns_and_leaves_its_folder(run):
         "metrics.jsonl",
         "model",
         "parity",
+        "predictions-test.csv",
+        "predictions-validation.csv",
         "recipe.yaml",
+        "report.html",
         "versions.json",
     ]
     results = json.loads((run / "metrics.json").read_text())

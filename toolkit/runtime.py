@@ -217,7 +217,8 @@ def hardware() -> dict[str, str | int]:
     import paddle
 
     name = paddle.device.cuda.get_device_name() if device() == "gpu" else _processor()
-    found: dict[str, str | int] = {"device": device(), "name": name, "cores": physical_cores(), "processes": processes()}
+    found: dict[str, str | int] = {"device": device(), "name": name, "cores": physical_cores()}
+    found["processes"] = processes()
     with contextlib.suppress(ValueError, OSError, AttributeError):
         found["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return found

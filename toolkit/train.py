@@ -247,8 +247,8 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     trainer.use_best_weights()
     prepared = job.prepared
-    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A resumed run may
-    # have its numbers alone.
+    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
+    # was resumed after it has its numbers alone.
     outputs, again = {"validation": trainer.best_outputs}, None
     if trainer.best.metrics is None or trainer.best_outputs is None:
         again = trainer.measure(prepared.validation, "validation")

@@ -31,7 +31,10 @@ def document(title: str, style: str, body: Element) -> str:
 
 
 def table(
-    titles: Sequence[str], rows: Iterable[Sequence[Element | str]], caption: str | None = None, class_: str | None = None
+    titles: Sequence[str],
+    rows: Iterable[Sequence[Element | str]],
+    caption: str | None = None,
+    class_: str | None = None,
 ) -> Element:
     """A table whose first column names its rows.
 

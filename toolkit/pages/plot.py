@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from toolkit.pages.markup import element
@@ -29,8 +30,11 @@ figcaption { font-weight: 600; font-size: .95rem; }
 circle.mark { fill: var(--paper); stroke-width: 1.4; stroke-dasharray: none; }
 .best { stroke: var(--ink); stroke-width: 1; stroke-dasharray: 3 3; }
 svg text.best-text { fill: var(--ink); stroke: none; font-weight: 600; }
-.bar { display: inline-block; height: .72em; background: var(--blue); vertical-align: baseline; min-width: 1px; }
-.track { display: inline-block; width: 9rem; max-width: 30vw; margin-right: .5rem; background: var(--band); line-height: 1; }
+.bar { display: inline-block; height: .72em; background: var(--blue); vertical-align: baseline; }
+.track { display: inline-block; width: 9rem; max-width: 30vw; margin-right: .5rem;
+  background: var(--band); line-height: 1; }
+/* A narrow screen shows a whole picture, smaller: its letters are larger in it. */
+@media screen and (max-width: 40rem) { .charts svg.chart { min-width: 0; font-size: 17px; } }
 @media print { .charts { display: block; } .charts svg.chart { min-width: 0; } }
 """
 
@@ -85,15 +89,15 @@ def lines(title: str, series: Sequence[Series], x_name: str, best: float | None 
         return None
     heights = [y for _, points in drawn for _, y in points]
     ticks = round_ticks(min(heights), max(heights))
-    x_ticks = [tick for tick in round_ticks(0, max(x for _, points in drawn for x, _ in points), 8) if tick == int(tick)]
-    farthest = max(max(x for _, points in drawn for x, _ in points), best or 0, 1)
+    farthest = max(*(x for _, points in drawn for x, _ in points), best or 0, 1)
+    x_ticks = [tick for tick in round_ticks(0, farthest, 8) if tick == int(tick) and tick <= farthest]
     x, y = Scale(0, farthest, LEFT, WIDTH - RIGHT), Scale(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP)
     picture = element(
         "svg",
         element("title", title),
         element("desc", _describe(drawn, x_name)),
-        *_grid(ticks, [tick for tick in x_ticks if tick <= farthest], x, y, x_name),
-        *_best_mark(best, x),
+        *_grid(ticks, x_ticks, x, y, x_name),
+        *_best_mark(best, x, x_name),
         *(part for index, (_, points) in enumerate(drawn) for part in _curve(points, index, x, y)),
         *_hovers(drawn, x, x_name),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
@@ -136,14 +140,15 @@ def _grid(ticks: Sequence[float], x_ticks: Sequence[float], x: Scale, y: Scale, 
     yield element("text", x_name, x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 6, text_anchor="middle")
 
 
-def _best_mark(best: float | None, x: Scale) -> Iterator[Element]:
+def _best_mark(best: float | None, x: Scale, x_name: str) -> Iterator[Element]:
     if best is None:
         return
     place = x(best)
     anchor = "end" if place > WIDTH / 2 else "start"
     yield element("path", d=f"M{place:.1f} {TOP - 6}V{HEIGHT - BOTTOM}", class_="best")
     text_x = place - 4 if anchor == "end" else place + 4
-    yield element("text", f"best: {best:,.0f}", x=f"{text_x:.1f}", y=TOP - 10, text_anchor=anchor, class_="best-text")
+    words = f"best: {x_name} {best:,.0f}"
+    yield element("text", words, x=f"{text_x:.1f}", y=TOP - 10, text_anchor=anchor, class_="best-text")
 
 
 def _curve(points: Sequence[tuple[float, float]], index: int, x: Scale, y: Scale) -> Iterator[Element]:
@@ -159,7 +164,7 @@ def _hovers(drawn: Sequence[tuple[str, Sequence[tuple[float, float]]]], x: Scale
     """Over each place that has a point an invisible strip that names the numbers there."""
     places = sorted({left for _, points in drawn for left, _ in points})
     places = places[:: math.ceil(len(places) / MOST_HOVERS)]
-    edges = [(one + other) / 2 for one, other in zip(places, places[1:], strict=False)]
+    edges = [(one + other) / 2 for one, other in pairwise(places)]
     for place, left, right in zip(places, [0.0, *edges], [*edges, x.highest], strict=True):
         found = [f"{name} {near[1]:.4g}" for name, points in drawn if (near := _near(points, left, right, place))]
         title = element("title", "\n".join([f"{x_name} {place:,.0f}", *found]))
@@ -168,9 +173,7 @@ def _hovers(drawn: Sequence[tuple[str, Sequence[tuple[float, float]]]], x: Scale
         yield element("rect", title, class_="hover", **box)
 
 
-def _near(
-    points: Sequence[tuple[float, float]], left: float, right: float, place: float
-) -> tuple[float, float] | None:
+def _near(points: Sequence[tuple[float, float]], left: float, right: float, place: float) -> tuple[float, float] | None:
     inside = [point for point in points if left <= point[0] <= right]
     return min(inside, key=lambda point: abs(point[0] - place), default=None)
 
@@ -198,7 +201,7 @@ def equal_bins(values: Iterable[float], most: int = 8) -> list[tuple[int, int]]:
     return list(zip(firsts, lasts, strict=True))
 
 
-def named_bins(values: Sequence[int], most: int = 8) -> Mapping[str, list[int]]:
+def named_bins(values: Sequence[int], most: int = 8) -> dict[str, list[int]]:
     """Range in words -> the places of the values in it."""
     found: dict[str, list[int]] = {}
     for first, last in equal_bins(values, most):

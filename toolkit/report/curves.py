@@ -29,9 +29,11 @@ def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
     by_split = {split: [row for row in rows if row.get("split") == split] for split in ("train", "validation")}
     train, validation = by_split.values()
     metrics = list(dict.fromkeys(key for row in validation for key in row if key not in BESIDE))
+    shown = metrics[:STYLES]
+    which = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
     figures = [
         lines("Loss", [_series(name, found, "loss") for name, found in by_split.items()], "step", best),
-        lines("Metrics on validation", [_series(name, validation, name) for name in metrics[:STYLES]], "step", best),
+        lines(f"Metrics on validation{which}", [_series(name, validation, name) for name in shown], "step", best),
         lines("Learning rate", [_series("learning rate", train, "learning_rate")], "step"),
     ]
     if not any(figure is not None for figure in figures):

@@ -129,8 +129,7 @@ def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Iterator[
     yield element("h2", f"On {split}")
     yield element(
         "p",
-        f"What follows is of {results['examples'].get(split, 0):,} {task_of(recipe).DESCRIPTION.examples} of {split}; "
-        "each of them, with what the model said of it, is a row of ",
+        f"What follows is of the {split} split; each of its examples, with what the model said of it, is a row of ",
         element("a", path.name, href=path.name),
         ".",
         class_="soft",
@@ -158,7 +157,7 @@ def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
         for key, value in results.get("hardware", {}).items()
     ]
     yield element("h2", "Training")
-    tables = [table(("training", ""), rows), table(("hardware", ""), hardware) if hardware else None]
+    tables = [table(("training", "value"), rows), table(("hardware", "value"), hardware) if hardware else None]
     yield element("div", *tables, class_="facts")
 
 
@@ -173,7 +172,7 @@ def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
         tables.append(table(("SHA-256 of", "hash"), _rows(known), class_="hashes"))
     if (folder / "versions.json").exists():
         versions = read_json(folder / "versions.json", REMEDY)
-        tables.append(table(("version of", ""), _rows(versions)))
+        tables.append(table(("version of", "value"), _rows(versions)))
     yield element("div", *tables, class_="facts")
 
 

@@ -12,6 +12,8 @@ header.skipped { border-color: var(--orange); }
 a { color: var(--blue); }
 h3 { font-size: .95rem; margin: 0 0 .15rem; overflow-wrap: anywhere; }
 caption { text-align: left; color: var(--soft); padding-bottom: .25rem; max-width: 62rem; }
+main table, footer table { min-width: min(30rem, 100%); }
+table + table, div + table { margin-top: 1.2rem; }
 table.numbers td { font-variant-numeric: tabular-nums; }
 table.texts td { white-space: nowrap; }
 table.texts td:last-child { white-space: normal; min-width: 18rem; }

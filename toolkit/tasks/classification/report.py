@@ -23,6 +23,11 @@ from toolkit.tasks.classification.task import PROBABILITY_OF
 MATRIX_LABELS = 30
 #: Pairs of labels, and mistakes, that are listed.
 PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
+#: How to read the matrix.
+MEANING = (
+    "A row is a label of the data, a column the label that the model gave; the darker, the larger the share of the row. "
+    "Blue: right; orange: wrong."
+)
 #: Shades of a cell.
 SHADES = 8
 #: Characters of a label in the head of a column.
@@ -99,17 +104,16 @@ def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
     off = matrix - np.diag(np.diag(matrix))
     if not off.any():
         yield element("p", "No text has been given a wrong label.")
-    chosen, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels. "
+    chosen, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels"
     if len(names) > MATRIX_LABELS:
         faults = off.sum(axis=0) + off.sum(axis=1)
         chosen = np.sort(np.argsort(-faults, kind="stable")[:MATRIX_LABELS])
-        caption = f"Confusion matrix of the {MATRIX_LABELS} labels with the most mistakes, of {len(names)}. "
-    if len(names) > 2 and off.any():
-        yield _pairs(names, off)
-    caption += "A row is a label of the data, a column the label that the model gave; the darker, the larger the share "
-    caption += "of the row. Blue: right; orange: wrong."
+        caption = f"Confusion matrix of the {MATRIX_LABELS} labels with the most mistakes, of {len(names)}"
+    yield element("p", MEANING, class_="soft")
     yield element("div", _grid(names, matrix, chosen, caption), class_="wide", tabindex=0, role="region",
                   aria_labelledby="confusion")  # fmt: skip
+    if len(names) > 2 and off.any():
+        yield _pairs(names, off)
 
 
 def _pairs(names: Sequence[str], off: np.ndarray) -> Element:

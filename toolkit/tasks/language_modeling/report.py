@@ -1,5 +1,5 @@
-"""What a run's page says of a language model: the perplexity of each control code, the blocks that it expected least and
-most, and samples of its text. From the files of predictions and samples alone."""
+"""What a run's page says of a language model: the perplexity of each control code, the blocks that it expected
+least and most, and samples of its text. From the files of predictions and samples alone."""
 
 from __future__ import annotations
 

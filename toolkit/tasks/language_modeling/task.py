@@ -269,7 +269,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Write `samples.md` and `samples.json`: for each control code, a continuation of the first words of a validation block."""
+    """Write `samples.md` and `samples.json`: for each control code, how the first words of a validation block go on."""
     from toolkit.tasks.language_modeling.samples import write_samples
 
     write_samples(run, prepared.validation, console)

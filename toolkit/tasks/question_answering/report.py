@@ -6,8 +6,9 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -53,7 +54,9 @@ def sections(predictions: Path) -> Iterator[Element]:
     found = read_outcome(predictions)
     yield element("h2", "Answers by the word that asks")
     words = Counter(found.words).most_common(WORDS_SHOWN)
-    groups = {word: [place for place, one in enumerate(found.words) if one == word] for word, _ in words}
+    groups: dict[str, Sequence[int]] = {
+        word: [place for place, one in enumerate(found.words) if one == word] for word, _ in words
+    }
     listed = {word for word, _ in words}
     if others := [place for place, word in enumerate(found.words) if word not in listed]:
         groups["others"] = others
@@ -66,7 +69,8 @@ def sections(predictions: Path) -> Iterator[Element]:
 
 def read_outcome(predictions: Path) -> Outcome:
     """The file of predictions, of which texts are kept only where they are shown."""
-    outcome, worst = Outcome(), []
+    outcome = Outcome()
+    worst: list[tuple[float, float, int, dict[str, str]]] = []
     with reading(predictions, REMEDY):
         for number, row in enumerate(read_predictions(predictions)):
             exact, f1 = float(row["exact_match"]), float(row["f1"])
@@ -95,7 +99,7 @@ def question_word(question: str) -> str:
     return words[0] if words and len(words[0]) <= LONGEST_WORD and len(words) > 1 else "others"
 
 
-def _scores(title: str, groups: dict[str, list[int]], scores: Sequence[Scores], caption: str) -> Element:
+def _scores(title: str, groups: Mapping[str, Sequence[int]], scores: Sequence[Scores], caption: str) -> Element:
     rows = []
     for name, places in groups.items():
         exact, f1 = (100 * _mean(scores[place][which] for place in places) for which in (0, 1))
@@ -142,10 +146,10 @@ def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
     text, shift = row["passage"], int(row["passage_start"])
     marks = [_span(row["start"], row["prediction"], shift, "ours")]
     marks.append(_span(row["answer_start"], answers[0] if answers else "", shift, "theirs"))
-    found = [(max(start, 0), min(end, len(text)), kind) for start, end, kind in marks if 0 < end and start < len(text)]
+    found = [(max(start, 0), min(end, len(text)), kind) for start, end, kind in marks if end > 0 and start < len(text)]
     cuts = sorted({0, len(text), *(place for start, end, _ in found for place in (start, end))})
     parts: list[Element | str] = ["…"] if shift else []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         kinds = [kind for left, right, kind in found if left <= start and end <= right]
         parts.append(element("mark", text[start:end], class_=" ".join(kinds)) if kinds else text[start:end])
     note = None
