@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.markup import element
 
 WIDTH, HEIGHT = 620, 270
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 22, 42
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 26, 44
 #: Points of a curve; a longer one is drawn by the means of equal stretches.
 MOST_POINTS = 400
 #: Strips that answer to the pointer.
@@ -34,7 +34,7 @@ svg text.best-text { fill: var(--ink); stroke: none; font-weight: 600; }
 .track { display: inline-block; width: 9rem; max-width: 30vw; margin-right: .5rem;
   background: var(--band); line-height: 1; }
 /* A narrow screen shows a whole picture, smaller: its letters are larger in it. */
-@media screen and (max-width: 40rem) { .charts svg.chart { min-width: 0; font-size: 17px; } }
+@media screen and (max-width: 40rem) { .charts svg.chart { min-width: 0; font-size: 14px; } }
 @media print { .charts { display: block; } .charts svg.chart { min-width: 0; } }
 """
 

@@ -25,8 +25,8 @@ MATRIX_LABELS = 30
 PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
 #: How to read the matrix.
 MEANING = (
-    "A row is a label of the data, a column the label that the model gave; the darker, the larger the share of the row. "
-    "Blue: right; orange: wrong."
+    "A row is a label of the data, a column the label that the model gave; the darker, the larger the share of the row, "
+    "blue where it is right, orange where it is wrong."
 )
 #: Shades of a cell.
 SHADES = 8
@@ -80,10 +80,11 @@ def read_outcome(predictions: Path) -> Outcome:
             outcome.label.append(ids[row["label"]])
             outcome.predicted.append(ids[row["predicted_label"]])
             outcome.tokens.append(int(row["tokens"]))
+            probability = float(row["probability"])
             if row["label"] != row["predicted_label"]:
                 kept = {name: row[name] for name in ("text", "label", "predicted_label")}
                 kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
-                heapq.heappush(surest, (float(row["probability"]), -int(row["row"]), kept))
+                heapq.heappush(surest, (probability, -int(row["row"]), kept))
                 if len(surest) > MISTAKES_SHOWN:
                     heapq.heappop(surest)
         if outcome is None:
@@ -108,7 +109,7 @@ def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
     if len(names) > MATRIX_LABELS:
         faults = off.sum(axis=0) + off.sum(axis=1)
         chosen = np.sort(np.argsort(-faults, kind="stable")[:MATRIX_LABELS])
-        caption = f"Confusion matrix of the {MATRIX_LABELS} labels with the most mistakes, of {len(names)}"
+        caption = f"The {MATRIX_LABELS} labels of {len(names)} with the most mistakes"
     yield element("p", MEANING, class_="soft")
     yield element("div", _grid(names, matrix, chosen, caption), class_="wide", tabindex=0, role="region",
                   aria_labelledby="confusion")  # fmt: skip
