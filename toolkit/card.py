@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit import runtime
 from toolkit.checkpoint import write_text
-from toolkit.escape import markdown, markdown_code, visible
+from toolkit.escape import markdown, markdown_code, one_line, visible
 from toolkit.model_config import TITLES
 from toolkit.predictions import SPLITS
 from toolkit.recipe import Recipe
@@ -149,7 +149,7 @@ def _header(run: Run, results: Mapping[str, Any]) -> str:
         eval_results=_evaluations(run, results),
         library_name="transformers",
         metrics=list(task.metrics),
-        model_name=visible(run.folder.resolve().name),
+        model_name=one_line(run.folder.resolve().name),
         pipeline_tag=task.pipeline_tag,
         tags=[recipe.model.name, "paddle"],
     )
@@ -167,13 +167,13 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
         EvalResult(
             task_type=task.pipeline_tag,
             task_name=task.name,
-            dataset_type=visible(kind),
-            dataset_name=visible(files or kind),
+            dataset_type=one_line(kind),
+            dataset_name=one_line(files or kind),
             dataset_config=recipe.data.config,
             dataset_revision=recipe.commits.get("data"),
             dataset_split=split,
             metric_type=METRIC_TYPES.get(metric, metric.partition("_")[0]),
-            metric_name=visible(metric),
+            metric_name=one_line(metric),
             metric_value=value,
         )
         for split in SPLITS

@@ -25,8 +25,8 @@ MATRIX_LABELS = 30
 PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
 #: How to read the matrix.
 MEANING = (
-    "A row is a label of the data, a column the label that the model gave; the darker, the larger the share of the row, "
-    "blue where it is right, orange where it is wrong."
+    "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
+    "share of the row: blue where the model is right, orange where it is wrong."
 )
 #: Shades of a cell.
 SHADES = 8
