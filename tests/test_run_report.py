@@ -148,6 +148,24 @@ def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_pat
     assert left.value.code == 2 and "is not a run folder" in capsys.readouterr().err
 
 
+DAMAGES = (b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"best": 3, "test": [], "training": null}', b"\xff\x00" * 9)
+FILES = ("metrics.json", "metrics.jsonl", "versions.json", "identity.json", "recipe.yaml", "parity/starts.json")
+
+
+def test_a_damaged_file_of_the_run_is_a_line_or_does_not_matter(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    for name in FILES:
+        whole = (folder / name).read_bytes()
+        for damage in (*DAMAGES, whole[: len(whole) // 2]):
+            (folder / name).write_bytes(damage)
+            with pytest.raises(SystemExit) as left:
+                cli.main(["report", str(folder)])
+            error = capsys.readouterr().err
+            assert left.value.code == (2 if error else 0), (name, damage, error)
+            assert all(line.startswith(f"error: {folder}") for line in error.splitlines()), (name, damage, error)
+        (folder / name).write_bytes(whole)
+
+
 def test_a_file_of_predictions_is_whole_or_the_old_one(tmp_path):
     file = tmp_path / "predictions-test.csv"
     write_predictions(file, iter([{"text": "old\0\ud800\r", "f1": 1 / 3}]))

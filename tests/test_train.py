@@ -118,6 +118,8 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     for split in ("validation", "test"):
+        name = f"predictions-{split}.csv"
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
         assert (
             json.loads((ours / "metrics.json").read_text())[split]
             == (json.loads((theirs / "metrics.json").read_text())[split])
