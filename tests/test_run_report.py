@@ -48,7 +48,8 @@ def run(tmp_path_factory) -> tuple[Path, list[str]]:
             rows.writerow(["text", "label"])
             rows.writerows([f"{label} text {number}\r\n" * 9, label] for number in range(count) for label in LABELS)
     values = {**test_train.RECIPE, "data": {**test_train.RECIPE["data"]}, "train": {**test_train.RECIPE["train"]}}
-    values["train"] |= {"max_steps": 2, "eval_steps": 1, "learning_rate": 4e-2}
+    # The first step is at rate 0, the second spoils the weights: the best evaluation is not the last one.
+    values["train"] |= {"max_steps": 2, "eval_steps": 1, "learning_rate": 1.0, "save_best": "loss"}
     (folder / "x.yaml").write_text(yaml.safe_dump(values))
     measured = []
     with pytest.MonkeyPatch.context() as patch:
@@ -109,6 +110,7 @@ def test_predictions_score_as_the_run_says_and_cost_no_pass_of_their_own(run):
     folder, measured = run
     assert measured == ["validation", "validation", "test"]  # two in training, and the test split at the end
     results = json.loads((folder / "metrics.json").read_text())
+    assert results["best"]["step"] == 1
     for split, count in (("validation", 12), ("test", 20)):
         rows = list(read_predictions(folder / f"predictions-{split}.csv"))
         label, given = ([row[name] for row in rows] for name in ("label", "predicted_label"))
