@@ -96,7 +96,8 @@ def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
     for start in starts:
         before, skipped = steps_of(starts, start), start["skipped"]
         word = "Parity" if skipped is None else "Parity gate skipped"
-        said = f" before {before}: {start['passed'] if skipped is None else skipped}"
+        words = start["passed"].removeprefix("parity: ") if skipped is None else skipped
+        said = f" before {before}: {words}"
         yield element("p", element("span", word, class_="verdict"), said)
 
 
