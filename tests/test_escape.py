@@ -20,7 +20,7 @@ from rich.text import Text
 from toolkit import cli
 from toolkit.console import LiteralConsole
 from toolkit.escape import markdown, markdown_code, visible
-from toolkit.parity.report.markup import element, html_text, xml_text
+from toolkit.pages.markup import element, html_text, xml_text
 from toolkit.progress import ProgressBar
 
 #: What a terminal, rich, Markdown, HTML, YAML or a table would take for more than text.
@@ -117,9 +117,11 @@ def test_a_run_of_hostile_names_ends_well_and_its_card_shows_them(hostile_recipe
     assert f"parity skipped: {visible(reason)}\n" in out and f"run folder: {folder}\n" in out
     card = (folder / "README.md").read_text()
     assert front_matter(card)["library_name"] == "transformers"
-    prose = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", card, flags=re.DOTALL)  # without code
+    prose = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", card.split("---\n", 2)[2], flags=re.DOTALL)  # without code
     assert not re.search(r"(?<!\\)<", prose) and "\x1b" not in card
     assert card.count("\n---\n") == 1  # the end of the header
+    (found,) = front_matter(card)["model-index"]
+    assert found["name"] == folder.name and found["results"][0]["dataset"]["name"] == "train.csv, validation.csv"
     names = json.loads((folder / "model/config.json").read_text())["id2label"].values()
     assert all(markdown_code(name) in card for name in names) and "two\nlines" in names
     with pytest.raises(SystemExit):

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.predictions import read_predictions
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 
@@ -107,6 +108,17 @@ def test_the_loss_is_the_mean_over_tokens_not_over_batches(run):
         total, count = total + float(output.loss) * predicted, count + predicted
     assert count == prepared.test.tokens
     assert json.loads((run / "metrics.json").read_text())["test"]["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_each_block_has_a_row_of_predictions_and_each_code_a_line_of_the_page(run):
+    results = json.loads((run / "metrics.json").read_text())["test"]
+    rows = list(read_predictions(run / "predictions-test.csv"))
+    for code in ("Numbers", "Animals"):
+        chosen = [(float(row["loss"]), int(row["tokens"])) for row in rows if row["control_code"] == code]
+        loss = sum(loss * tokens for loss, tokens in chosen) / sum(tokens for _, tokens in chosen)
+        assert math.exp(loss) == pytest.approx(results[f"perplexity_{code}"], rel=1e-4)
+    page = (run / "report.html").read_text()
+    assert f"{results['perplexity_Numbers']:.2f}</span>" in page and "Samples</h2>" in page
 
 
 def test_evaluating_again_gives_the_same_numbers(run):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from toolkit import cli, runtime
 from toolkit.errors import UserError
+from toolkit.predictions import read_predictions
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 from toolkit.tasks.question_answering import squad
@@ -128,6 +129,16 @@ def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(
         assert best[0]["text"] == answers[name]
         assert sum(item["probability"] for item in best) == pytest.approx(1, abs=1e-4)
     assert "AutoModelForQuestionAnswering" in (qa_run / "README.md").read_text()
+    rows = list(read_predictions(qa_run / "predictions-validation.csv"))
+    assert {row["id"]: row["prediction"] for row in rows} == answers
+    for name in ("exact_match", "f1"):
+        mean = 100 * sum(float(row[name]) for row in rows) / len(rows)
+        assert mean == pytest.approx(results["validation"][name], abs=1e-3)
+    for row in rows:
+        start = int(row["start"]) - int(row["passage_start"])
+        assert row["passage"][start:].startswith(row["prediction"])
+    page = (qa_run / "report.html").read_text()
+    assert "Answers by the word that asks" in page and "<td>24</td>" in page
 
 
 def test_evaluating_a_run_gives_the_numbers_of_its_training(qa_run):

@@ -119,6 +119,8 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     for split in ("validation", "test"):
+        name = f"predictions-{split}.csv"
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes()
         assert (
             json.loads((ours / "metrics.json").read_text())[split]
             == (json.loads((theirs / "metrics.json").read_text())[split])
@@ -134,7 +136,10 @@ def test_a_run_learns_and_leaves_its_folder(run):
         "metrics.jsonl",
         "model",
         "parity",
+        "predictions-test.csv",
+        "predictions-validation.csv",
         "recipe.yaml",
+        "report.html",
         "versions.json",
     ]
     results = json.loads((run / "metrics.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Job:
     Attributes:
         task: the recipe's task.
         tokenizer: of the recipe.
+        splits: the rows that they are made of, of the task's ``load_splits``.
         prepared: the examples.
         fit: the length that texts are padded to, and what of the model it takes.
         stored_config: the configuration of the model that is read and saved.
@@ -45,6 +47,7 @@ class Job:
 
     task: Task
     tokenizer: Any
+    splits: Mapping[str, Any]
     prepared: Prepared
     fit: Fit
     stored_config: Any
@@ -93,6 +96,7 @@ def assemble(recipe: Recipe) -> Job:
     return Job(
         task=task,
         tokenizer=tokenizer,
+        splits=splits,
         prepared=prepared,
         fit=fit,
         stored_config=stored_config,

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from toolkit import runtime
 from toolkit.checkpoint import write_text
-from toolkit.escape import markdown, markdown_code, visible
+from toolkit.escape import markdown, markdown_code, one_line, visible
 from toolkit.model_config import TITLES
+from toolkit.predictions import SPLITS
 from toolkit.recipe import Recipe
-from toolkit.run_folder import read_starts
+from toolkit.run_folder import read_starts, steps_of
 from toolkit.tasks import Description, Run
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
 
 #: What to do about a damaged file of the gate, which the resumed run leaves anew.
 WRITTEN_ANEW = "remove it, and run the same command again"
 
 #: Labels beyond this many are counted, not listed.
 LISTED_LABELS = 60
+
+#: The hub's names of metrics that are called otherwise here. The perplexity of a control code is perplexity.
+METRIC_TYPES = {"macro_f1": "f1", "exact_match": "exact_match"}
 
 LOAD = """\
 ```python
@@ -85,7 +91,7 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
     folder, recipe, task = run.folder, run.recipe, run.task.DESCRIPTION
     commands = (task.command(folder.as_posix()), f"toolkit evaluate {shlex.quote(folder.as_posix())}")
     sections = (
-        _header(recipe, task),
+        _header(run, results),
         f"# {markdown(folder.name)}\n",
         _what(recipe, task, results),
         "## Results\n",
@@ -113,13 +119,13 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
     """
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [
-        f"**The parity gate was skipped** before {_steps(starts, start)}: {markdown(start['skipped'])}. "
+        f"**The parity gate was skipped** before {steps_of(starts, start)}: {markdown(start['skipped'])}. "
         "Nothing shows that this port equalled the reference."
         for start in starts
         if start["skipped"] is not None
     ]
     if passed:
-        before = "training" if passed == list(starts) else " and ".join(_steps(starts, start) for start in passed)
+        before = "training" if passed == list(starts) else " and ".join(steps_of(starts, start) for start in passed)
         sentences.append(
             f"The parity gate passed before {before}: on this model and training examples of this "
             "data, the port gave the outputs, loss and gradients of the PyTorch reference (Hugging Face transformers), "
@@ -129,25 +135,52 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(sentences)
 
 
-def _steps(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
-    """The steps that were trained from one start of the run to the next."""
-    first = start["after_step"] + 1
-    later = [other["after_step"] for other in starts if other["after_step"] >= first]
-    if not later:
-        return "training" if first == 1 else f"step {first} and all after it"
-    return f"steps {first} to {later[0]}"
+def _header(run: Run, results: Mapping[str, Any]) -> str:
+    """What the hub reads of a card: what the model is of, and its numbers (``model-index``).
+
+    Nothing is said of the licence and the language: no recipe knows them.
+    """
+    from huggingface_hub import ModelCardData
+
+    recipe, task = run.recipe, run.task.DESCRIPTION
+    data = ModelCardData(
+        base_model=recipe.model.weights,
+        datasets=[recipe.hub_dataset] if recipe.hub_dataset else None,
+        eval_results=_evaluations(run, results),
+        library_name="transformers",
+        metrics=list(task.metrics),
+        model_name=one_line(run.folder.resolve().name),
+        pipeline_tag=task.pipeline_tag,
+        tags=[recipe.model.name, "paddle"],
+    )
+    return f"---\n{data.to_yaml()}\n---\n"
 
 
-def _header(recipe: Recipe, task: Description) -> str:
-    values = {
-        "library_name": "transformers",
-        "pipeline_tag": task.pipeline_tag,
-        "tags": [recipe.model.name, "paddle"],
-        "metrics": list(task.metrics),
-    }
-    if recipe.model.weights:
-        values["base_model"] = recipe.model.weights
-    return f"---\n{yaml.safe_dump(values, sort_keys=False)}---\n"
+def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
+    """The best model's finite metrics on each split, in the hub's words."""
+    from huggingface_hub import EvalResult
+
+    recipe, task = run.recipe, run.task.DESCRIPTION
+    kind = recipe.data.dataset
+    files = ", ".join(_files(recipe))
+    return [
+        EvalResult(
+            task_type=task.pipeline_tag,
+            task_name=task.name,
+            dataset_type=one_line(kind),
+            dataset_name=one_line(files or kind),
+            dataset_config=recipe.data.config,
+            dataset_revision=recipe.commits.get("data"),
+            dataset_split=split,
+            metric_type=METRIC_TYPES.get(metric, metric.partition("_")[0]),
+            metric_name=one_line(metric),
+            metric_value=value,
+        )
+        for split in SPLITS
+        if split in results
+        for metric, value in results[split].items()
+        if value is not None and math.isfinite(value)
+    ]
 
 
 def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def write_text(path: Path, text: str) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{target.name}-", dir=target.parent))
     try:
-        os.chmod(temporary, 0o777 & ~_umask())
+        os.chmod(temporary, 0o777 & ~umask())
         fill(temporary)
         if manifest:
             files = sorted(path for path in temporary.rglob("*") if path.is_file())
@@ -146,7 +146,8 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The permissions that new files of this process lack; what `tempfile` makes has fewer than these leave."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

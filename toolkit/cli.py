@@ -216,6 +216,19 @@ def generate(run: Path, **options: Any) -> None:
     generate_text(_run_folder(run), LiteralConsole(), **options)
 
 
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def report(run: Path) -> None:
+    """Make report.html of the run folder RUN anew: curves, mistakes, what it was made of.
+
+    Predictions of the best model that the folder lacks are computed and written, too.
+    """
+    from toolkit.console import LiteralConsole
+    from toolkit.remake import remake_report
+
+    remake_report(_run_folder(run), LiteralConsole())
+
+
 @toolkit.group()
 def recipe() -> None:
     """Begin with a recipe, or look at one without running it."""

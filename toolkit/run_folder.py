@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +170,12 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
         return [{key: start[key] for key in ("after_step", "passed", "skipped")} for start in starts]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [{"after_step": 0, "passed": None, "skipped": f"unknown, since {path} was damaged"}]
+
+
+def steps_of(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
+    """The steps that were trained from one start of the run to the next."""
+    first = start["after_step"] + 1
+    later = [other["after_step"] for other in starts if other["after_step"] >= first]
+    if not later:
+        return "training" if first == 1 else f"step {first} and all after it"
+    return f"steps {first} to {later[0]}"

@@ -216,6 +216,28 @@ def versions() -> dict[str, str]:
     return found
 
 
+def hardware() -> dict[str, str | int]:
+    """What this process computes on: ``device``, the processor's or GPU's name, cores and processes of a run, and bytes
+    of memory where the system tells them."""
+    import paddle
+
+    name = paddle.device.cuda.get_device_name() if device() == "gpu" else _processor()
+    found: dict[str, str | int] = {"device": device(), "name": name, "cores": physical_cores()}
+    found["processes"] = processes()
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        found["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return found
+
+
+def _processor() -> str:
+    """The processor's name as Linux tells it, else what Python knows of it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def flags() -> dict[str, str]:
     """The environment variables of :func:`environment`, as they are in this process."""
     return {name: os.environ[name] for name in environment() if name in os.environ}

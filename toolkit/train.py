@@ -7,6 +7,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
     metrics.jsonl     a line per step and per evaluation                metrics.csv     the same as a table
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
+    report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text
     metrics.json      the final numbers; written last: a folder that has it is a finished run
 """
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -32,9 +34,11 @@ from toolkit.console import LiteralConsole
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
 from toolkit.identity import check_identity, write_identity
+from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.report.page import PAGE, write_report
 from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
@@ -246,10 +250,16 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     trainer.use_best_weights()
     prepared = job.prepared
-    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again.
-    measured = {"validation": trainer.best.metrics or trainer.measure(prepared.validation, "validation")}
+    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
+    # was resumed after it has its numbers alone.
+    outputs, again = {"validation": trainer.best_outputs}, None
+    if trainer.best.metrics is None or trainer.best_outputs is None:
+        again = trainer.measure(prepared.validation, "validation")
+        outputs["validation"] = trainer.outputs
+    measured = {"validation": trainer.best.metrics or again}
     if prepared.test is not None:
         measured["test"] = trainer.measure(prepared.test, "test")
+        outputs["test"] = trainer.outputs
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
@@ -263,6 +273,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         "examples": prepared.sizes,
         **({"baseline": prepared.baseline} if prepared.baseline else {}),
         "parameters": job.parameters,
+        "hardware": runtime.hardware(),
     }
 
     def fill(model_folder: Path) -> None:
@@ -272,11 +283,28 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     checkpoint.write_folder(folder / "model", fill, manifest=False)
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
     trainer.model.eval()
+    write_split_predictions(run, job.splits, prepared, outputs)
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)
+    write_report(recipe, folder, results)
     write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
     trainer.checkpoints.remove()
     return results
+
+
+def write_split_predictions(
+    run: Run, splits: Mapping[str, Any], prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
+) -> None:
+    """Write what the best model said of each example, a file for each split that was measured.
+
+    Args:
+        splits: of the task's ``load_splits``.
+        outputs: split -> what the task's ``outputs`` kept of it.
+    """
+    for split, kept in outputs.items():
+        if kept is not None:
+            rows = run.task.predictions(run, splits[split], getattr(prepared, split), kept)
+            write_predictions(predictions_file(run.folder, split), rows)
 
 
 def metrics_table(results: dict[str, dict[str, float]]) -> Table:
@@ -306,6 +334,7 @@ def _show_results(results: dict[str, Any], folder: Path, console: Console) -> No
     for split, numbers in results.get("baseline", {}).items():
         listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items())
         console.print(f"baseline on {split}: {listed}", highlight=False)
+    console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(
         f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
     )

@@ -95,6 +95,9 @@ class Finetuner(Trainer):
         self.last_step = 0
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
+        #: What the task's `outputs` kept of all examples (N, ...), of the last evaluation and of the best validation.
+        self.outputs: tuple[np.ndarray, ...] | None = None
+        self.best_outputs: tuple[np.ndarray, ...] | None = None
         self.progress = ProgressBar(console, "", 0)
         self.save_best = settled(recipe.train.save_best)
         self._loss = paddle.zeros([])
@@ -176,6 +179,7 @@ class Finetuner(Trainer):
         if better and math.isfinite(metrics["loss"]):
             self.checkpoints.save_best(self.state.global_step, self.model)
             self.best = Best(self.state.global_step, metrics[name], metrics)
+            self.best_outputs = self.outputs
             return True
         self.best.evaluations_since += 1
         self.best.stopped = patience is not None and self.best.evaluations_since >= patience
@@ -297,7 +301,8 @@ class Finetuner(Trainer):
 
     def _metrics(self, output: Any) -> dict[str, float]:
         """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
-        return self.task.compute_metrics(tuple(output.predictions), self.evaluated)
+        self.outputs = tuple(output.predictions)
+        return self.task.compute_metrics(self.outputs, self.evaluated)
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:
         """Nothing: :class:`ScheduleCallback` records every step and every evaluation."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     import datasets
     import numpy as np
     from rich.console import Console
@@ -79,6 +81,26 @@ class Task(Protocol):
 
     def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
         """Metric -> value, from what :meth:`outputs` kept of all examples, in their order."""
+
+    def predictions(
+        self, run: Run, rows: datasets.Dataset, dataset: Any, outputs: tuple[np.ndarray, ...]
+    ) -> Iterator[dict[str, Any]]:
+        """A row of ``predictions-SPLIT.csv`` for each example, all with the same keys.
+
+        Args:
+            rows: a split of :meth:`load_splits`.
+            dataset: what :meth:`prepare` made of it.
+            outputs: what :meth:`outputs` kept of it.
+        """
+
+    def report(self, folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+        """The sections of a run's page that the task has to say, made of files alone.
+
+        Args:
+            folder: the run folder.
+            predictions: the file of :meth:`predictions`.
+            results: the content of ``metrics.json``.
+        """
 
     def write_artifacts(self, run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
         """Write the task's own files into a finished run's folder (``run.folder``); ``trainer`` can still measure."""

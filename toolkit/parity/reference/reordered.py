@@ -3,9 +3,9 @@
 Moving the weights by a unit in the last place shows how a network passes errors on. It hardly shows the errors that the
 network makes itself: where attention is saturated, the backward of softmax subtracts two numbers that agree to the last
 digit, and what is left is the rounding of one sum, the same however the weights are moved. Another implementation adds
-up in another order. So do the runs here: each sum is cut in two at a random place, and the halves are added up apart, the
-second before the first. That moves no element, as putting all terms into a random order would (a third of a gate's time
-at google/reformer-enwik8's size), and measures the same noise.
+up in another order. So do the runs here: each sum is cut in two at a random place, and the parts are added up apart,
+the second first. That moves no element, as putting all terms into a random order does, which took a third of the time
+of a gate of google/reformer-enwik8's size and measures the same noise.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from toolkit.pages.markup import element
 from toolkit.parity.judge.bounds import UNINFORMATIVE, ratio
-from toolkit.parity.report.markup import element
 
 #: What is drawn, in this order, and what the legend says of it.
 SERIES = {

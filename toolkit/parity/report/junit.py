@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, indent
 
+from toolkit.pages.markup import element, xml_text
 from toolkit.parity.job import files
 from toolkit.parity.report.json import with_infinities
-from toolkit.parity.report.markup import element, xml_text
 
 #: By verdict and dtype, the test cases of a suite.
 Suites = dict[tuple[str, str], list[Element]]

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from toolkit.pages.document import document, table
+from toolkit.pages.markup import element
 from toolkit.parity.followup.trace import describe
 from toolkit.parity.job import files
 from toolkit.parity.report import curves
 from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart
 from toolkit.parity.report.json import with_infinities
-from toolkit.parity.report.markup import element, html_text
 
 #: Findings on the page; after a drift early in the model nearly every tensor is one.
 FINDINGS_SHOWN = 200
-#: Nothing may be loaded, whatever a name on the page looks like.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 CAPTION = (
     "RMS of the distance from R64, the reference in float64, over the RMS of the tensor. A right port has P32 near R32 "
     "and P64 below the dotted line: R32 times what float64 is finer, with a margin. Hollow marks: tensors that are "
@@ -54,14 +53,6 @@ def page(content: Mapping[str, Any]) -> str:
     """The whole document."""
     content = with_infinities(content)
     title = f"{_verdict(content)}: {content['model']} {content['head']}, parity with the reference"
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width"),
-        element("title", title),
-        element("style", STYLE),
-    )
     body = element(
         "body",
         _header(content),
@@ -76,7 +67,7 @@ def page(content: Mapping[str, Any]) -> str:
         element("footer", *_facts(content)),
         element("script", SCRIPT),
     )
-    return html_text(element("html", head, body, lang="en"))
+    return document(title, STYLE, body)
 
 
 def _verdict(content: Mapping[str, Any]) -> str:
@@ -148,7 +139,7 @@ def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
     yield element("p", f"{len(faulty)} of {trace['compared']} operations and gradients are wrong{worst}.")
     if faulty:
         rows = [(_name(describe(op["name"])), op["dtype"], _name(op["where"]), op["message"]) for op in faulty]
-        yield _table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
+        yield table(("in the order of execution", "dtype", "line", "what"), rows[:FINDINGS_SHOWN])
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
@@ -167,7 +158,7 @@ def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
     found = sorted(content["findings"], key=late)
     rows = [(_name(f["name"]), f["verdict"], f["dtype"], f["message"]) for f in found[:FINDINGS_SHOWN]]
     yield element("h2", f"Findings: {len(found)}")
-    yield _table(("where", "verdict", "dtype", "what"), rows)
+    yield table(("where", "verdict", "dtype", "what"), rows)
     if len(found) > FINDINGS_SHOWN:
         yield element("p", f"and {len(found) - FINDINGS_SHOWN} more, in the table of tensors and in parity.json")
 
@@ -204,13 +195,13 @@ def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
     ]
     heads[8].set("aria-sort", "descending")
     rows = [_row(tensor) for tensor in tensors]
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
+    compared = element("table", element("thead", element("tr", *heads)), element("tbody", *rows), id="tensors")
     yield element("h2", f"Tensors compared: {len(tensors)}", id="compared")
     yield element(
         "p", "The margin is the error in units of its bound, the larger of RMS and maximum: above 1 it fails."
     )
     yield _controls(choices)
-    yield element("div", table, class_="scroll", tabindex=0, role="region", aria_labelledby="compared")
+    yield element("div", compared, class_="scroll", tabindex=0, role="region", aria_labelledby="compared")
 
 
 def _urgency(tensor: Mapping[str, Any]) -> tuple[bool, float]:
@@ -264,17 +255,17 @@ def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
     yield element("h2", "Measured with")
     yield element(
         "div",
-        _table(("side", "seconds", "peak memory"), costs),
-        _table(("what", "value"), measured),
-        _table(("version of", *sides), rows),
-        _table(("flag", "value"), [(name, str(value)) for name, value in content["flags"].items()]),
+        table(("side", "seconds", "peak memory"), costs),
+        table(("what", "value"), measured),
+        table(("version of", *sides), rows),
+        table(("flag", "value"), [(name, str(value)) for name, value in content["flags"].items()]),
         class_="facts",
     )
     yield element("h2", "Configuration")
     yield element("pre", json.dumps(content["config"], indent=1))
     hashes = [(name, _name(value)) for name, value in content["hashes"].items()]
     yield element("h2", "SHA-256 of what both sides were given")
-    yield _table(("file", "hash"), hashes)
+    yield table(("file", "hash"), hashes)
 
 
 def _gigabytes(size: float | None) -> str:
@@ -283,13 +274,3 @@ def _gigabytes(size: float | None) -> str:
 
 def _name(text: str) -> Element:
     return element("span", text, class_="name")
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[Element | str]]) -> Element:
-    """A table whose first column names its rows."""
-    head = element("tr", *(element("th", title, scope="col") for title in titles))
-    lines = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
-        for first, *rest in rows
-    ]
-    return element("table", element("thead", head), element("tbody", *lines))

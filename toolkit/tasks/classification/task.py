@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     import datasets
     from rich.console import Console
 
@@ -38,6 +41,10 @@ DESCRIPTION = Description(
 
 #: Characters of a text that the table of predictions shows.
 SHOWN_CHARACTERS = 60
+#: Rows of a split that are read at once.
+ROWS_AT_ONCE = 256
+#: In a file of predictions, the name of a label's probability is this prefix and the label.
+PROBABILITY_OF = "probability_"
 
 
 def check(recipe: Recipe) -> None:
@@ -110,6 +117,43 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
     """``accuracy`` and ``macro_f1`` of logits [N, L] against labels [N]."""
     return metrics.classification(*outputs)
+
+
+def predictions(
+    run: Run, rows: datasets.Dataset, dataset: datasets.Dataset, outputs: tuple[np.ndarray, ...]
+) -> Iterator[dict[str, Any]]:
+    """Of each text: its number from 1, all of it, how many tokens the model read, its label, the most probable label,
+    the probability of that, and that of every label."""
+    names, logits = settled(run.label_names), outputs[0]
+    tokens = dataset.with_format(None)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        texts, read = rows[start : start + ROWS_AT_ONCE], tokens[start : start + ROWS_AT_ONCE]["input_ids"]
+        shares = probabilities(logits[start : start + ROWS_AT_ONCE])  # (rows, labels)
+        for index, share in enumerate(shares):
+            best = int(share.argmax())
+            yield {
+                "row": start + index + 1,
+                "text": texts["text"][index],
+                "tokens": len(read[index]),
+                "label": names[texts["label"][index]],
+                "predicted_label": names[best],
+                "probability": float(share[best]),
+                **{f"{PROBABILITY_OF}{name}": float(value) for name, value in zip(names, share, strict=True)},
+            }
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax of logits [N, L], in float64."""
+    logits = logits.astype(np.float64)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Which labels are taken for which, how good each is, the most confident mistakes, and what length does."""
+    from toolkit.tasks.classification.report import sections
+
+    return sections(predictions)
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:

@@ -1,7 +1,8 @@
-"""Samples of generated text, one for each control code, in the run folder's `samples.md`."""
+"""Samples of generated text, for each control code, in the run folder: `samples.md` to read, `samples.json` as data."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: New tokens of a sample, and the most tokens of the prompt before it.
 SAMPLE_LENGTH, SAMPLE_PROMPT = 60, 16
+#: The samples as data.
+SAMPLES = "samples.json"
 
 
 def readable(tokenizer: Any, tokens: Sequence[int]) -> str:
@@ -28,7 +31,11 @@ def readable(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
-    """Write `samples.md` into a run's folder: continuations of the first words of one block of each control code."""
+    """Write both files into a run's folder: continuations of the first words of one block of each control code.
+
+    `samples.json` is a list of ``control``, ``prompt``, and ``texts`` by the name of the decoding.
+    """
+    samples: list[dict[str, Any]] = []
     settings = {
         "greedy, repetition penalty 1.2": Decoding(SAMPLE_LENGTH),
         "sampled, temperature 0.8, top-p 0.9, repetition penalty 1.2": Decoding(
@@ -45,11 +52,14 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
         while len(prompt) > 2 and run.tokenizer.decode(prompt[-1:]).endswith("@@"):  # not within a word
             prompt.pop()
         room = run.model.config.n_positions - len(prompt)
-        sections.append(f"## {markdown(code)}\n\nPrompt:\n\n{_quoted(readable(run.tokenizer, prompt[1:]))}\n")
+        samples.append({"control": code, "prompt": readable(run.tokenizer, prompt[1:]), "texts": {}})
+        sections.append(f"## {markdown(code)}\n\nPrompt:\n\n{_quoted(samples[-1]['prompt'])}\n")
         for name, decoding in settings.items():
             shortened = replace(decoding, length=min(decoding.length, max(room, 0)))
             text = readable(run.tokenizer, list(generate(next_logits, prompt, shortened)))
+            samples[-1]["texts"][name] = text
             sections.append(f"{name.capitalize()}:\n\n{_quoted(text)}\n")
+    write_text(run.folder / SAMPLES, json.dumps(samples, indent=1) + "\n")
     write_text(run.folder / "samples.md", visible("\n".join(sections)))
     console.print(f"samples of generated text: {run.folder / 'samples.md'}", highlight=False, soft_wrap=True)
 

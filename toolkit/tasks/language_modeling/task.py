@@ -4,7 +4,8 @@ control code, which names the kind of text."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     import datasets
     from rich.console import Console
 
     from toolkit.recipe import Recipe
     from toolkit.tasks import Run
+    from toolkit.tasks.language_modeling.documents import Blocks
 
 HEADS = {"ctrl": "causal_lm"}
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
@@ -227,8 +231,35 @@ def _exponential(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
+def predictions(
+    run: Run, rows: datasets.Dataset, dataset: Blocks, outputs: tuple[np.ndarray, ...]
+) -> Iterator[dict[str, Any]]:
+    """Of each block: its number from 1, its control code, how many tokens were predicted, their mean loss, the
+    perplexity, and its text."""
+    from toolkit.tasks.language_modeling.samples import readable
+
+    for index, (total, count) in enumerate(zip(*outputs, strict=True)):
+        loss = float(total / count)
+        tokens = dataset.input_ids[index, 1 : dataset.lengths[index]].tolist()
+        yield {
+            "block": index + 1,
+            "control_code": dataset.codes[dataset.code_of[index]],
+            "tokens": int(count),
+            "loss": loss,
+            "perplexity": _exponential(loss),
+            "text": readable(run.tokenizer, tokens),
+        }
+
+
+def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """Perplexity by control code, the hardest and the easiest blocks, and samples of the model's text."""
+    from toolkit.tasks.language_modeling.report import sections
+
+    return sections(folder, predictions, results)
+
+
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Write `samples.md`: for each control code, a continuation of the first words of a validation block."""
+    """Write `samples.md` and `samples.json`: for each control code, how the first words of a validation block go on."""
     from toolkit.tasks.language_modeling.samples import write_samples
 
     write_samples(run, prepared.validation, console)

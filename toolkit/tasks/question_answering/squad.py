@@ -259,10 +259,21 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     exact = overlap = 0.0  # added up one by one in the data's order, as the official scripts do, to the last digit
     for item in examples:
         if item.id in predictions:
-            references = _references(item.answers) if unanswerable else item.answers
-            exact += max(exact_match(predictions[item.id], reference) for reference in references)
-            overlap += max(f1(predictions[item.id], reference, unanswerable) for reference in references)
+            agreed = agreement(predictions[item.id], item.answers, unanswerable)
+            exact, overlap = exact + agreed[0], overlap + agreed[1]
     return {"exact_match": 100.0 * exact / len(examples), "f1": 100.0 * overlap / len(examples)}
+
+
+def agreement(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:
+    """Exact match and F1 of a prediction with that of a question's answers with which each is best, 0 to 1.
+
+    Args:
+        answers: at least one, unless ``unanswerable``.
+        unanswerable: score as v2 does, since some question of the data has no answer.
+    """
+    references = _references(answers) if unanswerable else answers
+    exact = max(exact_match(prediction, reference) for reference in references)
+    return exact, max(f1(prediction, reference, unanswerable) for reference in references)
 
 
 def exact_match(prediction: str, reference: str) -> float:

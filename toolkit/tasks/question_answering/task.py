@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     import datasets
     from rich.console import Console
 
@@ -50,6 +52,8 @@ COLUMNS = ("id", "context", "question", "answers")
 
 #: Files in the run folder: the best answers in SQuAD's official format, and the n best of each question.
 PREDICTIONS, NEXT_BEST = "predictions.json", "nbest.json"
+#: Characters of a context that a row of predictions shows around an answer.
+PASSAGE = 480
 
 
 def check(recipe: Recipe) -> None:
@@ -283,6 +287,57 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
 def _first(windows: Windows) -> dict[str, str]:
     """Id -> the best answer, as a predictions file has it."""
     return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered or (), strict=True)}
+
+
+def predictions(
+    run: Run, rows: datasets.Dataset, dataset: Windows, outputs: tuple[np.ndarray, ...]
+) -> Iterator[dict[str, Any]]:
+    """Of each question: the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the
+    answer's score and probability, both places in the context, how long that is, and a passage of it that shows them.
+
+    Places are in characters of the context, an empty cell where there is none.
+    """
+    from toolkit.tasks.question_answering import spans
+
+    unanswerable = any(not item.answers for item in dataset.examples)
+    sizes = dataset.contexts.sizes()[dataset.context_of]
+    for item, best, size in zip(dataset.examples, spans.answers(dataset, outputs), sizes, strict=True):
+        first = best[0]
+        exact, overlap = squad.agreement(first.text, item.answers, unanswerable)
+        start, end = passage(item, first)
+        yield {
+            "id": item.id,
+            "question": item.question,
+            "prediction": first.text,
+            "answers": json.dumps(item.answers, ensure_ascii=False),
+            "exact_match": exact,
+            "f1": overlap,
+            "score": first.score,
+            "probability": first.probability,
+            "start": first.start if first.text else "",
+            "answer_start": item.answer_starts[0] if item.answers else "",
+            "context_tokens": int(size),
+            "passage_start": start,
+            "passage": item.context[start:end],
+        }
+
+
+def passage(item: Example, answer: Answer) -> tuple[int, int]:
+    """The part of a context around the first reference answer, and around the model's too where that is near."""
+    ours = (answer.start, answer.end) if answer.text else None
+    theirs = (item.answer_starts[0], item.answer_starts[0] + len(item.answers[0])) if item.answers else None
+    start, end = theirs or ours or (0, 0)
+    if ours and max(end, ours[1]) - min(start, ours[0]) <= PASSAGE:
+        start, end = min(start, ours[0]), max(end, ours[1])
+    margin = max(PASSAGE - (end - start), 0) // 2
+    return max(start - margin, 0), min(end + margin, len(item.context))
+
+
+def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """How good the answers are by the question's word and by the context's length, and the worst of them."""
+    from toolkit.tasks.question_answering.report import sections
+
+    return sections(predictions)
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:

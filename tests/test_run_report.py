@@ -1,0 +1,405 @@
+"""What a run says of its model: the predictions of each example, `report.html`, and the header of the model card."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree.ElementTree import tostring
+
+import numpy as np
+import pytest
+import test_train
+import yaml
+from huggingface_hub import ModelCard
+from rich.console import Console
+
+from toolkit import cli
+from toolkit.errors import UserError
+from toolkit.pages.excerpts import LONGEST, excerpt
+from toolkit.pages.plot import MOST_POINTS, Series, lines, named_bins, round_ticks
+from toolkit.predictions import read_predictions, write_predictions
+from toolkit.recipe import load_recipe
+from toolkit.report.curves import curves
+from toolkit.report.page import page
+from toolkit.tasks.classification import report as classification
+from toolkit.tasks.language_modeling import report as language_modeling
+from toolkit.tasks.question_answering import report as question_answering
+from toolkit.train import finetune
+from toolkit.trainer import Finetuner
+
+LABELS = ("</script><script>alert(1)</script>", "<img src=http://x.test/a onerror=alert(2)>", 'a,"b"\n\x1b[31m', "=1+1")
+SCORES = {"loss", "accuracy", "macro_f1"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A finished run whose labels and texts would break a page, and what was measured for it, in order."""
+    folder = tmp_path_factory.mktemp("report")
+    for split, count in (("train", 8), ("validation", 3), ("test", 5)):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["text", "label"])
+            rows.writerows([f"{label} text {number}\r\n" * 9, label] for number in range(count) for label in LABELS)
+    values = {**test_train.RECIPE, "data": {**test_train.RECIPE["data"]}, "train": {**test_train.RECIPE["train"]}}
+    # The first step is at rate 0, the second spoils the weights: the best evaluation is not the last one.
+    values["train"] |= {"max_steps": 2, "eval_steps": 1, "learning_rate": 1.0, "save_best": "loss"}
+    (folder / "x.yaml").write_text(yaml.safe_dump(values))
+    measured = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        evaluate = Finetuner.evaluate
+
+        def counted(self, *given, **named):
+            measured.append(named.get("metric_key_prefix", "validation"))
+            return evaluate(self, *given, **named)
+
+        patch.setattr(Finetuner, "evaluate", counted)
+        recipe = load_recipe(folder / "x.yaml", [f"train.output_dir={folder / 'run'}"])
+        return finetune(recipe, "</title><b>a test", Console(file=io.StringIO())), measured
+
+
+class Page(HTMLParser):
+    """The elements, the text and the attributes of a page; every element is closed."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for found, attributes in self.elements if found == tag]
+
+
+def shown(sections) -> str:
+    """Sections as HTML; it is whole."""
+    text = "".join(tostring(section, encoding="unicode", method="html") for section in sections)
+    Page(text)
+    return text
+
+
+# -- predictions ------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_score_as_the_run_says_and_cost_no_pass_of_their_own(run):
+    from sklearn.metrics import accuracy_score, f1_score
+
+    folder, measured = run
+    assert measured == ["validation", "validation", "test"]  # two in training, and the test split at the end
+    results = json.loads((folder / "metrics.json").read_text())
+    assert results["best"]["step"] == 1
+    for split, count in (("validation", 12), ("test", 20)):
+        rows = list(read_predictions(folder / f"predictions-{split}.csv"))
+        label, given = ([row[name] for row in rows] for name in ("label", "predicted_label"))
+        assert len(rows) == count and set(label) == {name.replace("\r\n", "\n") for name in LABELS}
+        assert accuracy_score(label, given) == results[split]["accuracy"]
+        assert f1_score(label, given, average="macro", zero_division=0) == results[split]["macro_f1"]
+        for row in rows:
+            shares = [float(row[f"probability_{name}"]) for name in LABELS]
+            assert sum(shares) == pytest.approx(1, abs=1e-5) and max(shares) == float(row["probability"])
+            assert row["predicted_label"] == LABELS[int(np.argmax(shares))] and row["text"].count(row["label"]) == 9
+
+
+def test_a_run_without_predictions_gets_the_same_ones_anew(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")}
+    for name in (*before, "report.html"):
+        (folder / name).unlink()
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", str(folder)])
+    assert (left.value.code, capsys.readouterr().err) == (0, "")
+    assert before == {path.name: path.read_bytes() for path in folder.glob("predictions-*.csv")} and len(before) == 2
+    assert (folder / "report.html").read_bytes() == (run[0] / "report.html").read_bytes()
+
+
+def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    file, page_before = folder / "predictions-test.csv", (folder / "report.html").read_bytes()
+    for damage in (b"", b"text,label\r\n1\r\n", b"\xff\xfe", file.read_bytes().replace(b"0.", b"zero", 1)):
+        file.write_bytes(damage)
+        with pytest.raises(SystemExit) as left:
+            cli.main(["report", str(folder)])
+        error = capsys.readouterr().err
+        assert left.value.code == 2 and f"{file}: is damaged" in error and "toolkit report makes it anew" in error
+        assert error.count("\n") == 1 and (folder / "report.html").read_bytes() == page_before
+    with pytest.raises(SystemExit) as left:
+        cli.main(["report", str(tmp_path)])
+    assert left.value.code == 2 and "is not a run folder" in capsys.readouterr().err
+
+
+DAMAGES = (b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"best": 3, "test": [], "training": null}', b"\xff\x00" * 9)
+FILES = ("metrics.json", "metrics.jsonl", "versions.json", "identity.json", "recipe.yaml", "parity/starts.json")
+
+
+def test_a_damaged_file_of_the_run_is_a_line_or_does_not_matter(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    for name in FILES:
+        whole = (folder / name).read_bytes()
+        for damage in (*DAMAGES, whole[: len(whole) // 2]):
+            (folder / name).write_bytes(damage)
+            with pytest.raises(SystemExit) as left:
+                cli.main(["report", str(folder)])
+            error = capsys.readouterr().err
+            assert left.value.code == (2 if error else 0), (name, damage, error)
+            assert all(line.startswith(f"error: {folder}") for line in error.splitlines()), (name, damage, error)
+        (folder / name).write_bytes(whole)
+
+
+def test_a_file_of_predictions_is_whole_or_the_old_one(tmp_path):
+    file = tmp_path / "predictions-test.csv"
+    write_predictions(file, iter([{"text": "old\0\ud800\r", "f1": 1 / 3}]))
+
+    def interrupted():
+        yield {"text": "new", "f1": 0.0}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_predictions(file, interrupted())
+    assert list(read_predictions(file)) == [{"text": "old\\x00\\ud800\r", "f1": "0.333333"}]
+    assert list(tmp_path.iterdir()) == [file]
+    write_predictions(file, [{"text": "x" * 200_000}])  # more than the csv module reads unasked
+    assert len(next(read_predictions(file))["text"]) == 200_000 and csv.field_size_limit() == 131_072
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_loads_nothing_and_labels_stay_text(run):
+    text = (run[0] / "report.html").read_text(encoding="utf-8")
+    found = Page(text)
+    (policy,) = (each["content"] for each in found.all("meta") if "http-equiv" in each)
+    assert policy.startswith("default-src 'none'")
+    tags = {tag for tag, _ in found.elements}
+    assert not tags & {"script", "img", "link", "b", "base", "iframe", "object", "form", "use", "image"}
+    named = {value for _, attributes in found.elements for value in attributes.values() if "http" in str(value)}
+    assert all("<img src=http://x.test/a" in value for value in named)  # in the titles of cells
+    assert {key for _, attributes in found.elements for key in attributes} & {"src", "href", "srcset"} == {"href"}
+    assert {attributes["href"] for _, attributes in found.elements if "href" in attributes} == {"predictions-test.csv"}
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    assert not re.search(r"url\(|@import|http", style)
+    assert all(label.split("\n")[0] in found.text for label in LABELS) and "\x1b" not in text
+    assert "Parity gate skipped before training: </title><b>a test" in found.text
+
+
+def test_the_page_can_be_read_by_ear(run):
+    text = (run[0] / "report.html").read_text(encoding="utf-8")
+    found = Page(text)
+    assert found.all("html") == [{"lang": "en"}] and len(found.all("h1")) == 1
+    pictures = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
+    assert len(pictures) == 3 and all("<title>" in picture and "<desc>" in picture for picture in pictures)
+    assert "train: " in pictures[0] and "best: step" in pictures[0]
+    assert all(each.get("scope") in ("col", "row") for each in found.all("th"))
+    assert all("aria-hidden" in each or "role" in each for each in found.all("svg"))
+    for name in ("Learning curves", "Which labels are taken for which", "How good each label is", "Recipe", "Made of"):
+        assert f">{name}</h2>" in text
+    assert "hidden_size: 32" in found.text and "paddlepaddle" in found.text and "SHA-256" in found.text
+
+
+def test_the_gate_that_passed_is_said_and_its_report_linked(run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    (folder / "parity/parity.html").write_text("")
+    starts = [
+        {"after_step": 0, "passed": None, "skipped": "no time"},
+        {"after_step": 1, "passed": "7 tensors <agree>", "skipped": None},
+    ]
+    recipe, results = load_recipe(folder / "recipe.yaml"), json.loads((folder / "metrics.json").read_text())
+    for chosen, style in ((starts, "skipped"), (starts[1:], "passed")):
+        (folder / "parity/starts.json").write_text(json.dumps(chosen))
+        found = Page(page(recipe, folder, results))
+        assert found.all("header") == [{"class": style}]
+        assert {"href": "parity/parity.html"} in found.all("a") and "7 tensors <agree>" in found.text
+    (folder / "parity/starts.json").unlink()
+    assert "Parity unknown" in Page(page(recipe, folder, results)).text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is absent")
+def test_a_browser_has_nothing_to_complain_about(run, tmp_path):
+    """What the page's policy forbids, it would say on the console."""
+    switches = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    switches += [f"--user-data-dir={tmp_path}", "--enable-logging=stderr", "--dump-dom"]
+    logs = []
+    for text in ((run[0] / "report.html").read_text(encoding="utf-8"), "<script>console.error('CONTROL')</script>"):
+        (tmp_path / "page.html").write_text(text, encoding="utf-8")
+        command = ["chromium", *switches, (tmp_path / "page.html").as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        logs.append((done.stdout, done.stderr))
+    assert "CONTROL" in logs[1][1]  # a complaint would have been seen
+    assert "CONSOLE" not in logs[0][1] and "Learning curves" in logs[0][0] and "alert(1)" in logs[0][0]
+
+
+# -- its parts --------------------------------------------------------------------------------------------------------
+
+
+def labelled(folder: Path, pairs: list[tuple[str, str]], names: list[str]) -> Path:
+    """A file of predictions with these labels and predictions."""
+    write_predictions(
+        folder / "predictions-test.csv",
+        (
+            {
+                "row": row, "text": f"text {row}", "tokens": row, "label": label, "predicted_label": given,
+                "probability": row / 1000, **{f"probability_{name}": 0.5 for name in names},
+            }
+            for row, (label, given) in enumerate(pairs, start=1)
+        ),
+    )  # fmt: skip
+    return folder / "predictions-test.csv"
+
+
+def test_many_labels_are_shown_by_the_worst_of_them(tmp_path):
+    names = [f"class{number}" for number in range(80)]
+    pairs = [(name, name) for name in names] + [("class7", "class3")] * 5 + [("class70", "class71")] * 2
+    text = shown(classification.sections(labelled(tmp_path, pairs, names)))
+    matrix = re.search(r'<table class="matrix.*?</table>', text, re.DOTALL)[0]
+    assert matrix.count("<tr>") == 31 and "The 30 labels of 80 with the most mistakes" in matrix
+    assert 'title="class7 taken for class3: 5 of 6"' in matrix and 'title="class70 taken for class71: 2 of 3"' in matrix
+    shown_pairs = re.findall(
+        r"class(\d+)</span></th><td><span class=\"name\">class(\d+)</span>.*?(\d)</span></td>", text
+    )
+    assert shown_pairs[:2] == [("7", "3", "5"), ("70", "71", "2")]
+    assert re.search(r"class7</span></th><td>1\.000</td><td>0\.167</td>", text)  # precision and recall, lowest F1 first
+    first = re.search(r"times given.*?<span class=\"name\">(\w+)<", text, re.DOTALL)
+    assert first[1] in ("class3", "class7")  # as good as each other
+
+
+def test_the_surest_mistakes_come_first_and_lengths_are_counted(tmp_path):
+    pairs = [("a", "a")] * 50 + [("a", "b")] * 50
+    text = shown(classification.sections(labelled(tmp_path, pairs, ["a", "b"])))
+    mistakes = re.search(r"The most confident mistakes.*?</table>", text, re.DOTALL)[0]
+    rows = [int(row) for row in re.findall(r'<th scope="row">(\d+)</th>', mistakes)]
+    assert rows == list(range(100, 100 - classification.MISTAKES_SHOWN, -1)) and "text 100" in mistakes
+    lengths = re.search(r"Length and accuracy.*?</table>", text, re.DOTALL)[0]
+    assert sum(map(int, re.findall(r"</th><td>(\d+)</td>", lengths))) == 100
+    assert "1 to 13" in lengths and "0.000</span>" in lengths and "1.000</span>" in lengths
+
+
+def test_a_model_without_mistakes_has_none_listed(tmp_path):
+    text = shown(classification.sections(labelled(tmp_path, [("a", "a"), ("b", "b")], ["a", "b"])))
+    assert "No text has been given a wrong label" in text and "mistakes</h2>" not in text
+
+
+QUESTION = {
+    "id": "q", "question": "In which <b>year</b>?", "prediction": "191", "answers": '["1914"]', "exact_match": 0.0,
+    "f1": 0.0, "score": 1.0, "probability": 0.75, "start": 103, "answer_start": 103, "context_tokens": 40,
+    "passage_start": 100, "passage": "in 1914 <it> began",
+}  # fmt: skip
+
+
+def test_wrong_answers_are_marked_in_their_passage(tmp_path):
+    far = {**QUESTION, "id": "far", "start": 5, "prediction": "the cat", "question": "¿Quién lo dijo?"}
+    none = {**QUESTION, "id": "none", "start": "", "prediction": "", "probability": 0.5, "question": "何年ですか"}
+    right = {**QUESTION, "id": "right", "prediction": "1914", "exact_match": 1.0, "f1": 1.0, "question": "How many?"}
+    rows = [QUESTION, far, none, right]
+    write_predictions(tmp_path / "p.csv", rows)
+    text = shown(question_answering.sections(tmp_path / "p.csv"))
+    assert '…in <mark class="ours theirs">191</mark><mark class="theirs">4</mark> &lt;it&gt; began' in text
+    assert text.count("the model's answer stands elsewhere") == 1 and text.count("<article") == 3
+    words = re.findall(r'<th scope="row">(which|quién|others|how many)</th><td>(\d)', text)
+    assert sorted(words) == [("how many", "1"), ("others", "1"), ("quién", "1"), ("which", "1")]
+    assert "In which &lt;b&gt;year&lt;/b&gt;?" in text
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        ("Who's there?", "who's"), ("To whom?", "whom"), ("how much is it", "how much"), ("How?", "how"),
+        ("What, when?", "what"), ("", "others"), ("Wann war das?", "wann"), ("???", "others"),
+    ],
+)  # fmt: skip
+def test_the_word_that_asks(question, word):
+    assert question_answering.question_word(question) == word
+
+
+def test_a_language_model_is_shown_by_control_code(tmp_path):
+    rows = [
+        {"block": number, "control_code": code, "tokens": tokens, "loss": loss, "perplexity": 1.0, "text": f"t{number}"}
+        for number, (code, tokens, loss) in enumerate(
+            [("<Books>", 30, 2.0), ("Code", 10, 1.0), ("<Books>", 10, 4.0)], 1
+        )
+    ]
+    write_predictions(tmp_path / "p.csv", rows)
+    samples = [{"control": "<Books>", "prompt": "Once", "texts": {"greedy": "</script> upon"}}]
+    (tmp_path / "samples.json").write_text(json.dumps(samples))
+    text = shown(language_modeling.sections(tmp_path, tmp_path / "p.csv", {}))
+    assert re.search(r"&lt;Books&gt;</span></th><td>2</td><td>40</td><td>2\.5000</td>", text)
+    assert f"{math.exp(2.5):.2f}</span>" in text and "&lt;/script&gt; upon" in text
+    least, most = (re.search(rf"expected {which}.*?</table>", text, re.DOTALL)[0] for which in ("least", "most"))
+    assert re.findall(r">t(\d)<", least) == ["3", "1", "2"] and re.findall(r">t(\d)<", most) == ["2", "1", "3"]
+    (tmp_path / "samples.json").write_text("[{}]")
+    with pytest.raises(UserError, match=r"samples\.json: is damaged"):
+        shown(language_modeling.sections(tmp_path, tmp_path / "p.csv", {}))
+
+
+def test_curves_take_what_a_run_may_have_written():
+    rows = [
+        {"step": step, "epoch": 0, "split": "train", "loss": 1.0 / step, "learning_rate": 0.1}
+        for step in range(1, 5000)
+    ]
+    rows += [{"step": 10, "split": "validation", "loss": None, "accuracy": 0.5}, {"step": 20, "split": "validation"}]
+    text = shown(curves(rows, 10))
+    loss, metrics, rate = re.findall(r"<svg[^>]*role=\"img\".*?</svg>", text, re.DOTALL)
+    assert loss.count("L") < 2 * MOST_POINTS and "accuracy: 0.5 at step 10" in metrics and "best: step 10" in metrics
+    assert "best" not in rate and "nan" not in text and "not finite" in text
+    assert len(text) < 150_000
+    assert shown(curves([], None)) == "" and lines("empty", [Series("x", [(1.0, math.nan)])], "step") is None
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.1, 0.1), (-3, 7), (0, 0), (1e-9, 3e-9), (640, 12_345), (0, 8e-4)])
+def test_ticks_are_round_and_cover_what_is_drawn(low, high):
+    ticks = round_ticks(low, high)
+    assert 2 <= len(ticks) <= 8 and ticks[0] <= low + 1e-12 and ticks[-1] >= high - 1e-12
+    steps = np.diff(ticks)
+    assert np.allclose(steps, steps[0]) and f"{steps[0]:.0e}"[0] in "125"
+
+
+def test_bins_hold_every_value_once():
+    for values in ([], [5], [3] * 40, list(range(100)), [1] * 30 + [9], [2, 1]):
+        found = named_bins(values)
+        assert sorted(place for places in found.values() for place in places) == list(range(len(values)))
+        assert len(found) <= 8
+
+
+def test_a_long_text_opens_on_a_click():
+    assert tostring(excerpt("short"), encoding="unicode") == '<span dir="auto">short</span>'
+    text = tostring(excerpt("word " * 100_000), encoding="unicode")
+    assert "<summary" in text and len(text) < LONGEST + 1000 and "more characters" in text
+
+
+# -- the card ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_hub_reads_the_numbers_of_a_card(run):
+    folder, _ = run
+    data = ModelCard((folder / "README.md").read_text(encoding="utf-8")).data
+    results = json.loads((folder / "metrics.json").read_text())
+    found = {(one.dataset_split, one.metric_name): one for one in data.eval_results}
+    assert set(found) == {(split, name) for split in ("validation", "test") for name in SCORES}
+    for (split, name), one in found.items():
+        assert one.metric_value == results[split][name] and one.task_type == "text-classification"
+    assert found["test", "macro_f1"].metric_type == "f1" and found["test", "accuracy"].dataset_type == "csv"
+    assert (data.model_name, data.library_name, data.tags) == ("run", "transformers", ["reformer", "paddle"])
+    assert data.license is None and data.language is None and data.datasets is None

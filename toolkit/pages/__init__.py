@@ -1,0 +1,1 @@
+"""Pages of HTML that load nothing: elements, the frame of a document, its style, tables and curves."""

@@ -1,0 +1,50 @@
+"""The frame of a page, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from xml.etree.ElementTree import Element
+
+from toolkit.pages.markup import element, html_text
+from toolkit.pages.style import STYLE
+
+#: Nothing may be loaded, whatever a name on the page looks like.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def document(title: str, style: str, body: Element) -> str:
+    """A whole page, which loads nothing.
+
+    Args:
+        style: what it adds to the style sheet of all pages.
+        body: the ``body`` element.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width"),
+        element("title", title),
+        element("style", STYLE + style),
+    )
+    return html_text(element("html", head, body, lang="en"))
+
+
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[Element | str]],
+    caption: str | None = None,
+    class_: str | None = None,
+) -> Element:
+    """A table whose first column names its rows.
+
+    Args:
+        caption: what it shows, above it.
+    """
+    head = element("tr", *(element("th", title, scope="col") for title in titles))
+    lines = [
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+        for first, *rest in rows
+    ]
+    above = None if caption is None else element("caption", caption)
+    return element("table", above, element("thead", head), element("tbody", *lines), class_=class_)

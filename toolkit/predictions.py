@@ -1,0 +1,77 @@
+"""`predictions-SPLIT.csv` of a run folder: what the best model said of each example of a split, a row for each.
+
+Written and read row by row, so that a split of any size takes little memory; the columns are the task's.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoint import TEMPORARY, umask
+from toolkit.disk import writing
+from toolkit.run_files import reading
+
+#: What to do about a damaged file.
+REMEDY = "remove it: toolkit report makes it anew"
+#: The splits that a model is measured on, in the order in which a reader wants them.
+SPLITS = ("test", "validation")
+#: Characters of the longest cell that is read; the reader's own limit is 131,072.
+LONGEST_CELL = 2**31 - 1
+
+
+def predictions_file(folder: Path, split: str) -> Path:
+    """Where the predictions of a split lie in a run folder."""
+    return folder / f"predictions-{split}.csv"
+
+
+def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows, the keys of the first as the header; a reader sees the old file or the whole new one.
+
+    A NUL, which readers of CSV refuse, and a lone surrogate, which UTF-8 cannot hold, are written as backslash escapes.
+
+    Raises:
+        WriteFailed: the system refuses it; the old file stays.
+    """
+    with writing(path):
+        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                writer = None
+                for row in rows:
+                    if writer is None:
+                        writer = csv.DictWriter(file, [_cell(name) for name in row])
+                        writer.writeheader()
+                    writer.writerow({_cell(name): _cell(value) for name, value in row.items()})
+            os.chmod(temporary, 0o666 & ~umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def read_predictions(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of a file of predictions, one after another, as text.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    limit = csv.field_size_limit(LONGEST_CELL)
+    try:
+        with reading(path, REMEDY), path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file, strict=True):
+                if None in row or None in row.values():
+                    raise ValueError("a row has more or fewer cells than the header")
+                yield row
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.replace("\0", "\\x00") if isinstance(value, str) else value

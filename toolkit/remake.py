@@ -1,0 +1,65 @@
+"""What `toolkit report` does: make the page of a finished run anew, and what it needs where that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from toolkit.errors import UserError
+from toolkit.predict import load_run, read_recipe
+from toolkit.predictions import SPLITS, predictions_file
+from toolkit.report.page import REMEDY, write_report
+from toolkit.revisions import recorded_commits
+from toolkit.run_files import read_json
+from toolkit.run_folder import amending
+from toolkit.tasks import task_of
+from toolkit.train import make_trainer, write_split_predictions
+
+if TYPE_CHECKING:
+    from toolkit.recipe import Recipe
+
+
+def remake_report(folder: Path, console: Console) -> Path:
+    """Write `report.html` from what is in a run folder; predictions that are not there are computed.
+
+    Args:
+        folder: a finished run.
+        console: where it is said what is done.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the folder is no finished run, or a file of it is damaged.
+    """
+    recipe = read_recipe(folder)
+    results = read_json(folder / "metrics.json", REMEDY)
+    missing = [split for split in SPLITS if split in results and not predictions_file(folder, split).exists()]
+    if missing:
+        _predict(recipe, folder, missing, console)
+    with amending(folder):
+        path = write_report(recipe, folder, results)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    return path
+
+
+def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
+    """Let the best model answer the splits that lack predictions, and write the task's own files anew."""
+    recipe.commits.update(recorded_commits(folder))
+    splits = task_of(recipe).load_splits(recipe)  # before PaddleNLP is imported: see toolkit.predict.evaluate
+    run = load_run(folder)
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    if prepared.label_names != run.label_names:
+        raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
+    trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
+    outputs = {}
+    for split in missing:
+        if (dataset := getattr(prepared, split)) is None:
+            raise UserError(f"{folder}: its data has no {split} split any more")
+        trainer.measure(dataset, split)
+        outputs[split] = trainer.outputs
+    with amending(folder):
+        write_split_predictions(run, splits, prepared, outputs)
+        run.task.write_artifacts(run, trainer, prepared, console)

@@ -1,0 +1,66 @@
+"""Learning curves: what the lines of metrics.jsonl say, as pictures and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from toolkit.pages.document import table
+from toolkit.pages.markup import element
+from toolkit.pages.plot import STYLES, Series, lines
+from toolkit.progress import format_number
+from toolkit.tracking import LEADING_COLUMNS
+
+#: What a row has beside metrics.
+BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds")
+
+Row = Mapping[str, Any]
+
+
+def curves(rows: Sequence[Row], best: int | None) -> Iterator[Element]:
+    """Loss, metrics and learning rate over the steps, and the numbers of each evaluation.
+
+    Args:
+        rows: of metrics.jsonl.
+        best: the step whose weights were kept.
+    """
+    by_split = {split: [row for row in rows if row.get("split") == split] for split in ("train", "validation")}
+    train, validation = by_split.values()
+    metrics = list(dict.fromkeys(key for row in validation for key in row if key not in BESIDE))
+    shown = metrics[:STYLES]
+    which = f" (the first {STYLES} of {len(metrics)})" if len(metrics) > STYLES else ""
+    figures = [
+        lines("Loss", [_series(name, found, "loss") for name, found in by_split.items()], "step", best),
+        lines(f"Metrics on validation{which}", [_series(name, validation, name) for name in shown], "step", best),
+        lines("Learning rate", [_series("learning rate", train, "learning_rate")], "step"),
+    ]
+    if not any(figure is not None for figure in figures):
+        return
+    yield element("h2", "Learning curves")
+    yield element("div", *figures, class_="charts")
+    names = ["loss", *metrics]
+    numbers = [
+        (f"{row['step']:,}" + (" (best)" if row["step"] == best else ""), *(_figure(row.get(name)) for name in names))
+        for row in validation
+    ]
+    if numbers:
+        found = table(("step", *names), numbers, "On validation", "numbers")
+        summary = element("summary", f"The numbers of {len(numbers)} evaluations")
+        yield element("details", summary, element("div", found, class_="wide"))
+
+
+def _series(name: str, rows: Sequence[Row], key: str) -> Series:
+    return Series(name, [(float(row["step"]), value) for row in rows if (value := _number(row.get(key))) is not None])
+
+
+def _number(value: Any) -> float | None:
+    """A metric as a finite number; None for what is none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _figure(value: Any) -> str:
+    number = _number(value)
+    return "not finite" if number is None else format_number(number)

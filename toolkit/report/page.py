@@ -1,0 +1,191 @@
+"""`report.html`: a finished run on one page that loads nothing, made of the files in its folder.
+
+The gate's verdict and the numbers come first, then how it was trained, where it errs, and what it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from toolkit import strict_json
+from toolkit.checkpoint import write_text
+from toolkit.disk import megabytes
+from toolkit.identity import FILE as IDENTITY
+from toolkit.model_config import TITLES
+from toolkit.pages.document import document, table
+from toolkit.pages.markup import element
+from toolkit.predictions import SPLITS, predictions_file
+from toolkit.progress import format_number
+from toolkit.recipe import Recipe
+from toolkit.report.curves import curves
+from toolkit.report.style import STYLE
+from toolkit.run_files import read_json, reading
+from toolkit.run_folder import REPORT, read_starts, steps_of
+from toolkit.tasks import task_of
+from toolkit.tracking import read_metrics
+
+#: The page's name in a run folder, and that of the gate.
+PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"
+#: What to do about a damaged file of a run.
+REMEDY = "restore it from a copy, or train again"
+
+
+def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Path:
+    """Write the page of a run.
+
+    Args:
+        recipe: as it was run.
+        folder: the run folder, with the predictions of at least one split.
+        results: the content of metrics.json.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        UserError: a file of the run is damaged.
+    """
+    path = folder / PAGE
+    with reading(folder, REMEDY):
+        text = page(recipe, folder, strict_json.finite(results))
+    write_text(path, text)
+    return path
+
+
+def page(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> str:
+    """The whole document."""
+    description = task_of(recipe).DESCRIPTION
+    name = folder.resolve().name
+    body = element(
+        "body",
+        _header(recipe, folder, results, name),
+        element(
+            "main",
+            *_numbers(results),
+            *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
+            *_task(recipe, folder, results),
+        ),
+        element("footer", *_training(recipe, results), *_made_of(recipe, folder)),
+    )
+    return document(f"{name}: {description.name}", STYLE, body)
+
+
+def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str) -> Element:
+    """What it is, and whether the gate showed the port to equal the reference."""
+    starts = read_starts(folder)
+    passed = bool(starts) and all(start["skipped"] is None for start in starts)
+    description = task_of(recipe).DESCRIPTION
+    origin = f"starting from {recipe.model.weights}" if recipe.model.weights else "from new weights"
+    model = f"{TITLES[recipe.model.name]} for {description.name}, {results['parameters']:,} parameters, {origin}"
+    return element(
+        "header",
+        element("h1", name),
+        element("p", model),
+        *_verdict(starts),
+        element("p", element("a", "The gate's report", href=PARITY_PAGE)) if (folder / PARITY_PAGE).exists() else None,
+        class_="passed" if passed else "skipped",
+    )
+
+
+def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
+    """How each start of the run came past the gate."""
+    if not starts:
+        yield element("p", element("span", "Parity unknown", class_="verdict"), ": the run has no record of the gate")
+    for start in starts:
+        before, skipped = steps_of(starts, start), start["skipped"]
+        word = "Parity" if skipped is None else "Parity gate skipped"
+        words = start["passed"].removeprefix("parity: ") if skipped is None else skipped
+        said = f" before {before}: {words}"
+        yield element("p", element("span", word, class_="verdict"), said)
+
+
+def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
+    """The metrics of each split, beside what is reached without a model."""
+    splits = [split for split in SPLITS if split in results]
+    baseline = results.get("baseline", {})
+    known = [split for split in splits if split in baseline]
+    rows = [
+        (
+            metric,
+            *(_figure(results[split].get(metric)) for split in splits),
+            *(_figure(baseline[split][metric]) if metric in baseline[split] else "" for split in known),
+        )
+        for metric in results[splits[0]]
+    ]
+    best = results["best"]
+    yield element("h2", "Results")
+    caption = f"Of the weights of step {best['step']:,}, the best validation {best['metric']}"
+    titles = ("metric", *splits, *(f"{split} without a model" for split in known))
+    yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
+
+
+def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """What the task has to say, of the test split, or of validation where there is no test."""
+    split = next((split for split in SPLITS if predictions_file(folder, split).exists()), None)
+    if split is None:
+        return
+    path = predictions_file(folder, split)
+    yield element("h2", f"On {split}")
+    yield element(
+        "p",
+        f"What follows is of the {split} split; each of its examples, with what the model said of it, is a row of ",
+        element("a", path.name, href=path.name),
+        ".",
+        class_="soft",
+    )
+    yield from task_of(recipe).report(folder, path, results)
+
+
+def _training(recipe: Recipe, results: Mapping[str, Any]) -> Iterator[Element]:
+    """How long it was trained, and on what."""
+    done, train = results["training"], recipe.train
+    seconds = done["seconds"]
+    batch = train.batch_size * train.gradient_accumulation_steps
+    rows = [
+        ("steps", f"{done['steps']:,}" + (" (stopped early)" if done["stopped_early"] else "")),
+        ("epochs", f"{done['epochs']:g}"),
+        ("examples in a step", str(batch)),
+        ("seconds", f"{seconds:,.1f}"),
+        ("seconds a step", f"{seconds / done['steps']:.3f}" if done["steps"] else ""),
+        ("seed", str(recipe.seed)),
+    ]
+    rows += [(f"{split} {task_of(recipe).DESCRIPTION.examples}", f"{size:,}") for split, size in
+             results["examples"].items()]  # fmt: skip
+    hardware = [
+        (key, megabytes(int(value)) if key == "memory" else str(value))
+        for key, value in results.get("hardware", {}).items()
+    ]
+    yield element("h2", "Training")
+    tables = [table(("training", "value"), rows), table(("hardware", "value"), hardware) if hardware else None]
+    yield element("div", *tables, class_="facts")
+
+
+def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
+    """The recipe, the identity of the data, and the versions."""
+    yield element("h2", "Recipe")
+    yield element("pre", recipe.to_yaml())
+    yield element("h2", "Made of")
+    tables = []
+    if (folder / IDENTITY).exists():
+        known = read_json(folder / IDENTITY, REMEDY)
+        tables.append(table(("SHA-256 of", "hash"), _rows(known), class_="hashes"))
+    if (folder / "versions.json").exists():
+        versions = read_json(folder / "versions.json", REMEDY)
+        tables.append(table(("version of", "value"), _rows(versions)))
+    yield element("div", *tables, class_="facts")
+
+
+def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Element]]:
+    """Nested values as rows of a table: the names on the way, and what is there."""
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{name} ")
+        else:
+            yield name, element("span", str(value), class_="name")
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else format_number(value)

@@ -1,0 +1,48 @@
+"""What `report.html` adds to the style sheet of all pages. Nothing in it comes from a run."""
+
+from toolkit.pages import excerpts, plot
+
+STYLE = (
+    plot.STYLE
+    + excerpts.STYLE
+    + """
+header.skipped { border-color: var(--orange); }
+.verdict { color: var(--good); font-weight: 600; }
+.skipped .verdict { color: var(--orange); }
+a { color: var(--blue); }
+h3 { font-size: .95rem; margin: 0 0 .15rem; overflow-wrap: anywhere; }
+caption { text-align: left; color: var(--soft); padding-bottom: .25rem; max-width: 62rem; }
+main table, footer table { min-width: min(30rem, 100%); }
+table + table, div + table { margin-top: 1.2rem; }
+table.numbers td { font-variant-numeric: tabular-nums; }
+table.texts td { white-space: nowrap; }
+table.texts td:last-child { white-space: normal; min-width: 18rem; }
+.headline { font-size: 1.05rem; }
+.headline td { padding-right: 1.6rem; }
+.scroll thead th { position: sticky; top: 0; }
+.scroll { max-height: 32rem; }
+table.matrix { font-size: .78rem; }
+table.matrix th, table.matrix td { border: 1px solid var(--paper); padding: .12rem .3rem; white-space: nowrap; }
+table.matrix td { text-align: right; font-variant-numeric: tabular-nums; min-width: 1.6rem; }
+table.matrix caption { font-size: .9rem; }
+table.matrix tbody th { position: sticky; left: 0; background: var(--paper); }
+table.upright thead th { vertical-align: bottom; }
+table.upright thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+td.none { color: var(--line); }
+"""
+    + "\n".join(
+        f".{kind}.shade{shade} {{ background: color-mix(in srgb, var(--{colour}) {8 + 6 * shade}%, var(--paper)); }}"
+        for kind, colour in (("right", "blue"), ("wrong", "orange"))
+        for shade in range(1, 9)
+    )
+    + """
+article.answer { border-left: .2rem solid var(--line); padding-left: .8rem; margin: .9rem 0; break-inside: avoid; }
+.passage { white-space: pre-wrap; font-size: .92em; }
+mark { color: inherit; background: none; padding: 0 .05em; }
+mark.ours { background: color-mix(in srgb, var(--orange) 30%, var(--paper)); }
+mark.theirs { border-bottom: .15em solid var(--blue); }
+@media (max-width: 40rem) { body { padding: 1rem .7rem 3rem; } .track { width: 3.5rem; } }
+@media print { details:not([open]) > :not(summary) { display: none; } table.matrix { font-size: 6.5pt; } }
+@page { margin: 12mm; }
+"""
+)

@@ -1,0 +1,215 @@
+"""What a run's page says of a classifier: which labels it takes for which, how good each is, its most confident
+mistakes, and what the length of a text does. All of it from the file of predictions."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from toolkit.pages.document import table
+from toolkit.pages.excerpts import excerpt
+from toolkit.pages.markup import element
+from toolkit.pages.plot import named_bins, share
+from toolkit.predictions import REMEDY, read_predictions
+from toolkit.run_files import reading
+from toolkit.tasks.classification.task import PROBABILITY_OF
+
+#: Labels of the largest confusion matrix; of more, it has those with the most mistakes.
+MATRIX_LABELS = 30
+#: Pairs of labels, and mistakes, that are listed.
+PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
+#: How to read the matrix.
+MEANING = (
+    "A row is a label of the data, a column the label that the model gave. The stronger the colour, the larger the "
+    "share of the row: blue where the model is right, orange where it is wrong."
+)
+#: Shades of a cell.
+SHADES = 8
+#: Characters of a label in the head of a column.
+HEAD_CHARACTERS = 24
+
+
+@dataclass
+class Outcome:
+    """What became of a split.
+
+    Attributes:
+        names: the labels, in the order of their ids.
+        label, predicted: the id of each text's label, and of the one that was predicted.
+        tokens: how many the model read of each text.
+        mistakes: probability, row and the rest of the most confident mistakes, surest first.
+    """
+
+    names: list[str]
+    label: list[int] = field(default_factory=list)
+    predicted: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    mistakes: list[tuple[float, int, dict[str, str]]] = field(default_factory=list)
+
+
+def sections(predictions: Path) -> Iterator[Element]:
+    """The sections, in order.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    found = read_outcome(predictions)
+    label, predicted = np.asarray(found.label), np.asarray(found.predicted)
+    matrix = confusion(label, predicted, len(found.names))
+    yield from _matrix(found.names, matrix)
+    yield from _per_label(found.names, label, predicted)
+    yield from _mistakes(found)
+    yield from _lengths(found.tokens, label == predicted)
+
+
+def read_outcome(predictions: Path) -> Outcome:
+    """The file of predictions, of which texts are kept only where they are shown."""
+    outcome: Outcome | None = None
+    ids: dict[str, int] = {}
+    surest: list[tuple[float, int, dict[str, str]]] = []
+    with reading(predictions, REMEDY):
+        for row in read_predictions(predictions):
+            if outcome is None:
+                names = [name.removeprefix(PROBABILITY_OF) for name in row if name.startswith(PROBABILITY_OF)]
+                outcome, ids = Outcome(names), {name: index for index, name in enumerate(names)}
+            outcome.label.append(ids[row["label"]])
+            outcome.predicted.append(ids[row["predicted_label"]])
+            outcome.tokens.append(int(row["tokens"]))
+            probability = float(row["probability"])
+            if row["label"] != row["predicted_label"]:
+                kept = {name: row[name] for name in ("text", "label", "predicted_label")}
+                kept["given"] = row[f"{PROBABILITY_OF}{row['label']}"]
+                heapq.heappush(surest, (probability, -int(row["row"]), kept))
+                if len(surest) > MISTAKES_SHOWN:
+                    heapq.heappop(surest)
+        if outcome is None:
+            raise ValueError("it has no rows")
+    outcome.mistakes = sorted(surest, key=lambda mistake: mistake[:2], reverse=True)
+    return outcome
+
+
+def confusion(label: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
+    """Texts (count, count) by the id of their label and of the predicted one."""
+    from sklearn.metrics import confusion_matrix
+
+    return confusion_matrix(label, predicted, labels=np.arange(count))
+
+
+def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
+    yield element("h2", "Which labels are taken for which", id="confusion")
+    off = matrix - np.diag(np.diag(matrix))
+    if not off.any():
+        yield element("p", "No text has been given a wrong label.")
+    chosen, caption = np.arange(len(names)), f"Confusion matrix of {len(names)} labels"
+    if len(names) > MATRIX_LABELS:
+        faults = off.sum(axis=0) + off.sum(axis=1)
+        chosen = np.sort(np.argsort(-faults, kind="stable")[:MATRIX_LABELS])
+        caption = f"The {MATRIX_LABELS} labels of {len(names)} with the most mistakes"
+    yield element("p", MEANING, class_="soft")
+    yield element("div", _grid(names, matrix, chosen, caption), class_="wide", tabindex=0, role="region",
+                  aria_labelledby="confusion")  # fmt: skip
+    if len(names) > 2 and off.any():
+        yield _pairs(names, off)
+
+
+def _pairs(names: Sequence[str], off: np.ndarray) -> Element:
+    """The pairs of labels that are confused most often."""
+    order = np.argsort(-off, axis=None, kind="stable")[:PAIRS_SHOWN]
+    pairs = [divmod(int(place), len(names)) for place in order if off.flat[place]]
+    most = int(off.max())
+    rows = [(_name(names[i]), _name(names[j]), share(int(off[i, j]), f"{off[i, j]:,}", most)) for i, j in pairs]
+    return table(("label", "taken for", "texts"), rows, "The pairs of labels that are confused most often")
+
+
+def _grid(names: Sequence[str], matrix: np.ndarray, chosen: np.ndarray, caption: str) -> Element:
+    others = len(chosen) < len(names)
+    heads = [element("th", element("span", _short(names[j]), title=names[j]), scope="col") for j in chosen]
+    heads += [element("th", element("span", "others"), scope="col")] if others else []
+    rows = []
+    for i in chosen:
+        total = int(matrix[i].sum())
+        cells = [_cell(int(matrix[i, j]), total, names[i], names[j], bool(i == j)) for j in chosen]
+        if others:
+            cells.append(_cell(total - int(matrix[i, chosen].sum()), total, names[i], "another label", False))
+        rows.append(element("tr", element("th", _short(names[i]), scope="row", title=names[i]), *cells))
+    corner = element("th", "label \\ given", scope="col")
+    return element(
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", corner, *heads)),
+        element("tbody", *rows),
+        class_="matrix upright" if len(chosen) > 6 else "matrix",
+    )
+
+
+def _cell(count: int, total: int, label: str, given: str, right: bool) -> Element:
+    if not count:
+        return element("td", "·" if total else "", class_="none")
+    shade = max(1, round(SHADES * count / total))
+    title = f"{label} taken for {given}: {count:,} of {total:,}"
+    return element("td", f"{count:,}", class_=f"{'right' if right else 'wrong'} shade{shade}", title=title)
+
+
+def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -> Iterator[Element]:
+    from sklearn.metrics import precision_recall_fscore_support
+
+    figures = precision_recall_fscore_support(label, predicted, labels=np.arange(len(names)), zero_division=0)
+    precision, recall, f1, support = figures
+    given = np.bincount(predicted, minlength=len(names))
+    occurring = [index for index in range(len(names)) if support[index] or given[index]]
+    many = len(names) > MATRIX_LABELS
+    order = sorted(occurring, key=lambda index: f1[index]) if many else occurring
+    rows = [
+        (
+            _name(names[index]),
+            f"{precision[index]:.3f}",
+            f"{recall[index]:.3f}",
+            share(f1[index], f"{f1[index]:.3f}"),
+            f"{support[index]:,}",
+            f"{given[index]:,}",
+        )
+        for index in order
+    ]
+    yield element("h2", "How good each label is", id="labels")
+    caption = "By scikit-learn" + ("; the label with the lowest F1 first" if many else "")
+    if absent := len(names) - len(occurring):
+        caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
+    found = table(("label", "precision", "recall", "F1", "texts", "times given"), rows, caption, "numbers")
+    yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
+
+
+def _mistakes(found: Outcome) -> Iterator[Element]:
+    if not found.mistakes:
+        return
+    rows = [
+        (str(-row), f"{probability:.3f}", _name(kept["predicted_label"]), _name(kept["label"]),
+         f"{float(kept['given']):.3f}", excerpt(kept["text"]))
+        for probability, row, kept in found.mistakes
+    ]  # fmt: skip
+    yield element("h2", "The most confident mistakes", id="mistakes")
+    titles = ("row", "probability", "given", "label of the data", "its probability", "text")
+    caption = "Texts whose label in the data is not what the model is surest of; some are errors of the data"
+    yield element("div", table(titles, rows, caption, "texts"), class_="wide", tabindex=0, role="region",
+                  aria_labelledby="mistakes")  # fmt: skip
+
+
+def _lengths(tokens: Sequence[int], right: np.ndarray) -> Iterator[Element]:
+    rows = [
+        (name, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
+        for name, places in named_bins(tokens).items()
+    ]
+    yield element("h2", "Length and accuracy")
+    yield table(("tokens", "texts", "accuracy"), rows, "Texts by the number of tokens that the model read", "numbers")
+
+
+def _name(text: str) -> Element:
+    return element("span", text, class_="name")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= HEAD_CHARACTERS else text[: HEAD_CHARACTERS - 1] + "…"

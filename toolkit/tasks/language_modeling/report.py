@@ -1,0 +1,113 @@
+"""What a run's page says of a language model: the perplexity of each control code, the blocks that it expected
+least and most, and samples of its text. From the files of predictions and samples alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from toolkit.pages.document import table
+from toolkit.pages.excerpts import excerpt
+from toolkit.pages.markup import element
+from toolkit.pages.plot import share
+from toolkit.predictions import REMEDY, read_predictions
+from toolkit.run_files import reading
+from toolkit.tasks.language_modeling.samples import SAMPLES
+
+#: Blocks that are listed at each end.
+BLOCKS_SHOWN = 5
+
+
+@dataclass
+class Code:
+    """What became of the text under a control code: the sum of its tokens' losses, their number, its blocks."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    blocks: int = 0
+
+
+@dataclass
+class Outcome:
+    """What became of a split: its control codes, and the rows with the highest and with the lowest loss."""
+
+    codes: dict[str, Code] = field(default_factory=dict)
+    hardest: list[dict[str, str]] = field(default_factory=list)
+    easiest: list[dict[str, str]] = field(default_factory=list)
+
+
+def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+    """The sections, in order.
+
+    Raises:
+        UserError: a file is damaged, or that of the predictions is missing.
+    """
+    found = read_outcome(predictions)
+    yield element("h2", "Perplexity by control code")
+    perplexity = {name: _perplexity(code.loss / code.tokens) for name, code in found.codes.items()}
+    highest = max((value for value in perplexity.values() if math.isfinite(value)), default=0.0)
+    rows = [
+        (_name(name), f"{code.blocks:,}", f"{code.tokens:,}", f"{code.loss / code.tokens:.4f}",
+         share(perplexity[name], f"{perplexity[name]:.2f}", highest))
+        for name, code in found.codes.items()
+    ]  # fmt: skip
+    yield table(("control code", "blocks", "tokens", "loss", "perplexity"), rows, "Lower is better", "numbers")
+    yield element("h2", "Blocks that it expected least")
+    yield _blocks(found.hardest, "The highest losses")
+    yield element("h2", "Blocks that it expected most")
+    yield _blocks(found.easiest, "The lowest losses")
+    yield from _samples(folder / SAMPLES)
+
+
+def read_outcome(predictions: Path) -> Outcome:
+    """The file of predictions, of which texts are kept only where they are shown."""
+    outcome = Outcome()
+    with reading(predictions, REMEDY):
+        for row in read_predictions(predictions):
+            tokens, loss = int(row["tokens"]), float(row["loss"])
+            code = outcome.codes.setdefault(row["control_code"], Code())
+            code.loss, code.tokens, code.blocks = code.loss + loss * tokens, code.tokens + tokens, code.blocks + 1
+            outcome.hardest = sorted([*outcome.hardest, row], key=lambda one: -float(one["loss"]))[:BLOCKS_SHOWN]
+            outcome.easiest = sorted([*outcome.easiest, row], key=lambda one: float(one["loss"]))[:BLOCKS_SHOWN]
+        if not outcome.codes:
+            raise ValueError("it has no rows")
+    return outcome
+
+
+def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Element:
+    lines = [
+        (row["block"], _name(row["control_code"]), row["tokens"], f"{float(row['loss']):.3f}",
+         f"{float(row['perplexity']):.1f}", excerpt(row["text"]))
+        for row in rows
+    ]  # fmt: skip
+    found = table(("block", "control code", "tokens", "loss", "perplexity", "text"), lines, caption, "texts")
+    return element("div", found, class_="wide", tabindex=0, role="region", aria_label=caption)
+
+
+def _samples(path: Path) -> Iterator[Element]:
+    """What the model said after the first words of texts that it was not trained on."""
+    if not path.exists():
+        return
+    yield element("h2", "Samples")
+    yield element("p", "After the first words of a text that it was not trained on, as the decoding says.")
+    with reading(path, REMEDY):
+        for sample in json.loads(path.read_text(encoding="utf-8")):
+            texts = [
+                element("p", element("span", f"{name}: ", class_="soft"), text, class_="passage", dir="auto")
+                for name, text in sample["texts"].items()
+            ]
+            prompt = element("p", element("strong", sample["prompt"], dir="auto"), class_="passage")
+            yield element("article", element("h3", sample["control"]), prompt, *texts, class_="answer")
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _name(text: str) -> Element:
+    return element("span", text, class_="name")
