@@ -1,16 +1,15 @@
-"""Samples of generated text, one for each control code, in the run folder's `samples.md`."""
+"""Samples of generated text, one for each control code or group of texts, in the run folder's `samples.md`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toolkit.checkpoint import write_text
 from toolkit.escape import markdown, visible
-from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,33 +21,34 @@ if TYPE_CHECKING:
 SAMPLE_LENGTH, SAMPLE_PROMPT = 60, 16
 
 
-def readable(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text of tokens as a person reads it: no blank at the start of a line, no `@@` after an unfinished word."""
-    return tokenizer.decode(tokens).removesuffix("@@").replace("\n ", "\n").strip()
+#: What the text of tokens ends with where the last word or character is not whole.
+UNFINISHED = ("@@", "\ufffd")
 
 
 def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
-    """Write `samples.md` into a run's folder: continuations of the first words of one block of each control code."""
-    settings = {
-        "greedy, repetition penalty 1.2": Decoding(SAMPLE_LENGTH),
-        "sampled, temperature 0.8, top-p 0.9, repetition penalty 1.2": Decoding(
-            SAMPLE_LENGTH, sample=True, temperature=0.8, top_p=0.9, seed=run.recipe.seed
-        ),
-    }
+    """Write `samples.md` into a run's folder: continuations of the first words of one block of each control code, or
+    group of texts."""
+    penalty = run.model.repetition_penalty
+    penalised = "" if penalty == 1 else f", repetition penalty {penalty:g}"
+    greedy = Decoding(SAMPLE_LENGTH, repetition_penalty=penalty)
+    sampled = replace(greedy, sample=True, temperature=0.8, top_p=0.9, seed=run.recipe.seed)
+    settings = {f"greedy{penalised}": greedy, f"sampled, temperature 0.8, top-p 0.9{penalised}": sampled}
+    begun = 0 if blocks.first else 1  # a control code is not shown
     sections = [
         f"# What {markdown(run.folder.name)} says\n\nAfter the first words of a text that it was not trained on.\n"
     ]
     next_logits = NextToken(run.model)
     for index, code in enumerate(blocks.codes):
         block = int(np.flatnonzero(blocks.code_of == index)[0])
-        prompt = blocks.input_ids[block, : min(1 + SAMPLE_PROMPT, int(blocks.lengths[block]))].tolist()
-        while len(prompt) > 2 and run.tokenizer.decode(prompt[-1:]).endswith("@@"):  # not within a word
+        prompt = blocks.input_ids[block, : min(begun + SAMPLE_PROMPT, int(blocks.lengths[block]))].tolist()
+        while len(prompt) > 1 + begun and run.tokenizer.decode(prompt).endswith(UNFINISHED):
             prompt.pop()
-        room = run.model.config.n_positions - len(prompt)
-        sections.append(f"## {markdown(code)}\n\nPrompt:\n\n{_quoted(readable(run.tokenizer, prompt[1:]))}\n")
+        room = longest_text(run.model) - len(prompt)
+        heading = f"## {markdown(code)}\n\n" if code else ""
+        sections.append(f"{heading}Prompt:\n\n{_quoted(run.tokenizer.readable(prompt[begun:]))}\n")
         for name, decoding in settings.items():
             shortened = replace(decoding, length=min(decoding.length, max(room, 0)))
-            text = readable(run.tokenizer, list(generate(next_logits, prompt, shortened)))
+            text = run.tokenizer.readable(list(generate(next_logits, prompt, shortened)))
             sections.append(f"{name.capitalize()}:\n\n{_quoted(text)}\n")
     write_text(run.folder / "samples.md", visible("\n".join(sections)))
     console.print(f"samples of generated text: {run.folder / 'samples.md'}", highlight=False, soft_wrap=True)
