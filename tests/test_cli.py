@@ -57,6 +57,7 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert run("recipe", "check", "recipes/ctrl_lm.yaml") == (0, "recipes/ctrl_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_cls.yaml") == (0, "recipes/reformer_cls.yaml: ok\n", "")
+    assert run("recipe", "check", "recipes/reformer_lm.yaml") == (0, "recipes/reformer_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_qa.yaml") == (0, "recipes/reformer_qa.yaml: ok\n", "")
     status, out, _ = run("recipe", "check", "recipes/reformer_cls_enwik8.yaml")
     assert status == 0 and out.endswith("recipes/reformer_cls_enwik8.yaml: ok\n")
@@ -65,7 +66,8 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
 @pytest.mark.shared_data
 def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    for name in ("reformer_cls_movie_reviews", "ctrl_lm_domains", "ctrl_lm_salesforce", "reformer_qa_squad"):
+    language_models = ("ctrl_lm_domains", "ctrl_lm_salesforce", "reformer_lm_crime_and_punishment")
+    for name in (*language_models, "reformer_cls_movie_reviews", "reformer_qa_squad"):
         assert run("recipe", "check", f"recipes/{name}.yaml")[0] == 0
 
 
