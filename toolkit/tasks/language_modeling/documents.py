@@ -107,11 +107,14 @@ class Blocks:
         rows, lengths, code_of = [], [], []
         for index, (code, stream) in enumerate(streams.items()):
             tokens = np.asarray(stream, dtype=np.int32)
-            before, tokens = (tokens[:-1], tokens[1:]) if code_ids is None else (None, tokens)
+            first: Any
+            if code_ids is None:
+                first, tokens = tokens[: -1 : length - 1], tokens[1:]
+            else:
+                first = code_ids[code]
             count = -(-len(tokens) // (length - 1))
             body = np.full((count, length - 1), pad_token_id, dtype=np.int32)
             body.reshape(-1)[: len(tokens)] = tokens
-            first = code_ids[code] if before is None else before[:: length - 1]
             block = np.insert(body, 0, first, axis=1)
             rows.append(np.pad(block, ((0, 0), (0, self.length - length)), constant_values=pad_token_id))
             lengths += [length] * max(0, count - 1)
