@@ -499,3 +499,10 @@ def test_the_gate_is_asked_about_padded_blocks_of_a_reformer(reformer_file, tmp_
     request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)
     assert (request.model, request.head, request.tokenizer.kind) == ("reformer", "causal_lm", "bytes")
     assert request.batch["input_ids"].shape == (2, 64) and request.batch["attention_mask"].sum(1).tolist() == [60, 60]
+
+
+def test_a_reformer_with_more_scores_than_there_are_bytes_says_bytes(reformer_file, tmp_path):
+    changes = ["model.config.vocab_size=4000", "train.max_steps=1", f"train.output_dir={tmp_path / 'run'}"]
+    run = finetune(load_recipe(reformer_file, changes), "a test", Console(file=io.StringIO()))
+    options = {"temperature": 99.0, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    generate_text(run, Console(file=io.StringIO()), None, "one", 30, **options)

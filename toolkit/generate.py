@@ -129,7 +129,8 @@ def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, conso
     new: list[int] = []
     text = shown = run.tokenizer.readable(given)
     console.print(shown, end="", soft_wrap=True)
-    for token in generate(NextToken(run.model), tokens, decoding):
+    next_logits = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
+    for token in generate(next_logits, tokens, decoding):
         new.append(token)
         text = run.tokenizer.readable(given + new)
         if text.startswith(shown) and not text.endswith(UNKNOWN_CHARACTER):

@@ -170,10 +170,12 @@ class NextToken:
         model: with a ``causal_lm`` head, in evaluation mode.
         use_cache: keep the keys and values of earlier positions, and compute only the last position. A model that has
             no such cache computes all positions each time.
+        vocab_size: how many tokens there are to choose from, where the model has scores for more; None: all.
     """
 
-    def __init__(self, model: Any, use_cache: bool = True) -> None:
+    def __init__(self, model: Any, use_cache: bool = True, vocab_size: int | None = None) -> None:
         self.model = model
+        self.vocab_size = vocab_size
         self.use_cache = use_cache and model.has_cache
         self._past: list[tuple[Any, Any]] | None = None
 
@@ -195,7 +197,7 @@ class NextToken:
                 last = paddle.to_tensor(sequences[:, -1:])
                 output = self.model(last, past_key_values=self._past, use_cache=True)
             self._past = output.past_key_values if self.use_cache else None
-            return output.logits[:, -1].numpy()
+            return output.logits[:, -1, : self.vocab_size].numpy()
 
     def _whole(self, sequences: np.ndarray) -> np.ndarray:
         """As :meth:`__call__`, of a model that computes lengths of certain multiples alone: the rest is padding."""
@@ -206,4 +208,6 @@ class NextToken:
         missing = families.part(config.model_type, "lengths").evaluated(vars(config), length) - length
         ids = np.pad(sequences, ((0, 0), (0, missing)), constant_values=config.pad_token_id or 0)
         kept = np.pad(np.ones_like(sequences), ((0, 0), (0, missing)))
-        return self.model(paddle.to_tensor(ids), paddle.to_tensor(kept)).logits[:, length - 1].numpy()
+        return (
+            self.model(paddle.to_tensor(ids), paddle.to_tensor(kept)).logits[:, length - 1, : self.vocab_size].numpy()
+        )

@@ -37,7 +37,7 @@ def write_samples(run: Run, blocks: Blocks, console: Console) -> None:
     sections = [
         f"# What {markdown(run.folder.name)} says\n\nAfter the first words of a text that it was not trained on.\n"
     ]
-    next_logits = NextToken(run.model)
+    next_logits = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
     for index, code in enumerate(blocks.codes):
         block = int(np.flatnonzero(blocks.code_of == index)[0])
         prompt = blocks.input_ids[block, : min(begun + SAMPLE_PROMPT, int(blocks.lengths[block]))].tolist()
