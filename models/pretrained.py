@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 #: Constants that a model was given, in its folder.
 CONSTANTS = "constants.safetensors"
-#: How `transformers` generates with a language model, unless it is told otherwise: the most probable token, repetition
-#: penalised as in CTRL's paper (Keskar et al. 2019, section 4.1), as ``toolkit generate`` does.
+#: How `transformers` generates with a language model, unless it is told otherwise: as ``toolkit generate`` does.
 GENERATION_FILE = "generation_config.json"
-GENERATION = {"do_sample": False, "repetition_penalty": 1.2}
 #: A checkpoint larger than this is saved in several files, as transformers does.
 SHARD_BYTES = 5 * 10**9
 
@@ -86,6 +84,10 @@ class Port(PretrainedModel):
     head: str | None = None
     #: The name of the reference's class, for ``config.json``.
     architecture: str = ""
+    #: Of a language model: whether its forward takes ``use_cache`` and ``past_key_values``.
+    has_cache = False
+    #: Of a language model: what divides the positive logits of tokens that the text already has, in generation.
+    repetition_penalty = 1.0
 
     #: What :meth:`hold_constants` was given.
     given_constants: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -176,7 +178,11 @@ class Port(PretrainedModel):
         config.save_pretrained(folder)
         if self.head == "causal_lm":
             length = part(config.model_type, "schema").positions(config.to_hf())
-            generation = {**GENERATION, "max_length": length, "pad_token_id": config.pad_token_id}
+            generation = {"do_sample": False, "max_length": length, "pad_token_id": config.pad_token_id}
+            if self.repetition_penalty != 1.0:
+                generation["repetition_penalty"] = self.repetition_penalty
+            if not self.has_cache:
+                generation["use_cache"] = False
             write_json(folder, GENERATION_FILE, generation)
         plan = split_state_dict_into_shards_factory(
             weights,

@@ -29,10 +29,12 @@ class Tokenizer(ABC):
     Attributes:
         vocab_size: how many ids the model's embedding must hold.
         pad_token_id: the id that fills up a batch. It is masked, so that it may be a real token's id as well.
+        unk_token_id: the id of what the vocabulary does not have; None where it has everything.
     """
 
     vocab_size: int
     pad_token_id = 0
+    unk_token_id: int | None = None
 
     def __call__(
         self,
@@ -87,6 +89,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids."""
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """The text of ids as a person reads it, who is shown no blanks or marks that a vocabulary alone needs."""
+        return self.decode(ids)
 
     @abstractmethod
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:

@@ -62,6 +62,12 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "train": TRAIN,
     },
+    "reformer language modelling": {
+        "task": "language_modeling",
+        "model": {"config": {**REFORMER, "local_num_chunks_after": 0, "is_decoder": True}},
+        "data": {"dataset": "text", "files": {"train": "tales.txt"}, "validation_fraction": 0.2, "max_length": 32},
+        "train": TRAIN,
+    },
 }  # fmt: skip
 
 

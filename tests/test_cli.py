@@ -57,6 +57,7 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     assert run("recipe", "check", "recipes/ctrl_lm.yaml") == (0, "recipes/ctrl_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_cls.yaml") == (0, "recipes/reformer_cls.yaml: ok\n", "")
+    assert run("recipe", "check", "recipes/reformer_lm.yaml") == (0, "recipes/reformer_lm.yaml: ok\n", "")
     assert run("recipe", "check", "recipes/reformer_qa.yaml") == (0, "recipes/reformer_qa.yaml: ok\n", "")
     status, out, _ = run("recipe", "check", "recipes/reformer_cls_enwik8.yaml")
     assert status == 0 and out.endswith("recipes/reformer_cls_enwik8.yaml: ok\n")
@@ -69,6 +70,7 @@ def test_the_recipes_on_other_data_check_out(run, shared_data, monkeypatch, tmp_
     files = [f"data.files.{split}={reviews / split}.jsonl" for split in ("train", "test")]
     sources = f"data.sources={{Books: {texts / 'dracula.txt'}, Wikipedia: [{texts / 'wikitext2_test.txt'}]}}"
     given = {"reformer_cls_movie_reviews": files, "ctrl_lm_domains": [sources], "ctrl_lm_salesforce": [sources]}
+    given["reformer_lm_crime_and_punishment"] = [f"data.files.train={texts / 'dracula.txt'}"]
     for name in (*given, "reformer_qa_squad"):
         assert run("recipe", "check", f"recipes/{name}.yaml", *given.get(name, []))[0] == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -112,3 +113,18 @@ def test_a_chapter_that_there_is_not_is_named():
     with pytest.raises(ValueError, match="Poems given; the chapters are Statements"):
         python_docs.load(python_docs.Options(chapters=["Objects", "Poems"]))
     assert set(python_docs.load(python_docs.Options(chapters=["Types"]))["train"]["control"]) == {"Types"}
+
+
+@pytest.mark.parametrize(("count", "length", "padded"), [(2, 2, 2), (7, 4, 4), (100, 10, 16), (101, 11, 11)])
+def test_without_control_codes_every_token_but_the_first_is_predicted_once_from_the_one_before(count, length, padded):
+    stream = list(range(1000, 1000 + count))
+    blocks = Blocks({"": stream, "b": stream[::-1]}, None, length, 0, padded)
+    assert blocks.stream("").tolist() == stream and blocks.stream("b").tolist() == stream[::-1]
+    assert blocks.tokens == 2 * (count - 1)
+    pairs = []
+    for block in (blocks[index] for index in range(len(blocks)) if blocks.code_of[index] == 0):
+        assert block["input_ids"].shape == (padded,) and block["attention_mask"].sum() <= length
+        assert (block["labels"][block["attention_mask"] == 0] == -100).all()
+        kept = block["input_ids"][block["attention_mask"] == 1]
+        pairs += itertools.pairwise(kept.tolist())
+    assert pairs == [*itertools.pairwise(stream)]

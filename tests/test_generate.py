@@ -21,7 +21,19 @@ import paddle  # noqa: E402
 from models.ctrl import weights  # noqa: E402
 from models.ctrl.config import CTRLConfig  # noqa: E402
 from models.ctrl.modeling import CTRLLMHeadModel  # noqa: E402
-from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, beam_search, distribution, generate, penalise  # noqa: E402
+from models.reformer import attention  # noqa: E402
+from models.reformer import weights as reformer_weights  # noqa: E402
+from models.reformer.config import ReformerConfig  # noqa: E402
+from models.reformer.modeling import ReformerModelWithLMHead  # noqa: E402
+from toolkit.tasks.language_modeling.decoding import (  # noqa: E402
+    Decoding,
+    NextToken,
+    beam_search,
+    distribution,
+    generate,
+    longest_text,
+    penalise,
+)
 
 VOCABULARY = 50
 PROMPTS = ([3], [7, 1, 30, 7, 12], [49, 0, 5])
@@ -58,6 +70,39 @@ for prompt in job["prompts"]:
 json.dump(found, open(sys.argv[2], "w"))
 """
 
+#: As :data:`REFERENCE`, of a Reformer, which both sides give the same rotations to hash by, and no cache.
+REFORMER_REFERENCE = (
+    REFERENCE.replace("CTRLLMHeadModel", "ReformerModelWithLMHead")
+    .replace("model.transformer.pos_encoding = model.transformer.pos_encoding.double()", "torch.randn = rotations")
+    .replace("use_cache=True", "use_cache=False")
+    .replace(
+        "torch.set_num_threads(1)",
+        "torch.set_num_threads(1)\n"
+        "import numpy as np\n"
+        "def rotations(shape, **how):\n"
+        "    return torch.from_numpy(np.random.RandomState(0).standard_normal(shape)).to(how['dtype'])\n",
+    )
+)
+REFORMER_PROMPTS = ([3], [49, 0, 5, 8, 8, 1, 2, 44, 40, 3, 2])
+REFORMER_STOP = 39
+REFORMER_CASES = [
+    {"beams": beams, "length": 37, "repetition_penalty": penalty, "stop": stop, "length_penalty": 1.0}
+    for beams, penalty, stop in ((1, 1.0, None), (1, 1.2, None), (1, 1.0, REFORMER_STOP), (2, 1.2, REFORMER_STOP))
+]
+
+
+def said_by_reference(program: str, model, prompts, cases, folder) -> list[list[int]]:
+    """What transformers generates, in a process of its own."""
+    model.save_pretrained(folder)
+    job = {"folder": str(folder), "prompts": prompts, "cases": cases}
+    (folder / "job.json").write_text(json.dumps(job))
+    files = [str(folder / name) for name in ("job.json", "result.json")]
+    done = subprocess.run([sys.executable, "-c", program, *files], capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "result.json").read_text())
+
 
 @pytest.fixture(scope="module")
 def model():
@@ -79,17 +124,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def theirs(model, tmp_path_factory) -> list[list[int]]:
-    """What transformers generates, in a process of its own."""
-    folder = tmp_path_factory.mktemp("model")
-    model.save_pretrained(folder)
-    job = {"folder": str(folder), "prompts": PROMPTS, "cases": CASES}
-    (folder / "job.json").write_text(json.dumps(job))
-    files = [str(folder / name) for name in ("job.json", "result.json")]
-    done = subprocess.run([sys.executable, "-c", REFERENCE, *files], capture_output=True, text=True, check=False)
-    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
-        pytest.skip("transformers is not installed (extra: reference)")
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "result.json").read_text())
+    return said_by_reference(REFERENCE, model, PROMPTS, CASES, tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -112,6 +147,60 @@ def test_the_cache_changes_no_score(model):
         np.testing.assert_allclose(found, plain(sequences[:, :length]), rtol=1e-12, atol=1e-12)
         parents = np.array([2, 0, 0])
         sequences[:, :length] = sequences[parents, :length]
+
+
+# -- a model without a cache ----------------------------------------------------------------------------------------
+
+
+def reformer(layers=("local", "lsh", "local"), **keys) -> ReformerModelWithLMHead:
+    """A small Reformer in float64, of chunks that most lengths are no multiple of."""
+    config = ReformerConfig(
+        vocab_size=VOCABULARY, hidden_size=32, attn_layers=list(layers), num_attention_heads=2,
+        attention_head_size=16, feed_forward_size=48, local_attn_chunk_length=4, lsh_attn_chunk_length=6, num_hashes=2,
+        num_buckets=4, axial_pos_shape=[4, 14], axial_pos_embds_dim=[8, 24], max_position_embeddings=64,
+        is_decoder=True, **keys,
+    )  # fmt: skip
+    before = paddle.get_default_dtype()
+    paddle.set_default_dtype("float64")
+    try:
+        model = ReformerModelWithLMHead(config)
+    finally:
+        paddle.set_default_dtype(before)
+    louder = {"initializer_range": 0.4, "axial_norm_std": 0.3}
+    reformer_weights.load(model, reformer_weights.initial_weights({**config.to_dict(), **louder}, "causal_lm", 1))
+    model.eval()
+    return model
+
+
+@pytest.fixture
+def same_rotations(monkeypatch):
+    """LSH hashes by the rotations that :data:`REFORMER_REFERENCE` has."""
+
+    def rotations(shape, dtype, seed):
+        return paddle.to_tensor(np.random.RandomState(0).standard_normal(shape).astype(dtype))
+
+    monkeypatch.setattr(attention, "normal", rotations)
+
+
+def test_a_reformer_says_what_the_reference_says(same_rotations, tmp_path):
+    """Token for token, across the ends of chunks, from text of one chunk to the last length that its table holds."""
+    model = reformer()
+    assert longest_text(model) == 48
+    theirs = said_by_reference(REFORMER_REFERENCE, model, REFORMER_PROMPTS, REFORMER_CASES, tmp_path)
+    for (prompt, case), reference in zip(itertools.product(REFORMER_PROMPTS, REFORMER_CASES), theirs, strict=True):
+        assert list(generate(NextToken(model), prompt, Decoding(**case))) == reference, (prompt, case)
+    assert sum(len(set(tokens)) > 4 for tokens in theirs) >= 4, theirs
+    assert any(tokens[-1] == REFORMER_STOP for tokens in theirs), theirs
+
+
+def test_chunks_of_the_scores_change_no_token():
+    """Where padding is masked and nothing else: LSH sorts padding into the chunks, too."""
+    said = [
+        list(generate(NextToken(reformer(["local"] * 2, **chunks)), [3, 1, 4], Decoding(20, beams=beams)))
+        for chunks in ({}, {"chunk_size_lm_head": 8, "chunk_size_feed_forward": 3})
+        for beams in (1, 2)
+    ]
+    assert said[:2] == said[2:]
 
 
 # -- the algorithms, on a model that is a table ---------------------------------------------------------------------

@@ -15,11 +15,13 @@ import datasets
 import numpy as np
 import pytest
 from loopback_hub import Corrupt, Cut, LoopbackHub, Pointer, Stall, Status, WrongSize
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from models.hub import split_revision
 from models.reformer import schema
 from models.reformer import weights as reformer
+from models.reformer.tokenizer import load_tokenizer, train_sentencepiece
 from toolkit.errors import UserError
 from toolkit.recipe import load_recipe
 
@@ -537,3 +539,57 @@ def test_an_error_of_the_hub_is_at_the_recipe_s_line_and_leaves_nothing(hub, tmp
         "error: x.yaml:2: model.weights: the model a/tiny does not exist, or is private: without a login the hub does "
         "not say which; check its name; if it is private, log in (hf auth login, or HF_TOKEN)"
     )
+
+
+# -- a released layout ----------------------------------------------------------------------------------------------
+
+#: Makes a small model as google/reformer-crime-and-punishment is one: by the reference, saved as torch did in 2020.
+CAUSAL_REFORMER = """
+import sys
+from pathlib import Path
+import torch
+from transformers import ReformerConfig, ReformerModelWithLMHead
+here, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
+config = ReformerConfig(
+    architectures=["ReformerModelWithLMHead"], is_decoder=True, vocab_size=vocab_size, hidden_size=32,
+    attn_layers=["local", "lsh", "local", "lsh"], axial_pos_shape=[8, 16], axial_pos_embds_dim=[8, 24],
+    max_position_embeddings=128, num_attention_heads=2, attention_head_size=16, feed_forward_size=64,
+    local_attn_chunk_length=16, lsh_attn_chunk_length=16, num_buckets=[2, 4], num_hashes=1, output_past=True,
+    task_specific_params={"text-generation": {"do_sample": True, "max_length": 100}},
+)
+torch.manual_seed(0)
+config.save_pretrained(here)
+state = ReformerModelWithLMHead(config).state_dict()
+torch.save(state, here / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_shipped_recipe_fine_tunes_a_released_language_model(hub, tmp_path):
+    text = "".join(f"The {word} ran over the hill and said so.\n\n" * 150 for word in ("cat", "dog", "hen"))
+    (tmp_path / "text.txt").write_text(text)
+    made = tmp_path / "made"
+    tokenizer = train_sentencepiece([text], 48, made)
+    done = subprocess.run(
+        [sys.executable, "-c", CAUSAL_REFORMER, str(made), "48"], capture_output=True, text=True, check=False
+    )
+    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    (made / "tokenizer_config.json").unlink()
+    hub.add("google/reformer-crime-and-punishment", made)
+    recipe = str(ROOT / "recipes/reformer_lm_crime_and_punishment.yaml")
+    changes = ("data.files.train=text.txt", "data.max_length=60", "train.output_dir=run", "train.max_steps=2")
+    status, said, errors = command(hub, tmp_path, "recipe", "check", recipe, *changes)
+    assert status == 0 and said.endswith(": ok\n"), said + errors
+    status, said, errors = command(hub, tmp_path, "finetune", recipe, *changes, "--skip-parity", "a test")
+    assert status == 0, errors
+    told = " ".join(said.split())
+    assert "4 layers" in told and "(new: none)" in told
+    assert "texts of up to 60 tokens are padded to 64: a multiple of" in told
+    assert "positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in told
+    with safe_open(tmp_path / "run/model/model.safetensors", "np") as saved:
+        assert saved.get_slice("reformer.embeddings.position_embeddings.weights.0").get_shape() == [8, 1, 8]
+    assert load_tokenizer(tmp_path / "run/model").fingerprint() == tokenizer.fingerprint()
+    status, said, errors = command(hub, tmp_path, "generate", "run", "--prompt", "The cat", "--length", "100")
+    assert status == 0 and said.startswith("The cat"), errors

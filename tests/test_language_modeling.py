@@ -1,4 +1,4 @@
-"""Fine-tuning a language model under control codes, from the recipe to its samples."""
+"""Fine-tuning a language model, under control codes or without, from the recipe to its samples."""
 
 from __future__ import annotations
 
@@ -229,7 +229,6 @@ def problem(recipe_file, *overrides: str) -> str:
         (["data.control=code"], "data.control: dataset: text has control codes of its own"),
         (["data.dataset=json", "data.files={train: a}"], "data.sources: is for dataset: text, not for json"),
         (["data.label=label"], "data.label: is for task classification, not for language_modeling"),
-        (["model.name=reformer"], "model.name: reformer cannot do language_modeling; ctrl can"),
         (["train.save_best=accuracy"], "train.save_best: 'accuracy' is not one of perplexity, loss"),
         (["data.sources={Numbers: gone.txt}"], "data.sources.Numbers: cannot read gone.txt: No such file"),
         (["data.sources={Numbers: [numbers.txt, x.bin]}"], "x.bin is not utf-8 (byte 0)"),
@@ -363,3 +362,159 @@ def test_the_settings_of_the_recipe_reach_the_trainer(recipe_file, tmp_path):
 
     arguments = _training_arguments(load_recipe(recipe_file, ["train.recompute=true"]), tmp_path, Schedule(1, 1, 1))
     assert arguments.recompute and not arguments.bf16
+
+
+# -- a family without control codes ---------------------------------------------------------------------------------
+
+REFORMER = {
+    "task": "language_modeling",
+    "model": {
+        "name": "reformer",
+        "config": {
+            "attn_layers": ["local", "local"], "hidden_size": 32, "num_attention_heads": 2, "attention_head_size": 16,
+            "feed_forward_size": 64, "local_attn_chunk_length": 16, "axial_pos_embds_dim": [8, 24],
+            "axial_norm_std": 0.02, "initializer_range": 0.15, "is_decoder": True, "hidden_dropout_prob": 0.0,
+        },
+    },
+    "data": {
+        "dataset": "text",
+        "sources": {"Numbers": "numbers.txt", "Animals": ["cats.txt", "dogs.txt"]},
+        "max_length": 60,
+        "validation_fraction": 0.03,
+        "test_fraction": 0.03,
+    },
+    "train": {"max_steps": 16, "batch_size": 8, "learning_rate": 1e-2, "eval_steps": 8},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reformer_file(recipe_file):
+    path = recipe_file.parent / "reformer.yaml"
+    path.write_text(yaml.safe_dump(REFORMER, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def reformer_run(reformer_file, tmp_path_factory):
+    """A finished run of a Reformer, without the gate: tests/test_parity.py has those of its language model."""
+    folder = tmp_path_factory.mktemp("runs") / "reformer"
+    recipe = load_recipe(reformer_file, [f"train.output_dir={folder}"])
+    return finetune(recipe, "a test", Console(file=io.StringIO(), width=120))
+
+
+def test_a_reformer_learns_and_says_how_well_for_each_group(reformer_run):
+    results = json.loads((reformer_run / "metrics.json").read_text())
+    assert list(results["test"]) == ["loss", "perplexity", "perplexity_Numbers", "perplexity_Animals"]
+    assert results["test"]["perplexity"] < results["baseline"]["test"]["perplexity"] / 2
+    assert evaluate(reformer_run, Console(file=io.StringIO()), "test") == results["test"]
+    samples = (reformer_run / "samples.md").read_text()
+    assert "## Numbers" in samples and "Greedy:" in samples and "penalty" not in samples
+    assert "the prompt is a text to go on from" in (reformer_run / "README.md").read_text()
+
+
+def test_a_reformer_goes_on_from_a_prompt_alone(reformer_run):
+    options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    out = Console(file=io.StringIO(), width=200)
+    text = generate_text(reformer_run, out, None, "one two th", 20, **options)
+    assert out.file.getvalue() == f"one two th{text}\n" and len(text) == 20
+    sampled = generate_text(reformer_run, Console(file=io.StringIO()), None, "one ", 20, **{**options, "top_k": 5})
+    assert len(sampled) == 20 and sampled != text
+    for control, prompt, length, expected in (
+        ("Numbers", "one", 5, "--control: .* is a run of a Reformer, which knows no control codes; remove it"),
+        (None, "", 5, "--prompt: missing; without control codes the model needs a text to go on from"),
+        (None, "one", 62, "--length: a prompt of 3 tokens and 62 new ones are 65, but the model has 64 positions"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            generate_text(reformer_run, Console(file=io.StringIO()), control, prompt, length, **options)
+
+
+def test_a_character_of_several_bytes_is_shown_when_it_is_whole(reformer_run, monkeypatch):
+    from toolkit import generate as module
+
+    monkeypatch.setattr(module, "generate", lambda *_: iter(module_tokens))
+    module_tokens = load_run(reformer_run).tokenizer.encode("né 好\U0001f600.")
+    options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    out = Console(file=io.StringIO(), width=200)
+    assert generate_text(reformer_run, out, None, "ca ", 20, **options) == "né 好\U0001f600."
+    assert out.file.getvalue() == "ca né 好\U0001f600.\n"
+    module_tokens = module_tokens[:-2]
+    out = Console(file=io.StringIO(), width=200)
+    generate_text(reformer_run, out, None, "ca ", 20, **options)
+    assert out.file.getvalue() == "ca né 好\ufffd\n"
+
+
+SAY = 'said = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=12)'
+REFORMER_EXPORT = EXPORT.replace("arrays = {", f'{SAY}\narrays = {{"said": said, ')
+
+
+@pytest.mark.slow
+def test_transformers_loads_the_reformer_and_goes_on_alike(reformer_run, tmp_path):
+    text = "cat dog cow hen fox é"
+    command = [sys.executable, "-c", REFORMER_EXPORT, str(reformer_run / "model"), text, str(tmp_path / "theirs.npz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No module named 'transformers'" in done.stderr or "No module named 'torch'" in done.stderr:
+        pytest.skip("transformers is not installed (extra: reference)")
+    assert done.returncode == 0, done.stderr
+    theirs = np.load(tmp_path / "theirs.npz")
+    run = load_run(reformer_run)
+    assert theirs["ids"][0].tolist() == (ids := run.tokenizer.encode(text))
+    options = {"temperature": None, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    ours = generate_text(reformer_run, Console(file=io.StringIO()), None, text, 12, **options)
+    assert run.tokenizer.decode(theirs["said"][0, len(ids) :]) == ours
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data.sources=null"], "data.files: missing; name the text files: {train: novel.txt}, or several in sources"),
+        (["data.files={train: numbers.txt}"], "data.files: sources names the text files already; remove one"),
+        (["data.control=kind"], "data.control: dataset: text has groups of its own; remove it"),
+        (["data.sources={Two words: numbers.txt}"], "data.sources.Two words: 'Two words' cannot be the name of"),
+        (["data.sources=null", "data.files={train: few.txt}"], "validation_fraction: the text has 1 documents"),
+        (["data.sources=null", "data.files={train: gone.txt}"], "data.files.train: gone.txt: no such file"),
+        (["data.sources=null", "data.files={train: x.bin}"], "x.bin is not UTF-8 text (byte 0)"),
+        (
+            ["data.sources=null", "data.files={train: cats.txt, validation: one.txt, test: cats.txt}",
+             "data.validation_fraction=null", "data.test_fraction=null"],
+            "data.dataset: the validation split has no text to predict",
+        ),
+        (["data.max_length=1"], "data.max_length: a block is a token and at least one token; set 2 or more"),
+        (["model.config.is_decoder=false"], "model.config.is_decoder: a language model must not see"),
+        (["model.config.local_num_chunks_after=1"], "local_num_chunks_after: a causal model"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_reformer_s_recipe_is_said_at_its_line(reformer_file, overrides, expected):
+    folder = reformer_file.parent
+    (folder / "x.bin").write_bytes(b"\xff\xfe\xff")
+    (folder / "few.txt").write_text("too little text\n")
+    (folder / "one.txt").write_text("x")
+    assert expected in problem(reformer_file, *overrides)
+
+
+def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reformer_file, tmp_path):
+    own = ["data.sources=null", "data.validation_fraction=null", "data.test_fraction=null"]
+    job = assemble(load_recipe(reformer_file, [*own, "data.files={train: cats.txt, validation: dogs.txt}"]))
+    assert job.prepared.test is None and job.prepared.summary.endswith(" to train on)")
+    text = (reformer_file.parent / "cats.txt").read_text()
+    assert job.tokenizer.decode(job.prepared.train.stream("")) == text
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"body": f"{word} " * 30}) + "\n" for word in (*NUMBERS, *ANIMALS)))
+    overrides = ["data.sources=null", "data.dataset=json", "data.text=body", f"data.files={{train: {rows}}}"]
+    splits = language_modeling.load_splits(load_recipe(reformer_file, overrides))
+    assert set(splits["train"]["control"]) == {""} and len(splits["train"]) == 14
+
+
+def test_the_gate_is_asked_about_padded_blocks_of_a_reformer(reformer_file, tmp_path):
+    from toolkit.run_gate import gate_request
+
+    recipe = load_recipe(reformer_file)
+    request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)
+    assert (request.model, request.head, request.tokenizer.kind) == ("reformer", "causal_lm", "bytes")
+    assert request.batch["input_ids"].shape == (2, 64) and request.batch["attention_mask"].sum(1).tolist() == [60, 60]
+
+
+def test_a_reformer_with_more_scores_than_there_are_bytes_says_bytes(reformer_file, tmp_path):
+    changes = ["model.config.vocab_size=4000", "train.max_steps=1", f"train.output_dir={tmp_path / 'run'}"]
+    run = finetune(load_recipe(reformer_file, changes), "a test", Console(file=io.StringIO()))
+    options = {"temperature": 99.0, "top_k": None, "top_p": None, "beams": 1, "stop": None}
+    generate_text(run, Console(file=io.StringIO()), None, "one", 30, **options)

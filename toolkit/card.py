@@ -63,7 +63,7 @@ answer(question=question, context=context, **windows)
 from transformers import pipeline
 
 generate = pipeline("text-generation", {model}{slow})
-generate(prompt, do_sample=False)  # the prompt's first word is a control code
+generate(prompt, do_sample=False{most})  # {prompt}
 ```
 """,
 }
@@ -243,6 +243,7 @@ def _loading(run: Run) -> list[str]:
     """How the run's model is loaded with `transformers`, and does there what it does here."""
     folder, data, task = run.folder, run.recipe.data, run.task.DESCRIPTION
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
+    under_codes = hasattr(run.tokenizer, "control_code")
     kind = next((kind for name, kind in files.items() if (folder / "model" / name).exists()), "bytes")
     values = {
         "auto_class": task.auto_class,
@@ -253,6 +254,9 @@ def _loading(run: Run) -> list[str]:
         "kept": data.max_length,
         "stride": data.stride,
         "longest": data.max_answer_length,
+        # A Reformer may have half a million positions, all of which would be filled.
+        "most": "" if under_codes else ", max_new_tokens=100",
+        "prompt": "the prompt's first word is a control code" if under_codes else "the prompt is a text to go on from",
     }
     texts = [LOAD, TOKENIZERS[kind]]
     # The pipeline of question answering has nothing to part question and context with, where a tokenizer has no such

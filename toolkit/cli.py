@@ -195,18 +195,18 @@ def predict(run: Path, texts: tuple[str, ...], question: str | None, context: st
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--control", metavar="CODE", help="The control code; by default the first that RUN was trained with.")
+@click.option("--control", metavar="CODE", help="Of a CTRL, the control code; by default the first of RUN.")
 @click.option("--prompt", default="", help="The words to go on from.")
 @click.option("--length", type=click.IntRange(1), default=100, show_default=True, help="New tokens, at most.")
 @click.option("--temperature", type=FiniteRange(0, min_open=True), help="Sample; below 1 prefers the probable.")
 @click.option("--top-k", type=click.IntRange(1), help="Sample from the K most probable tokens.")
 @click.option("--top-p", type=FiniteRange(0, 1, min_open=True), help="Sample from the most probable share P.")
-@click.option("--repetition-penalty", type=FiniteRange(0, min_open=True), default=1.2, show_default=True)
+@click.option("--repetition-penalty", type=FiniteRange(0, min_open=True), help="Default: 1.2 of CTRL, 1 of Reformer.")
 @click.option("--beams", type=click.IntRange(1), default=1, show_default=True, help="Beam search with so many beams.")
 @click.option("--stop", metavar="WORD", help="End the text at this token.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the samples.")
 def generate(run: Path, **options: Any) -> None:
-    """Let the language model of RUN go on from a control code and a prompt.
+    """Let the language model of RUN go on from a prompt, under a control code if it knows any.
 
     Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
     """

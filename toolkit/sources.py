@@ -163,7 +163,7 @@ def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
             for path in paths:
                 shown = written if len(paths) == 1 else path
                 try:
-                    text = _text(recipe, path)
+                    text = plain_text(recipe, path)
                 except OSError as problem:
                     raise recipe.error(key, f"cannot read {shown}: {problem.strerror}") from None
                 except UnreadableFile as problem:
@@ -173,7 +173,7 @@ def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
                 yield name, text
 
 
-def _text(recipe: Recipe, path: Path) -> str:
+def plain_text(recipe: Recipe, path: Path) -> str:
     """A file's text, in the recipe's encoding, its lines ended by line feeds."""
     encoding = recipe.data.encoding or "utf-8"
     try:

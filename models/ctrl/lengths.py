@@ -21,6 +21,16 @@ def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, A
     return {}
 
 
+def longest(config: Mapping[str, Any]) -> int:
+    """How many tokens a text may have in evaluation."""
+    return config["n_positions"]
+
+
+def evaluated(config: Mapping[str, Any], length: int) -> int:
+    """As that of :mod:`models.reformer.lengths`: any length is computed as it is."""
+    return length
+
+
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
     """The wanted length itself.
 

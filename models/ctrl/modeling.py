@@ -225,6 +225,8 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
 
     head = "causal_lm"
     architecture = "CTRLLMHeadModel"
+    has_cache = True
+    repetition_penalty = 1.2  # Keskar et al. 2019, section 4.1
 
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__(config)

@@ -63,7 +63,7 @@ class CTRLTokenizer(Tokenizer):
         # Merges of pieces with a no-break space, of which the published file has some, are lost by that.
         lines = merges.split("\n")[1:-1]
         self._ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
-        self._unknown = self._ids[unk_token]
+        self.unk_token_id = self._unknown = self._ids[unk_token]
         self._known_words: dict[str, list[int]] = {}
         self.vocab_size = len(self._ids)
         self.pad_token_id = self._ids[self.pad_token]
@@ -119,6 +119,10 @@ class CTRLTokenizer(Tokenizer):
         if skip_special_tokens:
             pieces = [piece for piece in pieces if piece not in (self.unk_token, self.pad_token)]
         return " ".join(pieces).replace(f"{GOES_ON} ", "").strip()
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """Without a blank at the start of a line, and without ``@@`` after an unfinished word."""
+        return self.decode(ids).removesuffix(GOES_ON).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
         """The id of a control code.

@@ -65,6 +65,17 @@ def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] =
     return _multiple(math.lcm(unit, *chunk_lengths(config)), wanted)
 
 
+def evaluated(config: Mapping[str, Any], length: int) -> int:
+    """The least length of at least ``length`` tokens that the model computes in evaluation; of a position table, the
+    columns demand nothing there."""
+    return least_length({**config, "axial_pos_embds": False}, length)
+
+
+def longest(config: Mapping[str, Any]) -> int:
+    """How many tokens a text may have in evaluation, where it is filled up to :func:`evaluated` ones."""
+    return _longest_within({**config, "axial_pos_embds": False}, most_positions(config), ())
+
+
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
     """The least length of a stretch (:func:`stretched`) of at least so many chunks of each kind of attention; every
     multiple of it is the length of one, too."""
@@ -211,7 +222,11 @@ def _candidates(config: Mapping[str, Any], wanted: int, given: Collection[str] |
 
 def _longest(config: Mapping[str, Any], free: Collection[str]) -> int:
     """The longest length that fits; 0 where none does."""
-    most, unit = most_positions(config, free), math.lcm(*_units(config, free).values())
+    return _longest_within(config, most_positions(config, free), free)
+
+
+def _longest_within(config: Mapping[str, Any], most: int, free: Collection[str]) -> int:
+    unit = math.lcm(*_units(config, free).values())
     whole = most // (together := math.lcm(unit, *chunk_lengths(config))) * together
     in_one_chunk = min(most, min(chunk_lengths(config))) // unit * unit
     return max(whole, in_one_chunk)

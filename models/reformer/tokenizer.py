@@ -100,6 +100,7 @@ class ReformerTokenizer(Tokenizer):
         for token, index in self._special.items():
             if self._pieces.id_to_piece(index) != token:
                 raise ValueError(f"the special token {token!r} is not one of the model's {self.vocab_size} pieces")
+        self.unk_token_id = self._special[unk_token]
         longest_first = sorted(self._special, key=len, reverse=True)
         self._blanks: dict[str, bool] = {}
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")

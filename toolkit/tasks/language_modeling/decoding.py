@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from models import families
+
 #: Called with the sequences so far [B, n] and, for each, the row of the previous call that it continues (None in the
 #: first call); returns the next token's logits [B, V].
 NextLogits = Callable[[np.ndarray, np.ndarray | None], np.ndarray]
@@ -156,17 +158,25 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
+def longest_text(model: Any) -> int:
+    """How many tokens a text of a model may have, the prompt included."""
+    return families.part(model.config.model_type, "lengths").longest(vars(model.config))
+
+
 class NextToken:
     """The port's logits for the next token, as :data:`NextLogits` describes.
 
     Args:
         model: with a ``causal_lm`` head, in evaluation mode.
-        use_cache: keep the keys and values of earlier positions, and compute only the last position.
+        use_cache: keep the keys and values of earlier positions, and compute only the last position. A model that has
+            no such cache computes all positions each time.
+        vocab_size: how many tokens there are to choose from, where the model has scores for more; None: all.
     """
 
-    def __init__(self, model: Any, use_cache: bool = True) -> None:
+    def __init__(self, model: Any, use_cache: bool = True, vocab_size: int | None = None) -> None:
         self.model = model
-        self.use_cache = use_cache
+        self.vocab_size = vocab_size
+        self.use_cache = use_cache and model.has_cache
         self._past: list[tuple[Any, Any]] | None = None
 
     def __call__(self, sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
@@ -176,6 +186,8 @@ class NextToken:
         if parents is None:
             self._past = None
         with paddle.no_grad():
+            if not self.model.has_cache:
+                return self._whole(sequences)
             if self._past is None:
                 output = self.model(paddle.to_tensor(sequences), use_cache=self.use_cache)
             else:
@@ -185,4 +197,17 @@ class NextToken:
                 last = paddle.to_tensor(sequences[:, -1:])
                 output = self.model(last, past_key_values=self._past, use_cache=True)
             self._past = output.past_key_values if self.use_cache else None
-            return output.logits[:, -1].numpy()
+            return output.logits[:, -1, : self.vocab_size].numpy()
+
+    def _whole(self, sequences: np.ndarray) -> np.ndarray:
+        """As :meth:`__call__`, of a model that computes lengths of certain multiples alone: the rest is padding."""
+        import paddle
+
+        config = self.model.config
+        length = sequences.shape[1]
+        missing = families.part(config.model_type, "lengths").evaluated(vars(config), length) - length
+        ids = np.pad(sequences, ((0, 0), (0, missing)), constant_values=config.pad_token_id or 0)
+        kept = np.pad(np.ones_like(sequences), ((0, 0), (0, missing)))
+        return (
+            self.model(paddle.to_tensor(ids), paddle.to_tensor(kept)).logits[:, length - 1, : self.vocab_size].numpy()
+        )

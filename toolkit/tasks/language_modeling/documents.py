@@ -1,5 +1,5 @@
-"""Text under control codes: cut into documents, divided into splits, packed into blocks of tokens. No text is lost or
-repeated, except for white space that the tokenizer drops.
+"""Text, under control codes or without: cut into documents, divided into splits, packed into blocks of tokens. No text
+is lost, and none is predicted twice, except for white space that the tokenizer drops.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[
             alike.setdefault(texts[place], []).append(place)
         groups = list(alike.values())
         if len(groups) < len(found):
-            raise ValueError(f"{code} has {len(groups)} documents, too few for {', '.join(found)}")
+            raise ValueError(f"{code or 'the text'} has {len(groups)} documents, too few for {', '.join(found)}")
         order = np.random.default_rng([seed, 3, number]).permutation(len(groups))
         size = {split: share * sum(len(texts[place]) for group in groups for place in group)
                 for split, share in shares.items()}  # fmt: skip
@@ -72,35 +72,51 @@ def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[
 
 
 class Blocks:
-    """Streams of tokens as blocks of one length, each beginning with its stream's control code.
+    """Streams of tokens as blocks of one length, each beginning with its stream's control code, or where there are no
+    codes with the token before it.
 
-    A block is ``input_ids`` [T], ``attention_mask`` [T] and ``labels`` [T], int64: the control code, then the next
-    T - 1 tokens of the stream. The last block of a stream may be shorter; it is padded on the right, under a mask of 0
-    and labels of -100. So every token of a stream is in one block and is predicted once, and the control code never is.
+    A block is ``input_ids`` [T], ``attention_mask`` [T] and ``labels`` [T], int64: the control code, or the last token
+    of the block before, then the next tokens of the stream. The last block of a stream may be shorter; what is left is
+    padded on the right, under a mask of 0 and labels of -100. So every token of a stream is predicted once, except
+    where there are no codes the very first, and a control code never is.
 
     Args:
-        streams: control code -> its tokens, [N] each.
-        code_ids: control code -> its token.
-        length: T, 2 or more.
-        pad_token_id: fills the last block of a stream.
+        streams: control code, or the name of a group of texts -> its tokens, [N] each.
+        code_ids: control code -> its token; None for groups without.
+        length: the most tokens of a block, 2 or more.
+        pad_token_id: fills blocks up.
+        padded: T; None for `length` itself.
 
     Attributes:
-        codes: the control codes, in order.
+        codes: the control codes or groups, in order.
         code_of: [blocks], the place in `codes` of each block's.
+        length: T.
     """
 
     def __init__(
-        self, streams: Mapping[str, Sequence[int]], code_ids: Mapping[str, int], length: int, pad_token_id: int
+        self,
+        streams: Mapping[str, Sequence[int]],
+        code_ids: Mapping[str, int] | None,
+        length: int,
+        pad_token_id: int,
+        padded: int | None = None,
     ) -> None:
         self.codes = list(streams)
-        self.length = length
+        self.length = padded or length
+        self.first = {code: stream[:1] for code, stream in streams.items() if code_ids is None}
         rows, lengths, code_of = [], [], []
         for index, (code, stream) in enumerate(streams.items()):
             tokens = np.asarray(stream, dtype=np.int32)
+            first: Any
+            if code_ids is None:
+                first, tokens = tokens[: -1 : length - 1], tokens[1:]
+            else:
+                first = code_ids[code]
             count = -(-len(tokens) // (length - 1))
             body = np.full((count, length - 1), pad_token_id, dtype=np.int32)
             body.reshape(-1)[: len(tokens)] = tokens
-            rows.append(np.insert(body, 0, code_ids[code], axis=1))
+            block = np.insert(body, 0, first, axis=1)
+            rows.append(np.pad(block, ((0, 0), (0, self.length - length)), constant_values=pad_token_id))
             lengths += [length] * max(0, count - 1)
             lengths += [len(tokens) - (length - 1) * (count - 1) + 1] if count else []
             code_of += [index] * count
@@ -121,7 +137,12 @@ class Blocks:
         }
 
     def stream(self, code: str) -> np.ndarray:
-        """The tokens under a control code, as they went in."""
+        """The tokens under a control code or of a group, as they went in."""
+        first = np.asarray(self.first.get(code, ()), dtype=np.int32)
+        return np.concatenate([first, self.predicted(code)])
+
+    def predicted(self, code: str) -> np.ndarray:
+        """Those that are predicted: all, or without a control code all but the first."""
         chosen = np.flatnonzero(self.code_of == self.codes.index(code))
         return np.concatenate([self.input_ids[i, 1 : self.lengths[i]] for i in chosen] or [np.zeros(0, np.int32)])
 
@@ -137,11 +158,11 @@ def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
     counts = np.ones(vocab_size)
     np.add.at(counts, np.concatenate([train.stream(code) for code in train.codes]), 1)
     surprise = -np.log(counts / counts.sum())
-    return float(np.exp(np.mean(surprise[np.concatenate([other.stream(code) for code in other.codes])])))
+    return float(np.exp(np.mean(surprise[np.concatenate([other.predicted(code) for code in other.codes])])))
 
 
 def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[int]]:
-    """Control code -> the tokens of its documents, one after another.
+    """Control code or group -> the tokens of its documents, one after another.
 
     Args:
         rows: a split with the columns ``text`` and ``control``.

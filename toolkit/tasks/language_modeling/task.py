@@ -1,5 +1,6 @@
-"""Language modelling under control codes (Keskar et al. 2019): predict the next token from the tokens before it and a
-control code, which names the kind of text."""
+"""Language modelling: predict the next token from the tokens before it; for CTRL (Keskar et al. 2019) and a control
+code, which names the kind of text. For a family without control codes texts may have a group, which names the kind of
+text in the results alone."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
+from models.files import UnreadableFile
 from toolkit.errors import UserError
 from toolkit.metrics import IGNORED_LABEL
-from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from toolkit.tasks import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
-HEADS = {"ctrl": "causal_lm"}
+HEADS = {"ctrl": "causal_lm", "reformer": "causal_lm"}
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
 CORPORA = {"python_docs": "toolkit.corpora.python_docs"}
 PREDICTS_FROM: tuple[str, ...] = ()
@@ -40,24 +41,38 @@ DESCRIPTION = Description(
     next_command='toolkit generate {run} --prompt "..."',
 )
 
-#: The name of a control code's perplexity is this prefix and the code.
+#: The name of a control code's or group's perplexity is this prefix and its own name.
 PERPLEXITY_OF = "perplexity_"
+
+#: The group of texts that have none.
+NO_GROUP = ""
+
+
+def has_control_codes(family: str) -> bool:
+    """Whether the texts of a model family begin with control codes, which its tokenizer then knows."""
+    return hasattr(families.part(family, "tokenizer"), "check_control_code")
 
 
 def check(recipe: Recipe) -> None:
-    """See that the recipe says where the control codes come from: the data set, `sources`, or a column."""
-    data = recipe.data
+    """See that the recipe says where the texts come from, and for CTRL their control codes: the data set, `sources`, or
+    a column."""
+    data, codes = recipe.data, has_control_codes(recipe.model.name)
     if data.dataset == "text":
-        if data.files is not None:
+        if codes and data.files is not None:
             raise recipe.error("data.files", "plain text is named under its control code: set sources, not files")
-        if not data.sources:
+        if codes and not data.sources:
             raise recipe.error("data.sources", "missing; name the text files of each control code: {Books: novel.txt}")
+        if not data.sources and data.files is None:
+            raise recipe.error("data.files", "missing; name the text files: {train: novel.txt}, or several in sources")
+        if data.sources is not None and data.files is not None:
+            raise recipe.error("data.files", "sources names the text files already; remove one of the two")
     elif data.sources is not None:
         raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
     own = data.dataset == "text" or data.dataset in CORPORA
     if own and data.control is not None:
-        raise recipe.error("data.control", f"dataset: {data.dataset} has control codes of its own; remove it")
-    if not own and data.control is None:
+        whose = "control codes" if codes else "groups"
+        raise recipe.error("data.control", f"dataset: {data.dataset} has {whose} of its own; remove it")
+    if codes and not own and data.control is None:
         raise recipe.error("data.control", "missing; name the column that holds the control code of each text")
 
 
@@ -65,7 +80,8 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``text`` (a document) and ``control`` (its control code, a word).
+    """Splits with the columns ``text`` (a document) and ``control`` (its control code, a word; for a family without
+    control codes its group, a word or :data:`NO_GROUP`).
 
     Raises:
         UserError: at the recipe's line: a file or column that is not there, no text, no split to hold out.
@@ -73,15 +89,23 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     from toolkit.data import hold_out, limited, load_stored
     from toolkit.tasks.language_modeling.documents import divide
 
-    stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, CORPORA)
+    stored = _from_sources(recipe) if recipe.data.sources else load_stored(recipe, CORPORA, _from_file)
     splits = stored if recipe.data.dataset in (*CORPORA, "text") else _columns(recipe, stored)
+    known = has_control_codes(recipe.model.name)
+    check_name = families.part(recipe.model.name, "tokenizer").check_control_code if known else _check_group
     for code in dict.fromkeys(splits["train"]["control"][:]):
         try:
-            families.part(recipe.model.name, "tokenizer").check_control_code(code)
+            check_name(code)
         except ValueError as problem:
             raise recipe.error(_key_of(recipe, code), str(problem)) from None
 
     return limited(recipe, hold_out(recipe, splits, divide))
+
+
+def _check_group(name: str) -> None:
+    """Raise ``ValueError`` where a group's perplexity could not be named by it."""
+    if name != NO_GROUP and (len(name.split()) != 1 or not name.isprintable()):
+        raise ValueError(f"{name!r} cannot be the name of a group: it is not one word")
 
 
 def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
@@ -91,8 +115,27 @@ def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
     return ("data", "sources", code) if recipe.data.sources else "data.control"
 
 
+def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
+    """The rows of a file of a split: a plain text, cut into documents, or what `datasets` reads.
+
+    Raises:
+        UnreadableFile: it is not text, or holds none.
+    """
+    import datasets
+
+    from toolkit.sources import plain_text, read_file
+    from toolkit.tasks.language_modeling.documents import cut
+
+    if recipe.data.dataset != "text":
+        return read_file(recipe, split, path)
+    if not (text := plain_text(recipe, path)).strip():
+        raise UnreadableFile(path, "is empty")
+    documents = cut(text)
+    return datasets.Dataset.from_dict({"text": documents, "control": [NO_GROUP] * len(documents)})
+
+
 def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
-    """The files under each control code, cut into documents."""
+    """The files under each control code or group, cut into documents."""
     import datasets
 
     from toolkit.sources import named_texts
@@ -113,11 +156,13 @@ def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDi
 
     from toolkit.data import check_columns
 
-    named = {"text": recipe.data.text, "control": settled(recipe.data.control)}
+    named = {"text": recipe.data.text}
+    if recipe.data.control is not None:
+        named["control"] = recipe.data.control
     found = {}
     for split, rows in splits.items():
         check_columns(recipe, split, rows, named)
-        columns: dict[str, list[str]] = {}
+        columns: dict[str, list[str]] = {"control": [NO_GROUP] * len(rows)}
         for name, column in named.items():
             columns[name] = rows.select_columns([column])[:][column]
             kind = rows.features[column]
@@ -137,64 +182,79 @@ def texts(rows: datasets.Dataset) -> Sequence[str]:
 
 
 def control_codes(rows: datasets.Dataset) -> Sequence[str]:
-    """The control code of each document."""
+    """The control code or group of each document."""
     return rows["control"]
 
 
 def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
-    """Pack the splits of :func:`load_splits` into blocks of ``length`` tokens (:class:`.documents.Blocks`): a block is
-    full, and so has no padding to be longer by.
+    """Pack the splits of :func:`load_splits` into blocks of ``data.max_length`` tokens (:class:`.documents.Blocks`),
+    padded to ``length``.
 
     Raises:
         UserError: a control code that is not one token of the vocabulary, or that a split has no text under.
     """
     from toolkit.tasks.language_modeling.documents import Blocks, streams, unigram_perplexity
 
+    under_codes = has_control_codes(recipe.model.name)
     if recipe.data.max_length < 2:
-        raise recipe.error("data.max_length", "a block is a control code and at least one token; set 2 or more")
-    length = length or recipe.data.max_length
-    ids = _code_ids(recipe, tokenizer, splits)
+        first = "a control code" if under_codes else "a token"
+        raise recipe.error("data.max_length", f"a block is {first} and at least one token; set 2 or more")
+    codes = _codes(recipe, splits)
+    ids = _code_ids(recipe, tokenizer, codes) if under_codes else None
     blocks: dict[str, Blocks] = {}
     for split, rows in splits.items():
-        found = streams(rows, ids, tokenizer)
-        if empty := [code for code, stream in found.items() if not stream]:
-            raise recipe.error("data.dataset", f"the {split} split has no text under {', '.join(empty)}")
-        blocks[split] = Blocks(found, ids, length, tokenizer.pad_token_id)
+        found = streams(rows, codes, tokenizer)
+        if empty := [code for code, stream in found.items() if len(stream) < (1 if under_codes else 2)]:
+            under = f" under {', '.join(empty)}" if empty != [NO_GROUP] else " to predict"
+            raise recipe.error("data.dataset", f"the {split} split has no text{under}")
+        blocks[split] = Blocks(found, ids, recipe.data.max_length, tokenizer.pad_token_id, length)
     sizes = ", ".join(f"{len(rows)} {split}" for split, rows in blocks.items())
     others = {split: rows for split, rows in blocks.items() if split != "train"}
     baseline = {split: unigram_perplexity(blocks["train"], rows, tokenizer.vocab_size)
                 for split, rows in others.items()}  # fmt: skip
-    unknown = np.mean([np.mean(blocks["train"].stream(code) == tokenizer.encode("<unk>")[0]) for code in ids])
+    unknown = np.mean([np.mean(blocks["train"].stream(code) == tokenizer.unk_token_id) for code in codes])
     notes = [f"tokens by frequency alone: perplexity {baseline['validation']:.1f} on validation"]
     if unknown > 0.001:
         notes.append(f"{unknown:.1%} of the training tokens are unknown to the tokenizer")
+    kinds = [f"{len(codes)} {'control codes' if under_codes else 'groups'}"] if codes != [NO_GROUP] else []
+    packed = f"{sizes} blocks of {recipe.data.max_length} tokens ({blocks['train'].tokens:,} to train on)"
     return Prepared(
         train=blocks["train"],
         validation=blocks["validation"],
         test=blocks.get("test"),
-        summary=f"{sizes} blocks of {length} tokens ({blocks['train'].tokens:,} to train on), {len(ids)} control codes",
+        summary=", ".join([packed, *kinds]),
         notes=notes,
         baseline={split: {"perplexity": value} for split, value in baseline.items()},
     )
 
 
-def _code_ids(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict) -> dict[str, int]:
-    """Control code -> its token, in the order of the training data.
+def _code_ids(recipe: Recipe, tokenizer: Any, codes: Sequence[str]) -> dict[str, int]:
+    """Control code -> its token.
 
     Raises:
-        UserError: it is not one token, or another split has a code that training does not.
+        UserError: it is not one token.
     """
     ids: dict[str, int] = {}
-    for code in dict.fromkeys(splits["train"]["control"][:]):
+    for code in codes:
         try:
             ids[code] = tokenizer.control_code(code)
         except ValueError as problem:
             raise recipe.error(_key_of(recipe, code), str(problem)) from None
+    return ids
+
+
+def _codes(recipe: Recipe, splits: datasets.DatasetDict) -> list[str]:
+    """The control codes or groups, in the order of the training data.
+
+    Raises:
+        UserError: another split has one that training does not.
+    """
+    codes = list(dict.fromkeys(splits["train"]["control"][:]))
     for split, rows in splits.items():
-        if strange := set(rows["control"][:]) - set(ids):
+        if strange := set(rows["control"][:]) - set(codes):
             message = f"the {split} split has text under {sorted(strange)[0]!r}, which the train split has not"
             raise recipe.error("data.control", message)
-    return ids
+    return codes
 
 
 # -- training -------------------------------------------------------------------------------------------------------
@@ -217,11 +277,14 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """``loss``, the mean over all tokens, and ``perplexity``, its exponential; the latter for each control code too."""
+    """``loss``, the mean over all tokens, and ``perplexity``, its exponential; the latter for each control code or
+    group too."""
     sums, counts = outputs
     loss = float(sums.sum() / counts.sum())
     found = {"loss": loss, "perplexity": _exponential(loss)}
     for index, code in enumerate(dataset.codes):
+        if code == NO_GROUP:
+            continue
         chosen = dataset.code_of == index
         found[f"{PERPLEXITY_OF}{code}"] = _exponential(float(sums[chosen].sum() / counts[chosen].sum()))
     return found
@@ -236,8 +299,6 @@ def predictions(
 ) -> Iterator[dict[str, Any]]:
     """Of each block: its number from 1, its control code, how many tokens were predicted, their mean loss, the
     perplexity, and its text."""
-    from toolkit.tasks.language_modeling.samples import readable
-
     for index, (total, count) in enumerate(zip(*outputs, strict=True)):
         loss = float(total / count)
         tokens = dataset.input_ids[index, 1 : dataset.lengths[index]].tolist()
@@ -247,7 +308,7 @@ def predictions(
             "tokens": int(count),
             "loss": loss,
             "perplexity": _exponential(loss),
-            "text": readable(run.tokenizer, tokens),
+            "text": run.tokenizer.readable(tokens),
         }
 
 
@@ -259,7 +320,8 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Write `samples.md` and `samples.json`: for each control code, how the first words of a validation block go on."""
+    """Write `samples.md` and `samples.json`: for each control code or group, how the first words of a validation block
+    go on."""
     from toolkit.tasks.language_modeling.samples import write_samples
 
     write_samples(run, prepared.validation, console)
