@@ -88,6 +88,8 @@ def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) ->
             digests = {path.relative_to(temporary).as_posix(): sha256(path) for path in files}
             write_text(temporary / MANIFEST, json.dumps({"sha256": digests}, indent=1) + "\n")
         for path in (*temporary.rglob("*"), temporary):
+            if path.is_file():  # safetensors lets nobody but the owner read what it writes
+                os.chmod(path, 0o666 & ~umask())
             _flush(path)
         _replace_folder(temporary, target)
         _flush(target.parent)

@@ -93,7 +93,13 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 )
 @takes(*DESCRIPTION, DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
-def parity(device: str, output: Path, trace: bool, **description: Any) -> int:
+@click.option(
+    "--max-memory",
+    metavar="GB",
+    type=click.IntRange(1, 10**6),
+    help="Compare the first tokens alone, if all would take more than this; by default, than most of the machine has.",
+)
+def parity(device: str, output: Path, trace: bool, max_memory: float | None, **description: Any) -> int:
     """Compare a port with the reference on one training step.
 
     Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
@@ -104,7 +110,7 @@ def parity(device: str, output: Path, trace: bool, **description: Any) -> int:
     from toolkit.parity.options import make_request
 
     places = _cleared(output, device)
-    request = replace(make_request(**description), trace=trace)
+    request = replace(make_request(**description), trace=trace, max_memory=max_memory)
     return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
 
 

@@ -27,6 +27,8 @@ from toolkit.parity.measure.error_stats import TensorRecord
 NEAR_BOUND = 10.0
 #: Runs of the reference that are added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`.
 MORE_RUNS = {"float32": 20, "float64": 8}
+#: Likewise to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, of a large model, where a run takes minutes.
+FEW_MORE_RUNS = {"float32": 6, "float64": 2}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
@@ -55,9 +57,14 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
         Inconclusive: it failed.
     """
     for job in jobs:
-        files.write_json(job / "reference" / "remeasure-runs.json", MORE_RUNS)
+        files.write_json(job / "reference" / "remeasure-runs.json", more_runs(job))
     run_workers(jobs, console, {"reference": python}, task="remeasure")
     return [files.read(files.result_path(job, "reference", "remeasure"), dict[str, TensorRecord]) for job in jobs]
+
+
+def more_runs(job: Path) -> dict[str, int]:
+    """By dtype, how often the reference of a job runs again."""
+    return FEW_MORE_RUNS if files.read_job(job).brief else MORE_RUNS
 
 
 def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord]) -> ReferenceResult:
@@ -88,7 +95,7 @@ def remeasure(
     near = [job for job, (_, verdict) in zip(jobs, judged, strict=True) if is_near_bound(verdict)]
     if not near:
         return [reference for reference, _ in judged]
-    total = sum(MORE_RUNS.values())
+    total = max(sum(more_runs(job).values()) for job in near)
     console.print(f"parity gate: near the bounds; {total} more runs of the reference", highlight=False, soft_wrap=True)
     try:
         more = dict(zip(near, measure_again(near, console, python), strict=True))
