@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shared_data() -> Path:
     """The folder of real data; a test that uses it carries the marker ``shared_data``."""
     return SHARED_DATA
+
+
+@pytest.fixture
+def command_line(capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run `toolkit ARGUMENTS` in this process; gives exit status, stdout, stderr."""
+    from toolkit import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            cli.main([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        return left.value.code, output.out, output.err
+
+    return run
 
 
 @pytest.fixture

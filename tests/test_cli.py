@@ -17,17 +17,10 @@ RECIPES = sorted(path.name for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(command_line, monkeypatch):
     """Run `toolkit ARGUMENTS` in this process; gives exit status, stdout, stderr."""
     monkeypatch.chdir(ROOT)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return left.value.code, output.out, output.err
-
-    return run
+    return command_line
 
 
 def test_help_imports_nothing_heavy():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import cli, recipe_files
+from toolkit import recipe_files
 from toolkit.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -20,17 +20,10 @@ NAMES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
+def run(command_line, monkeypatch, tmp_path):
     """Run `toolkit ARGUMENTS` in an empty folder; gives exit status, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return left.value.code, output.out, output.err
-
-    return run
+    return command_line
 
 
 def test_the_command_and_the_table_in_the_readme_say_the_same(run):

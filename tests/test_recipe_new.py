@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from toolkit import cli
 from toolkit.recipe import load_recipe
 from toolkit.recipe_new.choose import held_out, steps_for
 from toolkit.recipe_new.write import scalar
@@ -21,17 +20,10 @@ WORDS = ["good", "bad", "very", "film", "the", "plot", "Größe", "is", "long", 
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
+def run(command_line, monkeypatch, tmp_path):
     """Run `toolkit recipe new ARGUMENTS` in an empty folder; gives exit status, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            cli.main([str(argument) for argument in arguments])
-        output = capsys.readouterr()
-        return left.value.code, output.out, output.err
-
-    return run
+    return command_line
 
 
 def texts(count: int, words: int = 8) -> list[str]:

@@ -66,13 +66,10 @@ def test_what_never_fits_is_inconclusive_and_a_length_that_is_asked_for_is_not_c
         stretch.fitted(replace(request_of_512, max_memory=1e-6, length=256))
 
 
-def test_the_command_takes_what_the_gate_may_take(capsys, tmp_path):
+def test_the_command_takes_what_the_gate_may_take(command_line, tmp_path):
     """As a recipe's ``parity.max_memory``: not even an empty worker fits in 1 GB."""
-    from toolkit.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(["parity", "--model", "reformer", "--max-memory", "1", "--output", str(tmp_path)])
-    assert ended.value.code == 3 and "it may take 1.0 GB" in capsys.readouterr().err
+    status, _, err = command_line("parity", "--model", "reformer", "--max-memory", "1", "--output", tmp_path)
+    assert status == 3 and "it may take 1.0 GB" in err
 
 
 def test_a_length_that_is_asked_for_is_padded_to_one_that_can_be(request_of_512):
