@@ -263,7 +263,7 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
             {"data__dataset": "cldr_facts", "data__files": None, "data__document": "x"},
             r"data\.document: cldr_facts has",
         ),
-        ({"data__document": "nope"}, r"data\.files\.train: .*question 1: document is None, not a text"),
+        ({"data__document": "nope"}, r"data\.files\.train: .*paragraph 1, question 1 \('train0'\): document is None"),
         ({"data__label": "x"}, r"data\.label: is for task classification, not for question_answering"),
         ({"model__name": "ctrl"}, r"model\.name: ctrl cannot do question_answering; reformer can"),
         ({"train__save_best": "accuracy"}, r"train\.save_best: 'accuracy' is not one of f1, exact_match, loss"),
@@ -282,7 +282,7 @@ def test_an_answer_that_is_not_where_it_says_is_said_at_the_file(tmp_path):
     path = write_recipe(tmp_path)
     wrong = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
     (tmp_path / "train.json").write_text(json.dumps([wrong]))
-    with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: row 1 \(train0\): the context has"):
+    with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: 1 of 1 questions have answers that"):
         check_data(load_recipe(path))
 
 

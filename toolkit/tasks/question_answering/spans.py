@@ -101,7 +101,7 @@ def answers(windows: Windows, found: Sequence[np.ndarray]) -> list[list[Answer]]
     for index, example in enumerate(windows.examples):
         of = slice(bounds[index], bounds[index + 1])
         flat = [part[of].ravel() for part in (starts, ends, scores)]
-        candidates = _distinct(example.context, *flat, windows.whole_words)
+        candidates = _distinct(example.context, flat[0], flat[1], flat[2], windows.whole_words)
         null = float(nothing[of].min())
         best.append(_ranked(example.context, candidates, null, windows.no_answer_threshold))
     return best

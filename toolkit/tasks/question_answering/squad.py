@@ -111,8 +111,8 @@ def check_ids(ids: Sequence[str], where: str) -> None:
     if twice:
         first, count = next(iter(twice.items()))
         raise UserError(
-            f"{where}: {len(twice):,} ids are not unique, the first is {shown(first)}, of {count:,} questions; a file of "
-            "predictions could not tell them apart"
+            f"{where}: {len(twice):,} ids are not unique, the first is {shown(first)}, of {count:,} questions; a "
+            "predictions file could not tell them apart"
         )
 
 
@@ -234,7 +234,9 @@ def _answers(row: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple
     if impossible:
         return (), ()
     key = "answer" if row.get("answers") is None and "answer" in row else "answers"
-    given, texts, starts = row.get(key), None, None
+    given = row.get(key)
+    texts: Any
+    starts: Any
     if given is None:
         raise UserError(f"{where}: has no answers; a question without has is_impossible: true, or answers: []")
     if isinstance(given, Mapping):
@@ -302,8 +304,8 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     """``exact_match`` and ``f1`` in percent, as the official script of v1.1 gives them, or that of v2 where a question
     has no answer: the mean over all questions of the best agreement with one of the references.
 
-    Where a question has no answer, also ``HasAns_exact``, ``HasAns_f1`` and their number ``HasAns_total`` of the questions
-    that have one, and ``NoAns_...`` of the others, as the script of v2 names them.
+    Where a question has no answer, also ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total``, how many they are, of the
+    questions that have one, and ``NoAns_...`` of the others, by the names of v2's script.
 
     A question that has no prediction counts as wrong, as in v1.1; the script of v2 leaves it out of the mean, so that
     a file with one right answer scores 100.

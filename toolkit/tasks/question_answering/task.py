@@ -258,6 +258,12 @@ def _notes(name: str, windows: Windows) -> list[str]:
         notes.append(
             f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {covered!r}"
         )
+    if windows.whole_words and (cut := _inside_words(windows.examples)):
+        item = cut[0]
+        notes.append(
+            f"{len(cut)} {name} answers begin or end inside a word, such as {item.answers[0]!r} ({item.id}), and are found "
+            "with the whole word; data.whole_words: false looks for parts of words"
+        )
     tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
     lengths = tokens[:, 1] - tokens[:, 0] + 1
     if (longer := int((lengths > windows.max_answer_length).sum())) > 0:
@@ -266,6 +272,21 @@ def _notes(name: str, windows: Windows) -> list[str]:
             f"the longest has {lengths.max()} tokens"
         )
     return notes
+
+
+def _inside_words(examples: Sequence[Example]) -> list[Example]:
+    """The questions whose first answer begins or ends inside of a word."""
+    from toolkit.tasks.question_answering.words import whole_words
+
+    found = []
+    for item in examples:
+        if item.answers and item.answers[0].strip():
+            text = item.answers[0]
+            start = item.answer_starts[0] + len(text) - len(text.lstrip())
+            span = (start, start + len(text.strip()))
+            if whole_words(item.context, *span) != span:
+                found.append(item)
+    return found
 
 
 def _baseline(windows: Windows) -> dict[str, float]:

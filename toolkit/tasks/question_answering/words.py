@@ -11,14 +11,14 @@ import functools
 import numpy as np
 import regex
 
-#: Word boundaries (UAX 29, section 4) and extended grapheme clusters, what a reader takes for one character (section 3).
+#: Word boundaries (UAX 29, section 4), and grapheme clusters: what a reader takes for one character (section 3).
 BOUNDARY, GRAPHEME = regex.compile(r"(?w)\b"), regex.compile(r"\X")
 
 
 @functools.lru_cache(maxsize=8)  # questions about one context follow each other
 def boundaries(text: str) -> np.ndarray:
-    """Where the words of a text begin and end, in characters, int64, ascending; what stands between two words, such as a
-    blank, is bounded too. No boundary lies inside of a grapheme cluster."""
+    """Where the words of a text begin and end, in characters, int64, ascending; what stands between two words, such as
+    a blank, is bounded too. No boundary lies inside of a grapheme cluster."""
     words = [match.start() for match in BOUNDARY.finditer(text)]
     graphemes = [0, *(match.end() for match in GRAPHEME.finditer(text))]
     return np.intersect1d(words, graphemes).astype(np.int64)
