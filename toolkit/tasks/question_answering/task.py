@@ -261,8 +261,8 @@ def _notes(name: str, windows: Windows) -> list[str]:
     if windows.whole_words and (cut := _inside_words(windows.examples)):
         item = cut[0]
         notes.append(
-            f"{len(cut)} {name} answers begin or end inside a word, such as {item.answers[0]!r} ({item.id}), and are found "
-            "with the whole word; data.whole_words: false looks for parts of words"
+            f"{len(cut)} {name} answers begin or end inside a word, such as {squad.shown(item.answers[0])} "
+            f"({item.id}), and are found with the whole word; data.whole_words: false looks for parts of words"
         )
     tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
     lengths = tokens[:, 1] - tokens[:, 0] + 1
