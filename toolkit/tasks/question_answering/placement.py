@@ -197,6 +197,8 @@ def _ids(items: Sequence[Example]) -> str:
 
 def _ways(ways: Counter[str]) -> str:
     """How they were found: one way that explains all, or how many each."""
+    if not ways:
+        return ""
     if len(ways) == 1:
         return f", all {next(iter(ways))}"
     return f" ({'; '.join(f'{count:,} {way}' for way, count in ways.most_common())})"

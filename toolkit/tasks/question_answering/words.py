@@ -1,8 +1,8 @@
 """Whole words: about the boundaries of Unicode Standard Annex 29, and spans of a text widened to them.
 
 The annex takes "Manning's", "l’eau", "example.com" and a missing blank ("end.Next") for one word each; answers do not:
-of the 34,726 in SQuAD's development set, 244 begin or end inside such words or others, and 86 where letters are parted by
-these marks. "3.5" and "1,000" are a word each, since half a number is another one.
+of the 34,726 in SQuAD's development set 244 begin or end inside a word of the annex, 86 where these marks part words.
+"3.5" and "1,000" are a word each, since half a number is another one.
 
 Where a script writes no spaces (Han, Hiragana, Thai, Lao, Khmer, Burmese), the annex makes each character a word of its
 own, with the marks that belong to it, so that a span there stays as it is but for a character that it would cut.
