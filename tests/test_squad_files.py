@@ -36,7 +36,7 @@ def covid_like(wrong: int = 234, lost: int = 4, questions: int = 800) -> dict:
     draw = np.random.default_rng(7)
     paragraphs = []
     misplaced = set(draw.choice(questions, wrong, replace=False).tolist())
-    nowhere = set(sorted(misplaced)[-lost:])
+    nowhere = set(sorted(misplaced)[wrong - lost :])
     for number in range(questions // 4):
         words = [f"{draw.integers(10**6)}x{index}" for index in range(60)]
         context, qas = " ".join(words), []
@@ -123,6 +123,7 @@ def test_offsets_in_utf16_explain_a_file_that_javascript_made():
         ("une école", "e\u0301cole", 0, Found(4, "école", NORMALIZED)),
         ("the ﬁsh", "fish", 0, Found(4, "ﬁsh", NORMALIZED)),
         ("the ﬁsh", "ish", 0, None),  # half a ligature
+        ("the\nﬁsh", "the f", 0, None),
         ("the e\u0301cole", "ecole", 0, None),
         ("1\u00a0000 km", "1 000", 5, Found(0, "1\u00a0000", NORMALIZED)),
         ("soft\u00adware", "software", 3, Found(0, "soft\u00adware", NORMALIZED)),
