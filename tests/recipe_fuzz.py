@@ -175,6 +175,8 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "data.stride": st.integers(0, 40),
     "data.max_answer_length": SMALL,
     "data.no_answer_threshold": st.floats(-1e30, 1e30),
+    "data.misplaced_answers": st.sampled_from(["refuse", "drop", "find"]),
+    "data.whole_words": st.booleans(),
     "data.validation_fraction": SHARE,
     "data.test_fraction": SHARE,
     "data.limit.train": SMALL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from toolkit.data import check_data  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.run_gate import gate_request  # noqa: E402
 from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
-from toolkit.train import finetune  # noqa: E402
+from toolkit.train import finetune, make_trainer  # noqa: E402
 
 RECIPE = {
     "task": "question_answering",
@@ -174,6 +175,42 @@ def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
     assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
 
 
+def test_answers_are_whole_words_however_they_are_asked_for(qa_run, tmp_path):
+    """The number stands inside a word: the model points at it, and the answer is the word unless the recipe says no."""
+    folder = tmp_path / "run"
+    shutil.copytree(qa_run, folder)
+    asked = []
+    for number, row in enumerate(rows("validation", 8)):
+        place = row["answers"]["answer_start"][0]
+        before, after = row["context"][:place], row["context"][place:]
+        answers = {"text": [f"ab{after[0]}ba"], "answer_start": [place]}
+        asked.append({**row, "id": number, "context": f"{before}ab{after[0]}ba{after[1:]}", "answers": answers})
+    (tmp_path / "words.json").write_text(json.dumps(asked))
+    question, context = asked[0]["question"], asked[0]["context"]
+    values = yaml.safe_load((qa_run / "recipe.yaml").read_text())
+    values["data"]["files"]["validation"] = str(tmp_path / "words.json")
+    found = {}
+    for whole in (True, False):
+        values["data"]["whole_words"] = whole
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
+        scores = evaluate(folder, console(), "validation")
+        run = load_run(folder)
+        one = question_answering.answer(run, question, context)[0]
+        columns = question_answering.label_rows(
+            run, {"question": [question], "context": [context]}, lambda count: None
+        ).columns
+        windows = question_answering.prepare(run.recipe, run.tokenizer, question_answering.load_splits(run.recipe))
+        trainer = make_trainer(run.recipe, folder, run.task, run.model, console())
+        assert trainer.measure(windows.validation, "validation") == scores
+        written = list(run.task.predictions(run, None, windows.validation, trainer.outputs))
+        printed = predict(folder, console(), question=question, context=context)
+        assert one.text == columns[0][0] == written[0]["prediction"] == printed.text
+        assert context[one.start : one.end] == one.text and columns[3] == [one.start]
+        found[whole] = scores["exact_match"], one.text
+    assert found[True] == (100, asked[0]["answers"]["text"][0]) and found[False][0] < 50
+    assert found[False][1] in found[True][1]
+
+
 def test_the_gate_gets_positions_and_compares_offsets(tmp_path):
     recipe = load_recipe(write_recipe(tmp_path))
     request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)
@@ -231,9 +268,18 @@ def test_questions_without_an_answer_are_scored_as_squad_v2_does(tmp_path):
     flat = [{**row, "answers": {"text": [], "answer_start": []}} for row in rows("train", 16)]
     path = write_recipe(tmp_path, data__no_answer_threshold=0.0, train__max_steps=25)
     (tmp_path / "train.json").write_text(json.dumps(flat))
-    (tmp_path / "validation.jsonl").write_text(json.dumps(flat[:8]))
-    run = finetune(load_recipe(path), "the gate has tests of its own", console())
-    assert json.loads((run / "metrics.json").read_text())["validation"]["exact_match"] == 100
+    (tmp_path / "validation.jsonl").write_text(json.dumps([*flat[:6], *rows("validation", 2)]))
+    out = console()
+    run = finetune(load_recipe(path), "the gate has tests of its own", out)
+    scores = json.loads((run / "metrics.json").read_text())["validation"]
+    groups = {"HasAns_exact": 0, "HasAns_f1": 0, "HasAns_total": 2, "NoAns_exact": 100, "NoAns_f1": 100}
+    assert scores.items() >= {"exact_match": 75, **groups, "NoAns_total": 6}.items()
+    table = {line.split()[1]: line.split()[3] for line in out.file.getvalue().splitlines() if "Ans_" in line[:20]}
+    assert table["NoAns_exact"] == "100.0000" and table["HasAns_total"] == "2"
+    page, card = ((run / name).read_text() for name in ("report.html", "README.md"))
+    assert "NoAns_total</th><td>6</td>" in page
+    assert "NoAns_total |" in card.replace("\\", "") and card.count("| 100.0000 | 100.0000 | 6 |") == 1
+    assert "name: NoAns_total" not in card and "type: exact_match\n      value: 100.0\n      name: NoAns_exact" in card
     assert set(json.loads((run / "predictions.json").read_text()).values()) == {""}
     out = console()
     assert predict(run, out, question="Which?", context="abc").text == ""
@@ -263,7 +309,7 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
             {"data__dataset": "cldr_facts", "data__files": None, "data__document": "x"},
             r"data\.document: cldr_facts has",
         ),
-        ({"data__document": "nope"}, r"data\.files\.train: .*question 1: document is None, not a text"),
+        ({"data__document": "nope"}, r"data\.files\.train: .*paragraph 1, question 1 \('train0'\): document is None"),
         ({"data__label": "x"}, r"data\.label: is for task classification, not for question_answering"),
         ({"model__name": "ctrl"}, r"model\.name: ctrl cannot do question_answering; reformer can"),
         ({"train__save_best": "accuracy"}, r"train\.save_best: 'accuracy' is not one of f1, exact_match, loss"),
@@ -282,7 +328,7 @@ def test_an_answer_that_is_not_where_it_says_is_said_at_the_file(tmp_path):
     path = write_recipe(tmp_path)
     wrong = {**rows("train", 1)[0], "answers": {"text": ["zzz"], "answer_start": [0]}}
     (tmp_path / "train.json").write_text(json.dumps([wrong]))
-    with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: row 1 \(train0\): the context has"):
+    with pytest.raises(UserError, match=r"data\.files\.train: .*train\.json: 1 of 1 questions have answers that"):
         check_data(load_recipe(path))
 
 

@@ -161,6 +161,11 @@ def test_questions_texts_and_folders_of_texts(run, tmp_path):
     assert run("recipe", "new", "questions.json")[::2] == (0, "")
     assert run("recipe", "check", "questions.yaml")[0] == 0
     assert load_recipe("questions.yaml").task == "question_answering"
+    moved = squad(tmp_path / "moved.json").read_text().replace('"answer_start": 15', '"answer_start": 14')
+    (tmp_path / "moved.json").write_text(moved)
+    status, out, err = run("recipe", "new", "moved.json")
+    assert (status, err) == (0, "") and "40 of 40 questions have answers that do not stand where answer_start" in out
+    assert run("recipe", "check", "moved.yaml")[0] == 0
     rows = {
         "id": [f"q{number}" for number in range(20)],
         "question": ["Where is it?"] * 20,

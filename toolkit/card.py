@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit import runtime
 from toolkit.checkpoint import write_text
 from toolkit.escape import markdown, markdown_code, one_line, visible
+from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.predictions import SPLITS
 from toolkit.recipe import Recipe
@@ -28,7 +29,11 @@ WRITTEN_ANEW = "remove it, and run the same command again"
 LISTED_LABELS = 60
 
 #: The hub's names of metrics that are called otherwise here. The perplexity of a control code is perplexity.
-METRIC_TYPES = {"macro_f1": "f1", "exact_match": "exact_match"}
+METRIC_TYPES = {
+    "macro_f1": "f1",
+    **dict.fromkeys(("exact_match", "HasAns_exact", "NoAns_exact"), "exact_match"),
+    **dict.fromkeys(("HasAns_f1", "NoAns_f1"), "f1"),
+}
 
 LOAD = """\
 ```python
@@ -179,7 +184,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
         for split in SPLITS
         if split in results
         for metric, value in results[split].items()
-        if value is not None and math.isfinite(value)
+        if metric not in COUNTS and value is not None and math.isfinite(value)
     ]
 
 
@@ -200,20 +205,29 @@ def _commit(recipe: Recipe, section: str) -> str:
 
 def _results(results: dict[str, Any]) -> str:
     splits = [name for name in ("validation", "test") if name in results]
-    names = list(results[splits[0]])
+    names = list(dict.fromkeys(name for split in splits for name in results[split]))
     lines = [f"| split | {' | '.join(map(markdown, names))} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
-    lines += [f"| {split} | {' | '.join(_figure(results[split][name]) for name in names)} |" for split in splits]
+    lines += [f"| {split} | {' | '.join(_metric(name, results[split]) for name in names)} |" for split in splits]
     best = results["best"]
     known = [
         f"{markdown(name)} {value:.1f} on {split}"
         for split, numbers in results.get("baseline", {}).items()
         for name, value in numbers.items()
+        if name not in COUNTS
     ]
     baseline = f" Without a model, the baseline reaches {', '.join(known)}." if known else ""
     return (
         "\n".join(lines)
         + f"\n\nThe weights are those of step {best['step']}, the best validation {best['metric']}.{baseline}\n"
     )
+
+
+def _metric(name: str, numbers: Mapping[str, float | None]) -> str:
+    """A metric of a split; nothing where the split lacks it, such as questions without an answer."""
+    if name not in numbers:
+        return ""
+    value = numbers[name]
+    return f"{value:,.0f}" if name in COUNTS and value is not None else _figure(value)
 
 
 def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, results: dict[str, Any]) -> str:

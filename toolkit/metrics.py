@@ -1,4 +1,4 @@
-"""Classification metrics, by scikit-learn."""
+"""Classification metrics, by scikit-learn, and which metrics of all tasks are counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import numpy as np
 
 #: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
 IGNORED_LABEL = -100
+
+#: Metrics that say of how many examples others are: shown without decimals, and no score of a model.
+COUNTS = ("HasAns_total", "NoAns_total")
 
 
 def classification(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -50,6 +50,8 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.stride": 128,
         "data.max_answer_length": 64,
         "data.no_answer_threshold": None,
+        "data.misplaced_answers": "refuse",
+        "data.whole_words": True,
         "train.save_best": "f1",
     },
     "language_modeling": {
@@ -142,6 +144,8 @@ class Data(Section):
     stride: Annotated[int, Field(ge=0, le=MOST)] | None = None
     max_answer_length: Positive | None = None
     no_answer_threshold: float | None = None
+    misplaced_answers: Literal["refuse", "drop", "find"] | None = None
+    whole_words: bool | None = None
     max_length: Positive
     validation_fraction: Fraction | None = None
     test_fraction: Fraction | None = None

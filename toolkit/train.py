@@ -34,6 +34,7 @@ from toolkit.console import LiteralConsole
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
 from toolkit.identity import check_identity, write_identity
+from toolkit.metrics import COUNTS
 from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
@@ -309,20 +310,27 @@ def write_split_predictions(
 
 def metrics_table(results: dict[str, dict[str, float]]) -> Table:
     """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
-    names = list(next(iter(results.values())))
+    names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
     if len(names) > MOST_COLUMNS:
         table = Table("metric")
         for split in results:
             table.add_column(split, justify="right")
         for name in names:
-            table.add_row(name, *(f"{numbers[name]:.4f}" for numbers in results.values()))
+            table.add_row(name, *(_figure(name, numbers) for numbers in results.values()))
         return table
     table = Table("split")
     for name in names:
         table.add_column(name, justify="right")
     for split, numbers in results.items():
-        table.add_row(split, *(f"{value:.4f}" for value in numbers.values()))
+        table.add_row(split, *(_figure(name, numbers) for name in names))
     return table
+
+
+def _figure(name: str, numbers: Mapping[str, float]) -> str:
+    """A metric of a split; a count without decimals, nothing where the split lacks it."""
+    if name not in numbers:
+        return ""
+    return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
 
 
 def _show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
@@ -332,7 +340,7 @@ def _show_results(results: dict[str, Any], folder: Path, console: Console) -> No
     console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
     console.print(metrics_table({split: results[split] for split in splits}))
     for split, numbers in results.get("baseline", {}).items():
-        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items())
+        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if name not in COUNTS)
         console.print(f"baseline on {split}: {listed}", highlight=False)
     console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
     console.print(

@@ -112,6 +112,7 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
         *_files(found, write),
         ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
         ("stride", length // 4, "tokens that two windows of one text share, where it does not fit into one"),
+        ("misplaced_answers", "find", "where answer_start is wrong: find the answer in its text, drop it, or refuse"),
         *_share(share),
     ]
     layers: list[Line] = [

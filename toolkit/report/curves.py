@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from toolkit.metrics import COUNTS
 from toolkit.pages.document import table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLES, Series, lines
@@ -14,7 +15,7 @@ from toolkit.progress import format_number
 from toolkit.tracking import LEADING_COLUMNS
 
 #: What a row has beside metrics.
-BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds")
+BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)
 
 Row = Mapping[str, Any]
 

@@ -14,6 +14,7 @@ from toolkit import strict_json
 from toolkit.checkpoint import write_text
 from toolkit.disk import megabytes
 from toolkit.identity import FILE as IDENTITY
+from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
@@ -109,10 +110,10 @@ def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
     rows = [
         (
             metric,
-            *(_figure(results[split].get(metric)) for split in splits),
-            *(_figure(baseline[split][metric]) if metric in baseline[split] else "" for split in known),
+            *(_figure(metric, results[split]) for split in splits),
+            *(_figure(metric, baseline[split]) for split in known),
         )
-        for metric in results[splits[0]]
+        for metric in dict.fromkeys(metric for split in splits for metric in results[split])
     ]
     best = results["best"]
     yield element("h2", "Results")
@@ -187,5 +188,11 @@ def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, El
             yield name, element("span", str(value), class_="name")
 
 
-def _figure(value: float | None) -> str:
-    return "not finite" if value is None else format_number(value)
+def _figure(metric: str, numbers: Mapping[str, float | None]) -> str:
+    """A metric of a split; nothing where the split lacks it, such as questions without an answer."""
+    if metric not in numbers:
+        return ""
+    value = numbers[metric]
+    if value is None:
+        return "not finite"
+    return f"{value:,.0f}" if metric in COUNTS else format_number(value)

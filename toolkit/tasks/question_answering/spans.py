@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.tasks.question_answering.windows import Windows
+from toolkit.tasks.question_answering.words import whole_words
 
 #: Spans that are kept of each window, and answers of each question.
 N_BEST = 20
@@ -100,14 +101,18 @@ def answers(windows: Windows, found: Sequence[np.ndarray]) -> list[list[Answer]]
     for index, example in enumerate(windows.examples):
         of = slice(bounds[index], bounds[index + 1])
         flat = [part[of].ravel() for part in (starts, ends, scores)]
-        candidates = _distinct(example.context, *flat)
+        candidates = _distinct(example.context, flat[0], flat[1], flat[2], windows.whole_words)
         null = float(nothing[of].min())
         best.append(_ranked(example.context, candidates, null, windows.no_answer_threshold))
     return best
 
 
-def _distinct(context: str, starts: Any, ends: Any, scores: Any) -> list[tuple[float, int, int]]:
-    """Scores and character spans, best first, without blanks at their ends, each once, none empty."""
+def _distinct(context: str, starts: Any, ends: Any, scores: Any, widen: bool) -> list[tuple[float, int, int]]:
+    """Scores and character spans, best first, without blanks at their ends, each once, none empty.
+
+    Args:
+        widen: to whole words.
+    """
     seen: dict[tuple[int, int], float] = {}
     for place in np.argsort(-scores, kind="stable"):
         if not np.isfinite(scores[place]) or len(seen) == N_BEST:
@@ -116,7 +121,8 @@ def _distinct(context: str, starts: Any, ends: Any, scores: Any) -> list[tuple[f
         text = context[start:end]
         start += len(text) - len(text.lstrip())
         if text.strip():
-            seen.setdefault((start, start + len(text.strip())), float(scores[place]))
+            span = (start, start + len(text.strip()))
+            seen.setdefault(whole_words(context, *span) if widen else span, float(scores[place]))
     return [(score, *span) for span, score in seen.items()]
 
 

@@ -2,7 +2,9 @@
 
 Rajpurkar et al. 2016 (v1.1), 2018 (v2, with questions that have no answer). A file is *nested*, as published
 (articles, paragraphs, questions), or *flat*, as the hub's data sets are: a JSON list or JSON lines of rows with
-``id``, ``context``, ``question`` and ``answers`` (``text`` and ``answer_start``, lists of equal length).
+``id``, ``context``, ``question`` and ``answers`` (``text`` and ``answer_start``, lists of equal length). Of both,
+others publish variants; those are read that can only mean one thing. Whether answers stand where a file says is the
+business of :mod:`.placement`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,15 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 #: The keys of a question, by SQuAD's names.
 SQUAD_COLUMNS = {name: name for name in ("id", "context", "question", "answers")}
 
+#: Keys that a question may have beside those, whatever the others are called.
+OTHER_KEYS = ("is_impossible", "answer", "answer_start")
+
+#: Keys of a paragraph or an article that are not those of the questions in it.
+OWN_KEYS = {"paragraphs", "qas", "id", "question", "answers", *OTHER_KEYS}
+
+#: Characters of a value that a message shows.
+SHOWN = 60
+
 
 @dataclass(frozen=True)
 class Example:
@@ -57,22 +68,23 @@ class Example:
 def read_examples(
     path: str | Path, columns: Mapping[str, str] = SQUAD_COLUMNS, document: str | None = None
 ) -> list[Example]:
-    """The questions of a SQuAD file, nested or flat, in the file's order.
+    """The questions of a SQuAD file, nested or flat, in the file's order, with the answers where it says.
 
     Args:
         columns: SQuAD's key -> the file's, where its rows have other names.
         document: the key that says which document a context is a part of; ``title`` in SQuAD's own files.
 
     Raises:
-        UserError: no such file, not JSON, a question that lacks something or whose answer does not stand in its context
-            where it says, or an id that is there twice; with the place in the file.
+        UserError: no such file, not JSON, a question that lacks something, or an id that is there twice; with the place
+            in the file.
     """
     path = Path(path)
     rows = _rows(read_json(path), path)
     examples = [example(_renamed(row, columns, document), f"{path}: {where}") for where, row in rows]
     if not examples:
         raise UserError(f"{path}: holds no questions")
-    return _unique(examples, str(path))
+    check_ids([item.id for item in examples], str(path))
+    return examples
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
@@ -84,20 +96,37 @@ def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
     Raises:
         UserError: as :func:`read_examples`.
     """
-    return _unique([example(row, f"{where}: row {number}") for number, row in enumerate(rows, 1)], where)
-
-
-def _unique(examples: list[Example], where: str) -> list[Example]:
-    twice = [name for name, count in Counter(item.id for item in examples).items() if count > 1]
-    if twice:
-        raise UserError(f"{where}: {len(twice)} ids occur twice, the first is {twice[0]}; ids must be unique")
+    examples = [example(row, f"{where}: row {number}") for number, row in enumerate(rows, 1)]
+    check_ids([item.id for item in examples], where)
     return examples
+
+
+def check_ids(ids: Sequence[str], where: str) -> None:
+    """Refuse ids of which one is there twice: a predictions file could not tell the two questions apart.
+
+    Raises:
+        UserError: with the first, and how many there are.
+    """
+    twice = {name: count for name, count in Counter(ids).items() if count > 1}
+    if twice:
+        first, count = next(iter(twice.items()))
+        raise UserError(
+            f"{where}: {len(twice):,} ids are not unique, the first is {shown(first)}, of {count:,} questions; a "
+            "predictions file could not tell them apart"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, a long one cut."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _renamed(row: Any, columns: Mapping[str, str], document: str | None) -> Any:
     if not isinstance(row, Mapping):
         return row
-    renamed = {name: row[column] for name, column in columns.items() if column in row}
+    renamed = {key: row[key] for key in OTHER_KEYS if key in row}
+    renamed |= {name: row[column] for name, column in columns.items() if column in row}
     return renamed if document is None else {**renamed, "document": row.get(document)}
 
 
@@ -149,25 +178,28 @@ def read_json(path: Path) -> Any:
 
 
 def example(row: Mapping[str, Any], where: str) -> Example:
-    """A flat row, checked.
+    """A flat row, its keys checked. Ids, and names of documents, may be whole numbers; they are texts from here on.
 
     Args:
         where: the row's place, for the error.
 
     Raises:
-        UserError: a key is missing or of a wrong kind, or an answer does not stand where it says.
+        UserError: a key is missing or of a wrong kind.
     """
     if not isinstance(row, Mapping):
         raise UserError(f"{where}: expected an object with id, context, question and answers")
+    name = row.get("id")
+    where = f"{where} ({shown(name)})" if _is_name(name) else where
     for key in ("id", "context", "question", *(["document"] if "document" in row else [])):
-        if not isinstance(row.get(key), str):
-            raise UserError(f"{where}: {key} is {row[key]!r}, not a text" if key in row else f"{where}: has no {key}")
-    texts, starts = _answers(row.get("answers"), where)
-    for text, start in zip(texts, starts, strict=True):
-        found = row["context"][start : start + len(text)] if start >= 0 else ""
-        if found != text:
-            raise UserError(f"{where} ({row['id']}): the context has {found!r} at {start}, the answer is {text!r}")
-    return Example(row["id"], row["context"], row["question"], texts, starts, row.get("document", ""))
+        value = row.get(key)
+        if not (_is_name(value) if key in ("id", "document") else isinstance(value, str)):
+            raise UserError(f"{where}: {key} is {shown(value)}, not a text" if key in row else f"{where}: has no {key}")
+    texts, starts = _answers(row, where)
+    return Example(str(name), row["context"], row["question"], texts, starts, str(row.get("document", "")))
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
 
 
 def join_documents(examples: Sequence[Example]) -> list[Example]:
@@ -190,19 +222,37 @@ def join_documents(examples: Sequence[Example]) -> list[Example]:
     ]
 
 
-def _answers(answers: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Texts and starts of a row's answers: two lists, or a list of objects with a text and a start."""
+def _answers(row: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Texts and starts of a row's answers: two lists, a list of objects with a text and a start, or one answer alone.
+
+    None for a question that is marked as impossible (what v2 has in ``plausible_answers`` is no answer), and where all
+    texts are empty.
+    """
+    impossible = row.get("is_impossible")
+    if impossible not in (None, True, False):
+        raise UserError(f"{where}: is_impossible is {shown(impossible)}, not true or false")
+    if impossible:
+        return (), ()
+    key = "answer" if row.get("answers") is None and "answer" in row else "answers"
+    given = row.get(key)
     texts: Any
     starts: Any
-    if isinstance(answers, Mapping):
-        texts, starts = answers.get("text"), answers.get("answer_start")
-    elif isinstance(answers, Sequence) and all(isinstance(item, Mapping) for item in answers):
-        texts, starts = [item.get("text") for item in answers], [item.get("answer_start") for item in answers]
+    if given is None:
+        raise UserError(f"{where}: has no answers; a question without has is_impossible: true, or answers: []")
+    if isinstance(given, Mapping):
+        texts, starts = given.get("text"), given.get("answer_start")
+    elif isinstance(given, Sequence) and not isinstance(given, str) and _all_are(given, Mapping):
+        texts, starts = [item.get("text") for item in given], [item.get("answer_start") for item in given]
+    elif isinstance(given, str) and "answer_start" in row:  # beside the text
+        texts, starts = given, row["answer_start"]
     else:
-        raise UserError(f'{where}: answers should be {{"text": [...], "answer_start": [...]}}')
-    if not (_all_are(texts, str) and _all_are(starts, int) and len(texts) == len(starts)):
-        raise UserError(f"{where}: answers should have as many texts as whole numbers in answer_start")
-    return tuple(texts), tuple(starts)
+        raise UserError(f'{where}: {key} should be {{"text": [...], "answer_start": [...]}}')
+    texts = [texts] if isinstance(texts, str) else texts
+    starts = [starts] if isinstance(starts, int) else starts
+    whole = _all_are(starts, int) and not any(isinstance(start, bool) for start in starts)
+    if not (_all_are(texts, str) and whole and len(texts) == len(starts)):
+        raise UserError(f"{where}: {key} should have as many texts as whole numbers in answer_start")
+    return (tuple(texts), tuple(starts)) if any(text.strip() for text in texts) else ((), ())
 
 
 def _all_are(values: Any, kind: type) -> bool:
@@ -217,24 +267,34 @@ def _rows(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
         raise UserError(f"{path}: expected SQuAD's data, or a list of rows with id, context, question and answers")
     for number, item in enumerate(content, 1):
         if isinstance(item, Mapping) and "paragraphs" in item:
-            yield from _nested(item, f"article {number}", path)
+            yield from _of_article(item, f"article {number}", path)
+        elif isinstance(item, Mapping) and "qas" in item:
+            yield from _of_paragraph(item, {}, f"paragraph {number}", path)
         else:
             yield f"row {number}", item
 
 
-def _nested(article: Mapping[str, Any], place: str, path: Path) -> Iterator[tuple[str, Any]]:
+def _of_article(article: Mapping[str, Any], place: str, path: Path) -> Iterator[tuple[str, Any]]:
+    if not isinstance(article["paragraphs"], list):
+        raise UserError(f"{path}: {place}: paragraphs is {shown(article['paragraphs'])}, not a list")
+    about = {key: value for key, value in article.items() if key not in OWN_KEYS and key != "context"}
     for number, paragraph in enumerate(article["paragraphs"], 1):
-        where = f"{place}, paragraph {number}"
-        if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("qas"), list):
-            raise UserError(f"{path}: {where}: expected an object with context and qas")
-        for index, question in enumerate(paragraph["qas"], 1):
-            row = dict(question) if isinstance(question, Mapping) else {}
-            if row.get("is_impossible"):  # v2; what stands in plausible_answers is no answer
-                row["answers"] = []
-            yield (
-                f"{where}, question {index}",
-                {"title": article.get("title"), **row, "context": paragraph.get("context")},
-            )
+        yield from _of_paragraph(paragraph, about, f"{place}, paragraph {number}", path)
+
+
+def _of_paragraph(
+    paragraph: Any, about: Mapping[str, Any], place: str, path: Path
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The questions of a paragraph; what is said of it, or of its article (``about``), is said of each."""
+    if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("qas"), list):
+        raise UserError(f"{path}: {place}: expected an object with context and qas, a list")
+    about = {**about, **{key: value for key, value in paragraph.items() if key not in OWN_KEYS}}
+    context = {"context": about["context"]} if "context" in about else {}
+    for number, question in enumerate(paragraph["qas"], 1):
+        where = f"{place}, question {number}"
+        if not isinstance(question, Mapping):
+            raise UserError(f"{path}: {where}: expected an object with id, question and answers")
+        yield where, {**about, **question, **context}
 
 
 # -- scoring --------------------------------------------------------------------------------------------------------
@@ -243,6 +303,9 @@ def _nested(article: Mapping[str, Any], place: str, path: Path) -> Iterator[tupl
 def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[str, float]:
     """``exact_match`` and ``f1`` in percent, as the official script of v1.1 gives them, or that of v2 where a question
     has no answer: the mean over all questions of the best agreement with one of the references.
+
+    Where a question has no answer, also ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total``, how many they are, of the
+    questions that have one, and ``NoAns_...`` of the others, by the names of v2's script.
 
     A question that has no prediction counts as wrong, as in v1.1; the script of v2 leaves it out of the mean, so that
     a file with one right answer scores 100.
@@ -256,12 +319,26 @@ def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[s
     if not examples:
         raise ValueError("there are no questions to score")
     unanswerable = any(not item.answers for item in examples)
+    agreed = [
+        agreement(predictions[item.id], item.answers, unanswerable) if item.id in predictions else (0.0, 0.0)
+        for item in examples
+    ]
+    scores = dict(zip(("exact_match", "f1"), _percent(agreed), strict=True))
+    if unanswerable:
+        for group, answerable in (("HasAns", True), ("NoAns", False)):
+            of = [pair for pair, item in zip(agreed, examples, strict=True) if bool(item.answers) is answerable]
+            if of:
+                scores[f"{group}_exact"], scores[f"{group}_f1"] = _percent(of)
+                scores[f"{group}_total"] = len(of)
+    return scores
+
+
+def _percent(agreed: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The means of pairs of numbers, in percent."""
     exact = overlap = 0.0  # added up one by one in the data's order, as the official scripts do, to the last digit
-    for item in examples:
-        if item.id in predictions:
-            agreed = agreement(predictions[item.id], item.answers, unanswerable)
-            exact, overlap = exact + agreed[0], overlap + agreed[1]
-    return {"exact_match": 100.0 * exact / len(examples), "f1": 100.0 * overlap / len(examples)}
+    for pair in agreed:
+        exact, overlap = exact + pair[0], overlap + pair[1]
+    return 100.0 * exact / len(agreed), 100.0 * overlap / len(agreed)
 
 
 def agreement(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:

@@ -72,9 +72,10 @@ def check(recipe: Recipe) -> None:
 
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
-    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, whose places are checked.
+    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, whose places are right.
 
-    A json file may be SQuAD's own nested form, or rows as the hub's data sets have them.
+    A json file may be SQuAD's own nested form, or rows as the hub's data sets have them. What became of answers that do
+    not stand where the data say is a note of the recipe.
 
     Raises:
         UserError: at the line of the key that is to be changed.
@@ -96,9 +97,20 @@ def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
         return read_file(recipe, split, path)
     try:
         examples = squad.read_examples(path, _columns(recipe), recipe.data.document)
+        examples = _placed(recipe, examples, str(path))
     except UserError as problem:
         raise recipe.error(f"data.files.{split}", str(problem)) from None
     return _dataset(squad.join_documents(examples) if recipe.data.document else examples)
+
+
+def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Example]:
+    """The questions whose answers stand where they say; what became of the others is noted."""
+    from toolkit.tasks.question_answering.placement import placed
+
+    kept, note = placed(examples, settled(recipe.data.misplaced_answers), where)
+    if note:
+        recipe.note(note)
+    return kept
 
 
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dataset:
@@ -107,12 +119,20 @@ def _checked(recipe: Recipe, split: str, rows: datasets.Dataset) -> datasets.Dat
 
     document = recipe.data.document
     columns = {**_columns(recipe), **({"document": document} if document else {})}
-    if rows.features == squad_features():  # read from a file or made here
+    if rows.features == squad_features() and recipe.data.dataset in ("json", *CORPORA):  # read or made here
+        if recipe.data.files is not None:  # which may be several
+            try:
+                squad.check_ids(rows["id"], f"the {split} split")
+            except UserError as problem:
+                raise recipe.error(f"data.files.{split}", str(problem)) from None
         return rows
     check_columns(recipe, split, rows, columns)
     renamed = rows.select_columns(list(columns.values())).rename_columns({old: new for new, old in columns.items()})
+    for key in squad.OTHER_KEYS:
+        if key in rows.column_names and key not in renamed.column_names:
+            renamed = renamed.add_column(key, rows[key])
     try:
-        examples = squad.check_rows(renamed, f"the {split} split")
+        examples = _placed(recipe, squad.check_rows(renamed, f"the {split} split"), f"the {split} split")
     except UserError as problem:
         raise recipe.error("data.answers", str(problem)) from None
     return _dataset(squad.join_documents(examples) if document else examples)
@@ -216,6 +236,7 @@ def _windows(
             settled(data.stride),
             settled(data.max_answer_length),
             data.no_answer_threshold,
+            settled(data.whole_words),
             name,
             length,
             cached,
@@ -237,6 +258,12 @@ def _notes(name: str, windows: Windows) -> list[str]:
         notes.append(
             f"{len(inexact)} {name} answers begin or end inside a token, such as {example.answers[0]!r} in {covered!r}"
         )
+    if windows.whole_words and (cut := _inside_words(windows.examples)):
+        item = cut[0]
+        notes.append(
+            f"{len(cut)} {name} answers begin or end inside a word, such as {squad.shown(item.answers[0])} "
+            f"({item.id}), and are found with the whole word; data.whole_words: false looks for parts of words"
+        )
     tokens = np.array([windows.answer_tokens(index) for index in range(len(windows.examples))])
     lengths = tokens[:, 1] - tokens[:, 0] + 1
     if (longer := int((lengths > windows.max_answer_length).sum())) > 0:
@@ -245,6 +272,21 @@ def _notes(name: str, windows: Windows) -> list[str]:
             f"the longest has {lengths.max()} tokens"
         )
     return notes
+
+
+def _inside_words(examples: Sequence[Example]) -> list[Example]:
+    """The questions whose first answer begins or ends inside of a word."""
+    from toolkit.tasks.question_answering.words import whole_words
+
+    found = []
+    for item in examples:
+        if item.answers and item.answers[0].strip():
+            text = item.answers[0]
+            start = item.answer_starts[0] + len(text) - len(text.lstrip())
+            span = (start, start + len(text.strip()))
+            if whole_words(item.context, *span) != span:
+                found.append(item)
+    return found
 
 
 def _baseline(windows: Windows) -> dict[str, float]:

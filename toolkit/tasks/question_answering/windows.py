@@ -105,6 +105,7 @@ class Windows:
         max_answer_length: the most tokens that an answer found in a window may have.
         no_answer_threshold: an answer is withheld where no answer scores by more than this above the best; None:
             there always is an answer.
+        whole_words: an answer is widened to the words that it begins and ends in (:mod:`.words`).
         name: of the split, for the progress bar.
         length: T, to which windows are padded; None for ``max_length``.
         cached: keep the tokens for the next time.
@@ -121,6 +122,7 @@ class Windows:
         stride: int,
         max_answer_length: int,
         no_answer_threshold: float | None = None,
+        whole_words: bool = False,
         name: str = "texts",
         length: int | None = None,
         cached: bool = True,
@@ -128,6 +130,7 @@ class Windows:
         self.examples = list(examples)
         self.max_length, self.stride, self.length = max_length, stride, length or max_length
         self.max_answer_length, self.no_answer_threshold = max_answer_length, no_answer_threshold
+        self.whole_words = whole_words
         self.pad_token_id = tokenizer.pad_token_id
         contexts = {item.context: None for item in self.examples}
         places = {context: index for index, context in enumerate(contexts)}

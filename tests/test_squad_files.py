@@ -1,0 +1,349 @@
+"""SQuAD-like files as people publish them: their layouts, ids, misplaced answers, and v2's scores by group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from toolkit import cli
+from toolkit.data import check_data
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import task as question_answering
+from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Found, find, placed
+from toolkit.tasks.question_answering.words import whole_words
+
+RECIPE = {
+    "task": "question_answering",
+    "data": {"dataset": "json", "files": {"train": "train.json"}, "max_length": 64, "stride": 16},
+    "train": {"max_steps": 1, "learning_rate": 1e-3},
+}
+
+CONTEXT = "Helsinki is the capital of Finland. Its currency is the euro."
+EXPECTED = squad.Example("q1", CONTEXT, "What?", ("Helsinki",), (0,))
+TEXT, ANSWER = "Helsinki", {"text": "Helsinki", "answer_start": 0}
+ASKED = {"id": "q1", "question": "What?"}
+
+
+def covid_like(wrong: int = 234, lost: int = 4, questions: int = 800) -> dict:
+    """As COVID-QA is published: no titles, whole numbers as ids, long contexts, and some answers one or more characters
+    away from where answer_start says, or with other blanks; the last few stand nowhere."""
+    draw = np.random.default_rng(7)
+    paragraphs = []
+    misplaced = set(draw.choice(questions, wrong, replace=False).tolist())
+    nowhere = set(sorted(misplaced)[wrong - lost :])
+    for number in range(questions // 4):
+        words = [f"{draw.integers(10**6)}x{index}" for index in range(60)]
+        context, qas = " ".join(words), []
+        for name in range(4 * number, 4 * number + 4):
+            place = int(draw.integers(10, 50))
+            text, start = " ".join(words[place : place + 3]), len(" ".join(words[:place])) + 1
+            if name in nowhere:
+                text = "not there"
+            elif name in misplaced:
+                start += int(draw.integers(1, 9)) * int(draw.choice([-1, 1]))
+                text = text.replace(" ", "\n") if name % 5 == 0 else text
+            answers = [{"text": text, "answer_start": start}]
+            qas.append({"id": name, "question": "Which?", "answers": answers, "is_impossible": False})
+        paragraphs.append({"context": context, "document_id": number, "qas": qas})
+    return {"data": [{"paragraphs": [paragraph]} for paragraph in paragraphs]}
+
+
+def recipe_for(folder: Path, content: object, **data: object) -> Path:
+    """A recipe that trains on a file and validates on a small right one."""
+    right = [{**ASKED, "context": CONTEXT, "answers": [ANSWER]}]
+    (folder / "train.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    (folder / "validation.json").write_text(json.dumps(right))
+    values = json.loads(json.dumps(RECIPE))
+    values["data"]["files"]["validation"] = "validation.json"
+    values["data"] |= data
+    (folder / "x.yaml").write_text(yaml.safe_dump(values))
+    return folder / "x.yaml"
+
+
+def test_misplaced_answers_are_refused_at_once_with_their_number_and_the_first_three(tmp_path):
+    with pytest.raises(UserError) as problem:
+        check_data(load_recipe(recipe_for(tmp_path, covid_like())))
+    message = str(problem.value)
+    assert "data.files.train: " in message and "\n" not in message
+    assert "234 of 800 questions have answers that do not stand where answer_start says: '" in message
+    assert message.count(" at ") == 3 and "set data.misplaced_answers to find (finds 230 of them) or drop" in message
+
+
+def test_misplaced_answers_are_dropped_or_found_again_and_counted(tmp_path):
+    recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="drop"))
+    assert len(question_answering.load_splits(recipe)["train"]) == 800 - 234
+    assert "234 of 800 questions are left out" in recipe.notes[-1]
+    recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="find"))
+    rows = question_answering.load_splits(recipe)["train"]
+    (note,) = [note for note in recipe.notes if "234 of 800" in note]
+    assert ": 230 found (" in note and NEAREST in note and NORMALIZED in note and ", 4 left out: '" in note
+    texts = {str(asked["id"]): asked["answers"][0]["text"] for asked in _flat(covid_like())}
+    assert len(rows) == 796 and all(isinstance(name, str) for name in rows["id"])
+    for row in rows:
+        start, text = row["answers"]["answer_start"][0], row["answers"]["text"][0]
+        assert row["context"][start : start + len(text)] == text
+        assert text == texts[row["id"]].replace("\n", " ") and len(text.split()) == 3
+
+
+def _flat(content: dict) -> list[dict]:
+    return [asked for article in content["data"] for part in article["paragraphs"] for asked in part["qas"]]
+
+
+def test_offsets_in_utf16_explain_a_file_that_javascript_made():
+    text = "🙂 at the sea. 🙃🙂 By the sea, the house, and the sea 🙂 again"
+    examples = []
+    for place in [place for place in range(len(text)) if text.startswith("the sea", place)]:
+        offset = len(text[:place].encode("utf-16-le")) // 2
+        examples.append(squad.Example(f"q{place}", text, "?", ("the sea",), (offset,)))
+    kept, note = placed(examples, "find", "x.json")
+    assert [f"q{item.answer_starts[0]}" for item in kept] == [item.id for item in examples]
+    assert note is not None and "3 found, all by offsets in UTF-16 units, as JavaScript counts them" in note
+    with pytest.raises(UserError, match=r"finds 3 of them, all by offsets in UTF-16 units"):
+        placed(examples, "refuse", "x.json")
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "start", "expected"),
+    [
+        ("a red, a red and a red", "red", 8, Found(9, "red", NEAREST)),  # one off
+        ("a red, a red and a red", "red", 10, Found(9, "red", NEAREST)),
+        ("a red, a red and a red", "red", -1, Found(2, "red", NEAREST)),
+        ("a red, a red and a red", "red", 999, Found(19, "red", NEAREST)),
+        ("äöü red, red", "red", 7, Found(4, "red", UTF8)),
+        ("🙂 red, red", "red", 3, Found(2, "red", UTF16)),
+        ("in the\n  deep sea", "the deep sea", 0, Found(3, "the\n  deep sea", NORMALIZED)),
+        ("the “deep” sea’s", '"deep" sea\'s', 0, Found(4, "“deep” sea’s", NORMALIZED)),
+        ("une e\u0301cole", "école", 0, Found(4, "e\u0301cole", NORMALIZED)),
+        ("une école", "e\u0301cole", 0, Found(4, "école", NORMALIZED)),
+        ("the ﬁsh", "fish", 0, Found(4, "ﬁsh", NORMALIZED)),
+        ("the ﬁsh", "ish", 0, None),  # half a ligature
+        ("the\nﬁsh", "the f", 0, None),
+        ("the e\u0301cole", "ecole", 0, None),
+        ("1\u00a0000 km", "1 000", 5, Found(0, "1\u00a0000", NORMALIZED)),
+        ("soft\u00adware", "software", 3, Found(0, "soft\u00adware", NORMALIZED)),
+        ("하나 한국 둘", "\u1112\u1161\u11ab\u1100\u116e\u11a8", 0, Found(3, "한국", NORMALIZED)),
+        ("the sea", "the lake", 0, None),
+        ("the sea", "\u200b", 0, None),
+        ("", "sea", 0, None),
+    ],
+)
+def test_an_answer_is_found_in_the_context_s_own_characters(context, text, start, expected):
+    assert find(context, text, start) == expected
+
+
+def test_a_question_of_which_one_answer_stands_nowhere_is_left_out_and_nothing_left_is_an_error():
+    two = squad.Example("q", "a red sea", "?", ("red", "blue"), (2, 3))
+    good = squad.Example("r", "a red sea", "?", ("red", ""), (2, 10**12))
+    kept, note = placed([two, good], "find", "x")
+    assert [item.id for item in kept] == ["r"] and note is not None and "0 found, 1 left out: 'q'" in note
+    assert kept[0].answer_starts == (2, 9)  # of an empty answer, which says nothing; columns hold 32 bits
+    for policy in ("find", "drop"):
+        with pytest.raises(UserError, match=r"x: no question has its answer where answer_start says.*'q' \('e"):
+            placed([two], policy, "x")
+
+
+LAYOUTS = {
+    "articles at the top": [{"paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]}],
+    "articles": {"data": [{"title": "x", "n": 1, "paragraphs": [{"context": CONTEXT, "qas": [
+        {**ASKED, "answers": [ANSWER], "is_impossible": False, "extra": {"a": []}}]}]}]},
+    "paragraphs": {"data": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]},
+    "one article": {"title": "x", "paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, "answers": [ANSWER]}]}]},
+    "flat": [{**ASKED, "context": CONTEXT, "answers": {"text": [TEXT], "answer_start": [0]}, "extra": 3}],
+    "flat data": {"version": "x", "data": [{**ASKED, "context": CONTEXT, "answers": [ANSWER]}]},
+    "one answer": [{**ASKED, "context": CONTEXT, "answer": ANSWER}],
+    "answer null beside": [{**ASKED, "context": CONTEXT, "answers": None, "answer": [ANSWER]}],
+    "scalars": [{**ASKED, "context": CONTEXT, "answers": {"text": TEXT, "answer_start": 0}}],
+    "text and start beside": [{**ASKED, "context": CONTEXT, "answer": TEXT, "answer_start": 0}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_each_layout_gives_the_same_question(tmp_path, name):
+    (tmp_path / "x.json").write_text(json.dumps(LAYOUTS[name]))
+    assert squad.read_examples(tmp_path / "x.json") == [EXPECTED]
+    items = LAYOUTS[name]["data"] if "data" in LAYOUTS[name] else LAYOUTS[name]
+    items = items if isinstance(items, list) else [items]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    assert squad.read_examples(tmp_path / "x.jsonl") == [EXPECTED]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"answers": []}, {"answers": {"text": [], "answer_start": []}}, {"is_impossible": True},
+     {"is_impossible": True, "answers": None}, {"is_impossible": 1, "answers": [ANSWER]},
+     {"answers": [{"text": "", "answer_start": -1}]}, {"answers": {"text": "", "answer_start": -1}}],
+)  # fmt: skip
+def test_no_answer_is_said_in_several_ways(tmp_path, more):
+    for content in (
+        [{**ASKED, "context": CONTEXT, **more}],
+        {"data": [{"paragraphs": [{"context": CONTEXT, "qas": [{**ASKED, **more}]}]}]},
+    ):
+        (tmp_path / "x.json").write_text(json.dumps(content))
+        assert squad.read_examples(tmp_path / "x.json")[0].answers == ()
+
+
+def third(question: object = None, **paragraph: object) -> dict:
+    """Three articles, of which the second paragraph of the third has a fault."""
+    good = {"context": CONTEXT, "qas": []}
+    asked = {**ASKED, "answers": [ANSWER]}
+    bad = {**good, "qas": [{**asked, "id": "first"}, question], **paragraph}
+    return {"data": [{"paragraphs": [good]}, {"paragraphs": [good]}, {"paragraphs": [good, bad]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (third({**ASKED, "answers": "x"}), r"article 3, paragraph 2, question 2 \('q1'\): answers should be"),
+        (third({"id": 7, "answers": []}), r"article 3, paragraph 2, question 2 \(7\): has no question"),
+        (third({"id": True, "question": "?"}), "article 3, paragraph 2, question 2: id is True, not a text"),
+        (third({**ASKED}), r"question 2 \('q1'\): has no answers; a question without has is_impossible: true"),
+        (third({**ASKED, "is_impossible": "no"}), r"question 2 \('q1'\): is_impossible is 'no', not true or false"),
+        (third(3), "article 3, paragraph 2, question 2: expected an object"),
+        (third(qas={}), "article 3, paragraph 2: expected an object with context and qas, a list"),
+        (third(ASKED, context=["x" * 500]), r"question 1 \('first'\): context is \['x{40,60}\.\.\., not a text"),
+        ({"data": [{"paragraphs": 3}]}, "article 1: paragraphs is 3, not a list"),
+        ([{**ASKED, "context": "x", "answers": {"text": ["x"], "answer_start": [True]}}], "as many texts as whole num"),
+        ([{**ASKED, "context": "x", "answer": "x"}], r"row 1 \('q1'\): answer should be"),
+        ([{**ASKED, "id": name, "context": "x", "answers": []} for name in (7, "7", "b", 7, "b", "c")],
+         "2 ids are not unique, the first is '7', of 3 questions"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_line_with_its_place(tmp_path, content, expected):
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=expected) as problem:
+        squad.read_examples(tmp_path / "x.json")
+    assert "\n" not in str(problem.value) and len(str(problem.value)) < 400
+
+
+def test_what_is_said_of_a_paragraph_names_its_document(tmp_path):
+    recipe = load_recipe(recipe_for(tmp_path, covid_like(), misplaced_answers="drop", document="document_id"))
+    (tmp_path / "validation.json").write_text(json.dumps(covid_like(wrong=4)))
+    assert len(question_answering.load_splits(recipe)["train"]) == 800 - 234
+
+
+def test_ids_are_unique_over_the_files_of_a_pattern(tmp_path):
+    rows = json.dumps([{**ASKED, "context": CONTEXT, "answers": [ANSWER]}])
+    recipe = load_recipe(recipe_for(tmp_path, rows, files={"train": "part*.json", "validation": "validation.json"}))
+    for name in "ab":
+        (tmp_path / f"part-{name}.json").write_text(rows)
+    with pytest.raises(
+        UserError, match=r"data\.files\.train: the train split: 1 ids are not unique, the first is 'q1'"
+    ):
+        check_data(recipe)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "drop", "find"])
+def test_rows_of_a_folder_have_the_same_choice(tmp_path, policy):
+    """As a hub data set: flat rows, with whole numbers for ids."""
+    (tmp_path / "hub").mkdir()
+    rows = [
+        {"id": number, "question": "?", "context": CONTEXT, "answers": {"text": ["capital"], "answer_start": [start]}}
+        for number, start in enumerate((16, 17))
+    ]
+    for split in ("train", "validation"):
+        (tmp_path / "hub" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    values = json.loads(json.dumps(RECIPE))
+    values["data"] = {"dataset": str(tmp_path / "hub"), "max_length": 64, "stride": 16, "misplaced_answers": policy}
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(values))
+    recipe = load_recipe(tmp_path / "x.yaml")
+    if policy == "refuse":
+        with pytest.raises(UserError, match=r"data\.answers: the train split: 1 of 2 questions have .*'1' \('apital "):
+            question_answering.load_splits(recipe)
+        return
+    train = question_answering.load_splits(recipe)["train"]
+    assert train["id"] == (["0"] if policy == "drop" else ["0", "1"])
+    assert {tuple(answers["answer_start"]) for answers in train["answers"]} == {(16,)}
+
+
+# -- whole words ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "expected"),
+    [
+        ("of Helsinki, and", "elsink", "Helsinki"),
+        ("of Helsinki, and", "Helsinki", "Helsinki"),
+        ("of Helsinki, and", "f Hel", "of Helsinki"),
+        ("Manning's well-known", "Manni", "Manning"),
+        ("de l’eau douce", "ea", "eau"),
+        ("the end.Next one", "end", "end"),
+        ("about 1,187,888 lakes", "187", "1,187,888"),
+        ("pi is 3.14.", "14", "3.14"),
+        ("东京是日本的首都", "日本", "日本"),  # no blanks: each character is a word
+        ("ประเทศไทย", "เทศ", "เทศ"),
+        ("ทำงาน", "ท", "ทำ"),  # but with its vowel sign
+        ("हिन्दी भाषा", "िन", "हिन्दी"),
+        ("une e\u0301cole ici", "col", "e\u0301cole"),
+        ("a 👩‍👩‍👧‍👦 b", "👩", "👩‍👩‍👧‍👦"),
+        ("🇫🇮🇸🇪", "🇫", "🇫🇮"),
+        ("می\u200cخواهم", "خوا", "می\u200cخواهم"),
+        ("col·legi", "legi", "col·legi"),
+    ],
+)
+def test_a_span_is_widened_to_whole_words_and_never_cuts_a_character(text, part, expected):
+    start = text.index(part)
+    first, past = whole_words(text, start, start + len(part))
+    assert text[first:past] == expected
+
+
+# -- scores of v2 ---------------------------------------------------------------------------------------------------
+
+
+def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, float]:
+    """The algorithm that Rajpurkar et al. 2018 publish, with a question's best score over its references, in its own
+    order of steps: raw scores, then the means of all, of the answerable and of the others."""
+    exact, f1 = {}, {}
+    for row in rows:
+        gold = [text for text in row["answers"]["text"] if squad.normalize(text)] or [""]
+        words = [(squad.normalize(text).split(), squad.normalize(predictions[row["id"]]).split()) for text in gold]
+        exact[row["id"]] = max(float(theirs == ours) for theirs, ours in words)
+        f1[row["id"]] = max(_overlap(theirs, ours) for theirs, ours in words)
+    groups = {
+        "": [row["id"] for row in rows],
+        "HasAns_": [row["id"] for row in rows if row["answers"]["text"]],
+        "NoAns_": [row["id"] for row in rows if not row["answers"]["text"]],
+    }
+    found: dict[str, float] = {}
+    for name, ids in groups.items():
+        found[f"{name}exact"] = 100.0 * sum(exact[one] for one in ids) / len(ids)
+        found[f"{name}f1"] = 100.0 * sum(f1[one] for one in ids) / len(ids)
+        found[f"{name}total"] = len(ids)
+    return found
+
+
+def _overlap(theirs: list[str], ours: list[str]) -> float:
+    if not theirs or not ours:
+        return float(theirs == ours)
+    same = sum(min(theirs.count(word), ours.count(word)) for word in set(theirs))
+    return 0.0 if not same else 2 * same / len(theirs) * (same / len(ours)) / (same / len(theirs) + same / len(ours))
+
+
+def test_answerable_and_unanswerable_questions_are_scored_apart_as_published(tmp_path, capsys):
+    golds = [["the red sea", "a sea"], ["blue"], [], [], ["a very long answer here"], [], ["the"]]
+    answers = ["red sea", "", "", "something", "long answer", "the", "a"]
+    rows = [
+        {
+            "id": f"q{number}",
+            "question": "?",
+            "context": "x",
+            "answers": {"text": gold, "answer_start": [0] * len(gold)},
+        }
+        for number, gold in enumerate(golds)
+    ]
+    predictions = {f"q{number}": text for number, text in enumerate(answers)}
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    (tmp_path / "found.json").write_text(json.dumps(predictions))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["evaluate", "--squad", str(tmp_path / "data.json"), str(tmp_path / "found.json")])
+    out = capsys.readouterr().out
+    assert left.value.code == 0 and '"HasAns_total": 4' in out
+    expected = published_v2(rows, predictions)
+    found = json.loads(out)
+    assert (found.pop("exact_match"), expected.pop("total")) == (expected.pop("exact"), 7)
+    assert found == expected and 0 < found["NoAns_exact"] < 100 and 0 < found["HasAns_f1"] < 100

@@ -1,0 +1,204 @@
+"""Answers that do not stand where their data say: counted all at once, left out, or found again in their contexts.
+
+Published data has them: offsets one off, counted in another unit (UTF-16 in files that JavaScript made), of another
+version of the text, or answers whose blanks, quotes and composed characters are not those of the context.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from models.tokenization import representable
+from toolkit.errors import UserError
+from toolkit.tasks.question_answering.squad import Example, shown
+from toolkit.tasks.question_answering.words import GRAPHEME
+
+#: Questions that a message names.
+NAMED = 3
+
+#: How an answer was found again -> in words.
+UTF16, UTF8 = "by offsets in UTF-16 units, as JavaScript counts them", "by offsets in bytes of UTF-8"
+NEAREST, NORMALIZED = "as the nearest occurrence of the answer", "where blanks, quotes or Unicode forms differ"
+
+#: Characters that are written for each other: quotes and dashes. Those that are not seen are left out.
+ALIKE = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4`", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb", '"'),
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"),
+        **dict.fromkeys("\u00ad\u200b\u2060\ufeff", ""),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where an answer stands: ``context[start:start + len(text)]`` is ``text``, the context's own characters."""
+
+    start: int
+    text: str
+    how: str
+
+
+def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[Example], str | None]:
+    """The questions whose answers all stand where they say, and a note on the others.
+
+    Args:
+        policy: what becomes of the others: ``refuse``; ``drop``, left out; ``find``, moved to where the answers are
+            found, and left out where one is not.
+        where: the file or split, for messages.
+
+    Raises:
+        UserError: there are others and the policy is to refuse, or nothing is left.
+    """
+    wrong = [item for item in examples if _misplaced(item)]
+    if not wrong:
+        return [_within(item) for item in examples], None
+    mended = {item.id: _mended(item) for item in wrong} if policy != "drop" else {}
+    found = {name: item for name, (item, _) in mended.items() if item is not None}
+    ways = Counter(way for item, how in mended.values() if item is not None for way in how)
+    count = f"{len(wrong):,} of {len(examples):,} questions"
+    if policy == "refuse":
+        finds = f"finds {len(found):,} of them{_ways(ways) if len(found) == len(wrong) else ''}"
+        raise UserError(
+            f"{where}: {count} have answers that do not stand where answer_start says: {_first(wrong)}; "
+            f"set data.misplaced_answers to find ({finds}) or drop (leaves them out)"
+        )
+    kept = [_within(found.get(item.id, item)) for item in examples if item.id in found or not _misplaced(item)]
+    lost = [item for item in wrong if item.id not in found]
+    if not kept:
+        raise UserError(
+            f"{where}: no question has its answer where answer_start says{', or anywhere' * (policy == 'find')}: "
+            f"{_first(wrong)}"
+        )
+    if policy == "drop":
+        return kept, f"{where}: {count} are left out: their answers do not stand where answer_start says: {_ids(lost)}"
+    note = f"{where}: {count} have answers that do not stand where answer_start says: {len(found):,} found{_ways(ways)}"
+    return kept, note + (f", {len(lost):,} left out: {_ids(lost)}" if lost else "")
+
+
+def find(context: str, text: str, start: int) -> Found | None:
+    """Where an answer stands that does not stand at ``start``: where an offset in another unit leads to, else its
+    occurrence nearest to there, else that of a text that reads the same; None where there is none."""
+    if not text.strip():
+        return None
+    for how, place in ((UTF16, _units(context, start, "utf-16-le", 2)), (UTF8, _units(context, start, "utf-8", 1))):
+        if place is not None and context.startswith(text, place):
+            return Found(place, text, how)
+    near = min(max(start, 0), len(context))
+    places = (context.rfind(text, 0, near + len(text)), context.find(text, near))
+    if known := [place for place in places if place >= 0]:
+        return Found(min(known, key=lambda place: abs(place - near)), text, NEAREST)
+    return _find_normalized(context, text, near)
+
+
+def _misplaced(item: Example) -> bool:
+    return any(
+        bool(text) and (start < 0 or not item.context.startswith(text, start))
+        for text, start in zip(item.answers, item.answer_starts, strict=True)
+    )
+
+
+def _within(item: Example) -> Example:
+    """With the start of an answer that is empty, which says nothing, inside of the context."""
+    starts = tuple(min(max(start, 0), len(item.context)) for start in item.answer_starts)
+    return item if starts == item.answer_starts else replace(item, answer_starts=starts)
+
+
+def _mended(item: Example) -> tuple[Example | None, set[str]]:
+    """The question with all of its answers where they stand, None where one does not; and how they were found."""
+    answers, starts, ways = [], [], set()
+    for text, start in zip(item.answers, item.answer_starts, strict=True):
+        if not text or (start >= 0 and item.context.startswith(text, start)):
+            answers.append(text)
+            starts.append(start)
+            continue
+        found = find(item.context, text, start)
+        if found is None:
+            return None, set()
+        answers.append(found.text)
+        starts.append(found.start)
+        ways.add(found.how)
+    return replace(item, answers=tuple(answers), answer_starts=tuple(starts)), ways
+
+
+def _units(context: str, start: int, encoding: str, size: int) -> int | None:
+    """The character at which an offset in code units of an encoding lies; None where it lies inside of one."""
+    if start < 0 or context.isascii():
+        return None
+    before = representable(context).encode(encoding)[: size * start]
+    try:
+        return len(before.decode(encoding))
+    except UnicodeDecodeError:
+        return None
+
+
+def _find_normalized(context: str, text: str, start: int) -> Found | None:
+    """The occurrence nearest to ``start`` of what reads the same as a text."""
+    wanted = _normalized(text)[0].strip()
+    if not wanted:
+        return None
+    characters, firsts, pasts = _normalized(context)
+    best: tuple[int, int, int] | None = None
+    place = characters.find(wanted)
+    while place >= 0:
+        last = place + len(wanted) - 1
+        # A part of what one character is written out as, such as the i of a ligature, is no occurrence.
+        begins = place == 0 or firsts[place - 1] != firsts[place]
+        ends = last + 1 == len(characters) or pasts[last + 1] != pasts[last]
+        if begins and ends:
+            span = (abs(firsts[place] - start), firsts[place], pasts[last])
+            best = span if best is None else min(best, span)
+        place = characters.find(wanted, place + 1)
+    return None if best is None else Found(best[1], context[best[1] : best[2]], NORMALIZED)
+
+
+@functools.lru_cache(maxsize=2)  # questions about one context follow each other
+def _normalized(text: str) -> tuple[str, list[int], list[int]]:
+    """A text in NFKC, with single blanks, plain quotes and dashes; and of each of its characters, where what it stands
+    for begins and ends in the text. Normal forms compose within a grapheme cluster, so that each is taken by itself."""
+    characters: list[str] = []
+    firsts: list[int] = []
+    pasts: list[int] = []
+    for match in GRAPHEME.finditer(text):
+        for character in unicodedata.normalize("NFKC", match.group().translate(ALIKE)):
+            plain = " " if character.isspace() else character
+            if plain == " " and characters and characters[-1] == " ":
+                pasts[-1] = match.end()
+                continue
+            characters.append(plain)
+            firsts.append(match.start())
+            pasts.append(match.end())
+    return "".join(characters), firsts, pasts
+
+
+def _first(wrong: Sequence[Example]) -> str:
+    """The first of them: the id, what the answer is, and what stands there."""
+    said = []
+    for item in wrong[:NAMED]:
+        text, start = next(
+            (text, start)
+            for text, start in zip(item.answers, item.answer_starts, strict=True)
+            if start < 0 or not item.context.startswith(text, start)
+        )
+        there = item.context[start : start + len(text)] if start >= 0 else ""
+        said.append(f"{shown(item.id)} ({shown(there)} at {start}, not {shown(text)})")
+    return ", ".join(said)
+
+
+def _ids(items: Sequence[Example]) -> str:
+    more = ", ..." if len(items) > NAMED else ""
+    return ", ".join(shown(item.id) for item in items[:NAMED]) + more
+
+
+def _ways(ways: Counter[str]) -> str:
+    """How they were found: one way that explains all, or how many each."""
+    if not ways:
+        return ""
+    if len(ways) == 1:
+        return f", all {next(iter(ways))}"
+    return f" ({'; '.join(f'{count:,} {way}' for way, count in ways.most_common())})"
