@@ -472,7 +472,7 @@ def test_transformers_loads_the_reformer_and_goes_on_alike(reformer_run, tmp_pat
         (["data.sources={Two words: numbers.txt}"], "data.sources.Two words: 'Two words' cannot be the name of"),
         (["data.sources=null", "data.files={train: few.txt}"], "validation_fraction: the text has 1 documents"),
         (["data.sources=null", "data.files={train: gone.txt}"], "data.files.train: gone.txt: no such file"),
-        (["data.sources=null", "data.files={train: x.bin}"], "x.bin is not UTF-8 text (byte 0)"),
+        (["data.sources=null", "data.files={train: x.bin}"], "x.bin is not utf-8 (byte 0)"),
         (
             ["data.sources=null", "data.files={train: cats.txt, validation: one.txt, test: cats.txt}",
              "data.validation_fraction=null", "data.test_fraction=null"],

@@ -15,13 +15,12 @@ from typing import Any
 from toolkit.checkpoint import TEMPORARY, umask
 from toolkit.disk import writing
 from toolkit.run_files import reading
+from toolkit.tables import long_fields
 
 #: What to do about a damaged file.
 REMEDY = "remove it: toolkit report makes it anew"
 #: The splits that a model is measured on, in the order in which a reader wants them.
 SPLITS = ("test", "validation")
-#: Characters of the longest cell that is read; the reader's own limit is 131,072.
-LONGEST_CELL = 2**31 - 1
 
 
 def predictions_file(folder: Path, split: str) -> Path:
@@ -60,15 +59,11 @@ def read_predictions(path: Path) -> Iterator[dict[str, str]]:
     Raises:
         UserError: it is missing or damaged.
     """
-    limit = csv.field_size_limit(LONGEST_CELL)
-    try:
-        with reading(path, REMEDY), path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file, strict=True):
-                if None in row or None in row.values():
-                    raise ValueError("a row has more or fewer cells than the header")
-                yield row
-    finally:
-        csv.field_size_limit(limit)
+    with reading(path, REMEDY), long_fields(), path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, strict=True):
+            if None in row or None in row.values():
+                raise ValueError("a row has more or fewer cells than the header")
+            yield row
 
 
 def _cell(value: Any) -> Any:

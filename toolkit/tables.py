@@ -334,14 +334,24 @@ def _place(row: int, line: int) -> str:
     return f"row {row}, line {line}" if row else f"the header, line {line}"
 
 
+@contextlib.contextmanager
+def long_fields() -> Iterator[None]:
+    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is one of the whole
+    process."""
+    before = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
 def _csv_rows(path: Path, delimiter: str) -> Iterator[list[str]]:
     """The fields of the header and of each row; all rows have as many as the header.
 
     Raises:
         UnreadableFile: they have not, or a quote is not closed.
     """
-    csv.field_size_limit(LONGEST_FIELD)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with long_fields(), open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = _CsvLines(path, file)
         records = csv.reader(lines, delimiter=delimiter)
         width, line = 0, 1
