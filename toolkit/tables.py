@@ -336,8 +336,8 @@ def _place(row: int, line: int) -> str:
 
 @contextlib.contextmanager
 def long_fields() -> Iterator[None]:
-    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is one of the whole
-    process."""
+    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is the
+    whole process's."""
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         yield
