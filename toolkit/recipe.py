@@ -250,9 +250,10 @@ class Recipe(Section):
 
     @property
     def hub_weights(self) -> str | None:
-        """The hub repository of `model.weights`; None for a folder, and for new weights."""
+        """The hub repository of `model.weights`; None for a folder or a file of Paddle's, and for new weights."""
         weights = self.model.weights
-        return None if weights is None or self.resolve(weights).is_dir() else weights
+        local = weights is None or weights.endswith(".pdparams") or self.resolve(weights).is_dir()
+        return None if local else weights
 
     @property
     def hub_dataset(self) -> str | None:
