@@ -16,8 +16,7 @@ import os
 import pickle
 import pickletools
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -27,11 +26,12 @@ from models.files import UnreadableFile, plain_file
 OTHER_NAMES, PARTS = "StructuredToParameterName@@", "UnpackBigParamInfor@@"
 
 #: What a pickle of Paddle's consists of, of the protocols 2, 3 and 4.
-OPERATIONS = frozenset(
-    "PROTO FRAME STOP MARK EMPTY_DICT SETITEM SETITEMS EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
-    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES "
-    "SHORT_BINBYTES BINBYTES8 GLOBAL STACK_GLOBAL REDUCE BUILD MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET".split()
-)
+OPERATIONS = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "GLOBAL",
+    "STACK_GLOBAL", "REDUCE", "BUILD", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
+})  # fmt: skip
 
 #: Type codes of arrays that are read: numbers without a pointer in them. Paddle stores bfloat16 as ``u2``.
 TYPES = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"))
@@ -55,7 +55,7 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
         try:
             _check_operations(content)
             content.seek(0)
-            found = _Unpickler(content).load()  # type: ignore[arg-type]  # a map has read and readline as a file does
+            found = _Unpickler(content).load()  # a map has read and readline as a file does
             return _arrays(found)
         except _Refused as problem:
             raise UnreadableFile(path, str(problem)) from None
@@ -80,7 +80,7 @@ class _Bounded(io.RawIOBase):
             raise _Refused("ends in the middle of a value; it may be cut short")
         return self.content.read(size)
 
-    def readline(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+    def readline(self, size: int | None = -1) -> bytes:
         return self.content.readline()
 
     def tell(self) -> int:
@@ -94,10 +94,10 @@ def _check_operations(content: mmap.mmap) -> None:
         _Refused: one that Paddle does not write, or a place in the memo beyond the file's length.
     """
     try:
-        for operation, argument, position in pickletools.genops(_Bounded(content)):  # type: ignore[arg-type]
+        for operation, argument, position in pickletools.genops(cast(IO[bytes], _Bounded(content))):
             if operation.name not in OPERATIONS:
                 raise _Refused(f"is no pickle of named arrays: {operation.name} at byte {position}; nothing of it ran")
-            if operation.name == "LONG_BINPUT" and argument > position:
+            if operation.name == "LONG_BINPUT" and cast(int, argument) > cast(int, position):
                 raise _Refused(f"is no pickle of named arrays: memo {argument} at byte {position}; nothing of it ran")
     except ValueError as problem:
         raise _Refused(f"is no pickle as paddle.save writes it, or is cut short ({problem!s:.80})") from None
@@ -110,6 +110,7 @@ class _Callable:
     """What a pickle may name. It has no attributes that a pickle could set."""
 
     __slots__ = ("_make",)
+    _make: Callable[..., Any]
 
     def __init__(self, make: Callable[..., Any]) -> None:
         object.__setattr__(self, "_make", make)

@@ -75,6 +75,7 @@ def outputs(model) -> list[np.ndarray]:
 
     found = model(paddle.to_tensor(np.arange(2, 34)[None] % 48 + 2))
     found = getattr(found, "logits", found)
+    found = (found.start_logits, found.end_logits) if hasattr(found, "start_logits") else found
     parts = found if isinstance(found, (tuple, list)) else [found]
     return [np.squeeze(part.numpy()) for part in parts if hasattr(part, "numpy")]
 
@@ -86,11 +87,10 @@ def test_what_paddlenlp_saves_computes_the_same_here(saved, name):
     assert ours.new_weights == []
     ours.eval()
     expected, found = outputs(theirs), outputs(ours)
-    if name == "reformer-qa":  # ours gives the logits of starts and ends in one tensor
-        expected = [np.stack(expected[:2], axis=-1)] if found[0].ndim == 2 else expected
     size = np.abs(expected[0]).max()
     assert size > 0.1
-    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-5 * size)
+    for place in range(2 if name == "reformer-qa" else 1):  # starts and ends
+        np.testing.assert_allclose(found[place], expected[place], rtol=0, atol=1e-4 * size)
 
 
 def test_a_checkpoint_is_read_once_for_its_content_and_brings_its_vocabulary(saved, tmp_path, capfd):
@@ -208,7 +208,7 @@ def test_the_hostile_arrays_of_the_next_test_are_arrays_but_for_one_thing(tmp_pa
         ({"shape": (2**60,)}, "which do not fit"),
         ({"shape": (-3,)}, "without a proper shape"),
         ({"shape": (3.0,)}, "BINFLOAT"),
-        ({"shape": (0,) * 40, "content": b""}, "which do not fit"),
+        ({"shape": (1,) * 40, "content": b"\0" * 4}, "which do not fit"),
         ({"code": "O"}, "holds an array of type 'O'; numbers are read and nothing else"),
         ({"code": "V12"}, "holds an array of type 'V12'"),
         ({"code": "c8"}, "holds an array of type 'c8'"),
@@ -242,7 +242,7 @@ def test_what_is_no_file_of_arrays_is_refused_in_a_line(tmp_path, content, expec
     assert "\n" not in str(refused.value)
 
 
-# -- what a recipe says about it ----------------------------------------------------------------------------------------
+# -- what a recipe says about it --------------------------------------------------------------------------------------
 
 
 def changed(folder: Path, target: Path, keys=lambda keys: keys, state=lambda state: state) -> Path:

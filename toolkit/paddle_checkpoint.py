@@ -55,6 +55,7 @@ def hf_folder(checkpoint: Path) -> Path:
     weights = paddle_weights(checkpoint)
     if weights is None:
         return checkpoint
+    plain_file(weights)
     config = next((weights.parent / name for name in CONFIGS if os.path.lexists(weights.parent / name)), None)
     if config is None:
         raise UnreadableFile(weights, f"has no {' or '.join(CONFIGS)} beside it, which says what model it is")
@@ -65,7 +66,9 @@ def hf_folder(checkpoint: Path) -> Path:
         size = weights.stat().st_size
         if lacking := missing_room(cache_folder(), size):
             raise UnreadableFile(weights, f"is to be kept as safetensors in the cache: {lacking}")
-        print(f"note: reading {weights.name} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr)
+        print(
+            f"note: reading {weights.name} ({megabytes(size)}) once; kept as safetensors in the cache", file=sys.stderr
+        )
         _convert(weights, config, unfinished)
         for path in files[2:]:
             shutil.copyfile(path, unfinished / path.name)

@@ -270,8 +270,7 @@ def configuration(
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
         try:
-            id, revision = split_revision(weights_from)
-            config = part(model, "config").CONFIG_CLASS.from_pretrained(id, revision=revision).to_hf()
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(_checkpoint(weights_from)).to_hf()
         except (OSError, ValueError) as error:  # a file, or what it says
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
@@ -311,7 +310,7 @@ def _example(model: str) -> str:
 
 
 def _checkpoint(weights_from: str) -> Path | None:
-    """The folder of the checkpoint that ``--weights`` names, in Hugging Face's form; None of a kind of made-up weights."""
+    """The folder of the checkpoint of ``--weights``, in Hugging Face's form; None of a kind of made-up weights."""
     if weights_from in KINDS:
         return None
     try:
