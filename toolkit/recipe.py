@@ -560,6 +560,8 @@ def keys() -> list[str]:
     found = []
     for section, known in Recipe.model_fields.items():
         kind = known.annotation
-        is_section = isinstance(kind, type) and issubclass(kind, BaseModel)
-        found += [f"{section}.{key}" for key in kind.model_fields] if is_section else [section]
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += [f"{section}.{key}" for key in kind.model_fields]
+        else:
+            found.append(section)
     return found
