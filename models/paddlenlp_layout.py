@@ -134,7 +134,7 @@ def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> I
         roles["lm_head.weight"] = "embedding"  # also where it is tied
     whole = any(name.startswith(theirs) for name in arrays)
     renamed = {_renamed(name, theirs if whole else "", ours, roles): name for name in arrays if not _constant(name)}
-    unknown = [theirs_ for name, theirs_ in renamed.items() if name not in roles]
+    unknown = [original for name, original in renamed.items() if name not in roles]
     missing = [name for name in roles if name.startswith(ours) and name not in renamed]
     if unknown or missing:
         found = f"{len(unknown)} unknown ({', '.join(unknown[:3])})" if unknown else ""
@@ -142,8 +142,8 @@ def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> I
         said = " and ".join(filter(None, (found, lacking)))
         raise WeightsError(f"not PaddleNLP's layout of this {family} model: of its parameters {said}")
     _check_constants(family, arrays, resolved)
-    for name, theirs_ in renamed.items():
-        yield name, np.ascontiguousarray(to_paddle(_numbers(arrays[theirs_]), roles[name]))
+    for name, original in renamed.items():
+        yield name, np.ascontiguousarray(to_paddle(_numbers(arrays[original]), roles[name]))
 
 
 def _flattened(stored: Mapping[str, Any]) -> dict[str, Any]:
