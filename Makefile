@@ -24,7 +24,7 @@ $(INSTALLED): setup.cfg constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "make: $(PYTHON) is not CPython 3.10 to 3.12; name one that is: make PYTHON=python3.11" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,tracking,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,demo,tracking,dev]'
 	$(BIN)/python -m pip check
 	@touch $@
 

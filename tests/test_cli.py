@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -275,3 +276,22 @@ def test_numbers_of_the_command_line_are_read_as_in_a_recipe():
     """YAML 1.1 takes 1e-5 for a word."""
     config, _ = configuration("reformer", "sequence_classification", "mixed", 1, 64, ["layer_norm_eps=1e-5"], "random")
     assert config["layer_norm_eps"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("toolkit fi", ["plain,finetune"]),
+        ("toolkit recipe ch", ["plain,check"]),
+        ("toolkit parity mu", ["plain,mutants"]),
+        ("toolkit parity --model re", ["plain,reformer"]),
+        ("toolkit parity mutants --ker", []),
+        ("toolkit finetune x.yaml train.batch", ["plain,train.batch_size="]),
+        ("toolkit recipe check x.yaml card.", ["plain,card.license=", "plain,card.language="]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_keys(words, expected):
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_TOOLKIT_COMPLETE": "bash_complete"}
+    program = [sys.executable, "-c", "import sys; sys.argv[0] = 'toolkit'; from toolkit.cli import main; main()"]
+    found = subprocess.run(program, env={**os.environ, **asked}, capture_output=True, text=True, timeout=120)
+    assert found.stdout.split() == expected and not found.stderr

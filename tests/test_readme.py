@@ -1,4 +1,5 @@
-"""The source lines in README.md's sample reports are where the gate would point today."""
+"""The source lines in README.md's sample reports are where the gate would point today, and README.zh.md says the same
+in Chinese."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHINESE = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 PLACE = r"(\w+/[\w/]+\.py):(\d+)"
 
 
@@ -31,3 +34,46 @@ def test_a_place_in_the_readme_is_the_line_it_names(sample, expected):
     for *names, path, line in found:
         wanted = expected.format(*(name.replace(" ", "_") for name in names))
         assert re.search(wanted, source(path, line)), f"README.md: {path}:{line} is {source(path, line).strip()!r}"
+
+
+def blocks(text: str) -> list[str]:
+    """The fenced blocks, without their comments, which are translated."""
+    return [re.sub(r"\s*(^|\s)# .*", "", block, flags=re.MULTILINE) for block in FENCED.findall(text)]
+
+
+def code(text: str) -> set[str]:
+    """The commands, keys and files that stand within the sentences."""
+    return {" ".join(found.split()) for found in re.findall(r"`([^`]+)`", FENCED.sub("", text))}
+
+
+def links(text: str) -> set[str]:
+    """Where the text leads, but for the other README."""
+    return set(re.findall(r"\]\(([^)]+)\)", text)) - {"README.md", "README.zh.md"}
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+(?= )", FENCED.sub("", text), re.MULTILINE)
+
+
+def test_both_readmes_have_the_same_blocks_of_code():
+    english, chinese = blocks(README), blocks(CHINESE)
+    for one, other, others in (("README.md", "README.zh.md", chinese), ("README.zh.md", "README.md", english)):
+        for block in english if one == "README.md" else chinese:
+            assert block in others, (
+                f"{other} lacks a block of {one} (or it differs there in more than comments):\n{block}"
+            )
+    assert english == chinese, "the blocks of README.zh.md are in another order than those of README.md"
+
+
+def test_both_readmes_have_the_same_sections_code_and_links():
+    assert headings(README) == headings(CHINESE), "README.md and README.zh.md have other sections"
+    for what in (code, links):
+        odd = what(README) ^ what(CHINESE)
+        assert not odd, f"in one of README.md and README.zh.md alone: {', '.join(sorted(odd))}"
+
+
+def test_the_readmes_lead_to_each_other_and_to_files_that_are_there():
+    for text, other in ((README, "README.zh.md"), (CHINESE, "README.md")):
+        assert f"]({other})" in "".join(text.splitlines()[:4])
+        for link in links(text):
+            assert (ROOT / link.partition("#")[0]).exists(), link

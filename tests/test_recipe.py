@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe import keys, load_recipe
 
 RECIPE = """\
 seed: 7
@@ -190,3 +190,19 @@ def test_a_path_is_looked_up_from_here_and_then_beside_the_recipe(write, tmp_pat
     (tmp_path / "a.json").touch()
     assert recipe.resolve("a.json") == Path("a.json")
     assert recipe.resolve("missing.json") == Path("missing.json")
+
+
+def test_the_card_s_licence_and_languages_are_plain(write):
+    recipe = load_recipe(write(RECIPE), ["card.license=apache-2.0", "card.language=[no, zh-Hant]"])
+    assert (recipe.card.license, recipe.card.language) == ("apache-2.0", ["no", "zh-Hant"])
+    path = write(f"{RECIPE}card:\n  license: |\n    MIT\n  language: [de, German language]\n")
+    said = problem(path).splitlines()
+    assert said[0].startswith(f"{path}:14: card.license: 'MIT\\n': string should match pattern")
+    assert said[1].startswith(f"{path}:16: card.language.1: 'German language': string should match")
+    assert "card.language: 'de': input should be a valid list" in problem(write(RECIPE), "card.language=de")
+
+
+def test_every_key_of_a_recipe_is_listed():
+    known = keys()
+    assert {"task", "seed", "data.max_length", "train.batch_size", "card.license"} <= set(known)
+    assert "data" not in known and len(set(known)) == len(known)

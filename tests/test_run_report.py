@@ -50,6 +50,7 @@ def run(tmp_path_factory) -> tuple[Path, list[str]]:
     values = {**test_train.RECIPE, "data": {**test_train.RECIPE["data"]}, "train": {**test_train.RECIPE["train"]}}
     # The first step is at rate 0, the second spoils the weights: the best evaluation is not the last one.
     values["train"] |= {"max_steps": 2, "eval_steps": 1, "learning_rate": 1.0, "save_best": "loss"}
+    values["card"] = {"license": "apache-2.0", "language": ["de", "zh"]}
     (folder / "x.yaml").write_text(yaml.safe_dump(values))
     measured = []
     with pytest.MonkeyPatch.context() as patch:
@@ -402,4 +403,4 @@ def test_the_hub_reads_the_numbers_of_a_card(run):
         assert one.metric_value == results[split][name] and one.task_type == "text-classification"
     assert found["test", "macro_f1"].metric_type == "f1" and found["test", "accuracy"].dataset_type == "csv"
     assert (data.model_name, data.library_name, data.tags) == ("run", "transformers", ["reformer", "paddle"])
-    assert data.license is None and data.language is None and data.datasets is None
+    assert (data.license, data.language, data.datasets) == ("apache-2.0", ["de", "zh"], None)

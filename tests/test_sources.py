@@ -252,3 +252,20 @@ for reach in (lambda: socket.getaddrinfo("huggingface.co", 443), lambda: socket.
         pass
 """
     assert watched(tmp_path, "-c", code) == (0, "", "huggingface.co\n('10.0.0.1', 80)\n")
+
+
+# -- built-in data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe_file", ["reformer_cls", "reformer_qa"])
+def test_a_demo_without_its_package_says_how_to_get_it_before_anything_is_computed(monkeypatch, recipe_file):
+    monkeypatch.setitem(sys.modules, "babel", None)  # as where it is not installed
+    here = load_recipe(ROOT / "recipes" / f"{recipe_file}.yaml")
+    with pytest.raises(UserError, match=r"data\.dataset: cldr_\w+ is made with babel, .*; pip install .*\[demo\]'$"):
+        check_data(here)
+
+
+def test_data_of_one_s_own_needs_no_package_of_the_demos(recipe, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "babel", None)
+    jsonl(tmp_path / "t.jsonl", ROWS)
+    assert check_data(recipe("json", f"files: {{train: {tmp_path}/t.jsonl}}, validation_fraction: 0.5")) is not None

@@ -141,10 +141,8 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _header(run: Run, results: Mapping[str, Any]) -> str:
-    """What the hub reads of a card: what the model is of, and its numbers (``model-index``).
-
-    Nothing is said of the licence and the language: no recipe knows them.
-    """
+    """What the hub reads of a card: what the model is of, and its numbers (``model-index``). Of the licence and the
+    language it says what the recipe does (``card``)."""
     from huggingface_hub import ModelCardData
 
     recipe, task = run.recipe, run.task.DESCRIPTION
@@ -152,6 +150,8 @@ def _header(run: Run, results: Mapping[str, Any]) -> str:
         base_model=recipe.model.weights,
         datasets=[recipe.hub_dataset] if recipe.hub_dataset else None,
         eval_results=_evaluations(run, results),
+        language=recipe.card.language,
+        license=recipe.card.license,
         library_name="transformers",
         metrics=list(task.metrics),
         model_name=one_line(run.folder.resolve().name),

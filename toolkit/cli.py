@@ -107,6 +107,17 @@ class TwoWords(click.Group):
         return super().resolve_command(context, arguments)
 
 
+def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """What a shell may go on with where a recipe's key is begun."""
+    from toolkit.recipe import keys
+
+    return [f"{key}=" for key in keys() if key.startswith(begun)]
+
+
+#: Changes of a recipe's keys.
+OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_key)
+
+
 @click.group(cls=TwoWords, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.version_option(package_name="toolkit", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure that nobody foresaw.")
@@ -118,7 +129,7 @@ def toolkit(settings: Settings, debug: bool) -> None:
 
 @toolkit.command(epilog=OVERRIDES_HELP)
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@OVERRIDES
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
 @click.option("--new", is_flag=True, help="Where the run folder is taken, train into the next: runs/x-2, runs/x-3, ...")
 def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, new: bool) -> None:
@@ -281,7 +292,7 @@ def new_recipe(data: Path, **options: Any) -> None:
 
 @recipe.command("check", epilog=OVERRIDES_HELP)
 @click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
-@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@OVERRIDES
 def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Find what is wrong with RECIPE, downloading nothing.
 
@@ -299,7 +310,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
 
 @recipe.command("show", epilog=OVERRIDES_HELP)
 @click.argument("path", metavar="RECIPE", type=click.Path(path_type=Path))
-@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@OVERRIDES
 def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Print RECIPE with every default filled in."""
     from toolkit.recipe import load_recipe

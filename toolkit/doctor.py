@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import one_line
+from toolkit.install import install_command
 
 #: Seconds for a child process, which imports frameworks from a disk that may be slow.
 PATIENCE = 120.0
@@ -245,7 +246,7 @@ def _gpu(gpus: list[str], fault: str, cuda: bool, seen: int) -> Finding:
     if fault:
         return Finding("gpu", "fault", fault, "mend the driver, until nvidia-smi lists the GPU; or runtime.device=cpu")
     if gpus and not cuda:
-        mend = "pip uninstall -y paddlepaddle; " + _install("gpu")
+        mend = "pip uninstall -y paddlepaddle; " + install_command("gpu")
         return Finding("gpu", "warn", f"{', '.join(gpus)}; Paddle's wheel is for the CPU, and so are runs", mend)
     if gpus and not seen:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -255,7 +256,7 @@ def _gpu(gpus: list[str], fault: str, cuda: bool, seen: int) -> Finding:
         mend = "update the driver, or install a paddlepaddle-gpu of the driver's CUDA version"
         return Finding("gpu", "fault", f"{', '.join(gpus)}, of which Paddle sees none", mend)
     if cuda and not gpus:
-        mend = "pip uninstall -y paddlepaddle-gpu; " + _install("cpu")
+        mend = "pip uninstall -y paddlepaddle-gpu; " + install_command("cpu")
         return Finding("gpu", "warn", "no driver (nvidia-smi) here, and Paddle's wheel is for GPUs", mend)
     return Finding("gpu", "ok", f"{', '.join(gpus)}; Paddle sees {seen}" if gpus else "none; runs are on the CPU")
 
@@ -338,13 +339,13 @@ def check_reference(python: str | None) -> Iterator[Finding]:
     missing = [] if python else [name for name in ("torch", "transformers") if not _version(name)]
     if missing:
         what = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, and so no gate can run"
-        mend = f"{_install('reference')}, or --reference-python PATH of a Python that has them"
+        mend = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"
         yield Finding("reference", "fault", what, mend)
         return
     answer = ask(REFERENCE, place)
     if answer.failed:
         yield Finding(
-            "reference", "fault", f"torch and transformers do not work: {answer.failed}", _install("reference")
+            "reference", "fault", f"torch and transformers do not work: {answer.failed}", install_command("reference")
         )
         return
     where = f" in {place}" if python else ""
@@ -409,13 +410,12 @@ wandb.teardown()
 def check_wandb() -> Iterator[Finding]:
     """Weights & Biases, which only a recipe with ``tracking.wandb`` needs."""
     if not _version("wandb"):
-        yield Finding("wandb", "ok", "not installed; only tracking.wandb needs it", _install("tracking"))
+        yield Finding("wandb", "ok", "not installed; only tracking.wandb needs it", install_command("tracking"))
         return
     answer = ask(WANDB)
     if answer.failed:
-        yield Finding(
-            "wandb", "warn", f"does not start, and tracking.wandb not with it: {answer.failed}", _install("tracking")
-        )
+        what = f"does not start, and tracking.wandb not with it: {answer.failed}"
+        yield Finding("wandb", "warn", what, install_command("tracking"))
     elif answer.said["mode"] == "online" and not answer.said["logged_in"]:
         what = f"{answer.said['version']}, nobody is logged in; only tracking.wandb needs it"
         yield Finding("wandb", "ok", what, "wandb login, or tracking.wandb_mode=offline")
@@ -617,13 +617,6 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _install(extra: str) -> str:
-    """The command that installs an extra: of the checkout with its pins, of a wheel without."""
-    if (CHECKOUT / "constraints.txt").is_file():
-        return f"pip install -c constraints.txt -e '.[{extra}]'"
-    return f"pip install 'toolkit[{extra}]'"
-
-
 def _reinstall() -> str:
     wheel = "gpu" if _version("paddlepaddle-gpu") else "cpu"
-    return _install(f"{wheel},reference")
+    return install_command(f"{wheel},reference")

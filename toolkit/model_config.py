@@ -213,9 +213,8 @@ def _local_checkpoint_keys(recipe: Recipe) -> dict[str, Any] | None:
     weights = recipe.model.weights
     if weights is None:
         return {}
-    folder = recipe.resolve(weights)
-    if folder.is_dir():
-        return _read(recipe, folder / "config.json")
+    if recipe.hub_weights is None:
+        return _checkpoint_keys(recipe)
     if weights.startswith((".", "/", "~")) or weights.count("/") != 1:
         apart = "; write its revision into model.revision" if "@" in weights else ""
         raise recipe.error("model.weights", f"{weights} is neither a folder nor a hub repository (owner/name){apart}")

@@ -206,6 +206,13 @@ class Runtime(Section):
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
 
 
+class Card(Section):
+    """What the model card tells the hub and nothing here can know: a licence's id there, and codes of languages."""
+
+    license: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
+    language: list[Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]] | None = None
+
+
 class Recipe(Section):
     """A checked recipe; :func:`load_recipe` makes one."""
 
@@ -218,6 +225,7 @@ class Recipe(Section):
     parity: Parity = Parity()
     tracking: Tracking = Tracking()
     runtime: Runtime = Runtime()
+    card: Card = Card()
 
     _notes: list[str] = PrivateAttr(default_factory=list)
     _commits: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -254,9 +262,10 @@ class Recipe(Section):
 
     @property
     def hub_weights(self) -> str | None:
-        """The hub repository of `model.weights`; None for a folder, and for new weights."""
+        """The hub repository of `model.weights`; None for a folder or a file of Paddle's, and for new weights."""
         weights = self.model.weights
-        return None if weights is None or self.resolve(weights).is_dir() else weights
+        local = weights is None or weights.endswith(".pdparams") or self.resolve(weights).is_dir()
+        return None if local else weights
 
     @property
     def hub_dataset(self) -> str | None:
@@ -548,3 +557,15 @@ def _known_keys(path: yaml_source.KeyPath) -> list[str]:
         annotation = section.model_fields[name].annotation
         section = next(kind for kind in (annotation, *getattr(annotation, "__args__", ())) if isinstance(kind, type))
     return list(section.model_fields)
+
+
+def keys() -> list[str]:
+    """Every key that a recipe may have, as the command line writes it."""
+    found = []
+    for section, known in Recipe.model_fields.items():
+        kind = known.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found += [f"{section}.{key}" for key in kind.model_fields]
+        else:
+            found.append(section)
+    return found

@@ -10,6 +10,7 @@ from models.files import read_object
 from models.hub import current_commit, moved_to, resolve_folder
 from models.hub_errors import HubError, Wanted
 from toolkit.errors import UserError
+from toolkit.paddle_checkpoint import hf_folder
 from toolkit.recipe import Recipe
 
 #: In a run folder: what the run was begun with (:mod:`toolkit.identity`).
@@ -100,7 +101,7 @@ def recorded_commits(folder: Path) -> dict[str, str]:
 
 
 def weights_folder(recipe: Recipe) -> Path | None:
-    """The folder of ``model.weights``, downloaded if it is a hub id; None for new weights.
+    """The folder of ``model.weights``, in Hugging Face's form; downloaded if it is a hub id; None for new weights.
 
     Raises:
         UserError: at the recipe's line, if there is none.
@@ -108,7 +109,13 @@ def weights_folder(recipe: Recipe) -> Path | None:
     if recipe.model.weights is None:
         return None
     if recipe.hub_weights is None:
-        return recipe.resolve(recipe.model.weights)
+        try:
+            return hf_folder(recipe.resolve(recipe.model.weights))
+        except OSError as problem:
+            reason = f"cannot read {problem.filename or recipe.model.weights}: {problem.strerror or problem}"
+            raise recipe.error("model.weights", reason) from None
+        except ValueError as problem:
+            raise recipe.error("model.weights", str(problem)) from None
     repository = next(repositories(recipe))
     try:
         return resolve_folder(recipe.model.weights, recipe.commits.get("model", recipe.model.revision))

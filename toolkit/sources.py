@@ -8,7 +8,7 @@ keeps by path and time stamp is not used.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -28,6 +28,7 @@ from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
+from toolkit.install import install_command
 from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe, settled
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
@@ -62,6 +63,9 @@ STORED_ROWS = "datasets.packaged_modules.cache.cache"
 #: The name of a hub data set: ``owner/name``, or the name alone of the oldest ones.
 HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(?<!\.py)")
 
+#: Built-in data -> the package that it is made with, and the extra that installs it.
+EXTRAS = {"cldr_languages": ("babel", "demo"), "cldr_facts": ("babel", "demo")}
+
 #: Files of a data folder in which it may say where its data is.
 CARDS = ("README.md", ".huggingface.yaml")
 
@@ -73,9 +77,14 @@ def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
     """See that ``data.dataset`` names data of an allowed kind. Looks at names alone: nothing is opened or looked up.
 
     Raises:
-        UserError: at its line, with what would be right.
+        UserError: at its line, with what would be right; also for built-in data whose package is not installed.
     """
     name = recipe.data.dataset
+    if name in corpora and name in EXTRAS:
+        package, extra = EXTRAS[name]
+        if importlib.util.find_spec(package) is None:
+            what = f"{name} is made with {package}, which is not installed"
+            raise recipe.error("data.dataset", f"{what}; {install_command(extra)}")
     if name in corpora or name in FILE_KINDS:
         return
     kinds = ", ".join(FILE_KINDS)

@@ -42,7 +42,15 @@ REFERENCE_REVERSIBLE = click.option(
     is_flag=True,
     help="Also show how far the reference's own reversible backward lies from its plain one.",
 )
-OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+
+
+def complete_second_word(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """What a shell may go on with after ``toolkit parity``: the second words of the commands of two."""
+    seconds = [command.name.partition(" ")[2] for command in COMMANDS if command.name] if not context.args else []
+    return [word for word in seconds if word and word.startswith(begun)]
+
+
+OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_second_word)
 #: What describes the model, the weights and the batch that are compared, and how the reference runs.
 DESCRIPTION = (
     MODEL,

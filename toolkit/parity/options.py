@@ -17,6 +17,7 @@ from models.weights import new_values
 from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.memory import COMPARED_BYTES, too_large
+from toolkit.paddle_checkpoint import ENDING, hf_folder
 from toolkit.parity.job.build import LONG, goes_by_stages, is_streamed
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
@@ -269,8 +270,7 @@ def configuration(
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
         try:
-            id, revision = split_revision(weights_from)
-            config = part(model, "config").CONFIG_CLASS.from_pretrained(id, revision=revision).to_hf()
+            config = part(model, "config").CONFIG_CLASS.from_pretrained(_checkpoint(weights_from)).to_hf()
         except (OSError, ValueError) as error:  # a file, or what it says
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
@@ -310,10 +310,13 @@ def _example(model: str) -> str:
 
 
 def _checkpoint(weights_from: str) -> Path | None:
-    """The folder of the checkpoint that ``--weights`` names; None of a kind of made-up weights."""
+    """The folder of the checkpoint of ``--weights``, in Hugging Face's form; None of a kind of made-up weights."""
+    if weights_from in KINDS:
+        return None
     try:
-        return None if weights_from in KINDS else resolve_folder(*split_revision(weights_from))
-    except OSError as error:
+        local = Path(weights_from)
+        return hf_folder(local if local.suffix == ENDING else resolve_folder(*split_revision(weights_from)))
+    except (OSError, ValueError) as error:
         raise UserError(f"--weights {weights_from}: {error}") from None
 
 

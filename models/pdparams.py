@@ -1,0 +1,235 @@
+"""Reading Paddle's ``.pdparams``: pickles of named NumPy arrays, read without running anything that is in them.
+
+``paddle.save(model.state_dict(), ...)`` writes a pickle of a dict: name -> array, and beside the arrays the parameters'
+other names. A pickle is a program. What this one may do is listed twice: the operations (:data:`OPERATIONS`) and the
+callables (:data:`CALLABLES`), which are stand-ins of this module, never NumPy's own. A first pass over the file
+without running it checks the operations and every length; so no file makes this process reserve more memory than the
+file is long, or call what it names.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+import pickle
+import pickletools
+from collections.abc import Callable, Mapping
+from typing import IO, Any, cast
+
+import numpy as np
+
+from models.files import UnreadableFile, plain_file
+
+#: Keys that Paddle writes beside the arrays: the parameters' names in its runtime, and the parts of large arrays.
+OTHER_NAMES, PARTS = "StructuredToParameterName@@", "UnpackBigParamInfor@@"
+
+#: What a pickle of Paddle's consists of, of the protocols 2, 3 and 4.
+OPERATIONS = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS",
+    "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
+    "LONG1", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "GLOBAL",
+    "STACK_GLOBAL", "REDUCE", "BUILD", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
+})  # fmt: skip
+
+#: Type codes of arrays that are read: numbers without a pointer in them. Paddle stores bfloat16 as ``u2``.
+TYPES = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"))
+
+
+class _Refused(Exception):
+    """What a file asks for is not done. The message goes on after the file's name."""
+
+
+def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Name -> array of a ``.pdparams`` file, as they are stored (Paddle's names and layout; float, whole or bool).
+
+    The arrays share the memory of what was read and are not to be written to.
+
+    Raises:
+        UnreadableFile: no pickle, one of something else than named arrays, one that asks for code (none of it runs), or
+            cut short.
+        OSError: it cannot be opened.
+    """
+    with plain_file(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        try:
+            _check_operations(content)
+            content.seek(0)
+            found = _Unpickler(content).load()  # a map has read and readline as a file does
+            return _arrays(found)
+        except _Refused as problem:
+            raise UnreadableFile(path, str(problem)) from None
+        except MemoryError:
+            raise UnreadableFile(path, "holds more than the memory of this machine") from None
+        except Exception as problem:  # a pickle can be wrong in any way
+            reason = f"{type(problem).__name__}: {problem}"
+            raise UnreadableFile(path, f"cannot be read as .pdparams ({reason:.120}); it may be cut short") from None
+
+
+# -- the first pass: nothing is made of it ----------------------------------------------------------------------------
+
+
+class _Bounded(io.RawIOBase):
+    """A file that gives no more than it has: a length in a pickle is the word of a stranger."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self.content = content
+
+    def read(self, size: int = -1) -> bytes:
+        if size > len(self.content) - self.content.tell():
+            raise _Refused("ends in the middle of a value; it may be cut short")
+        return self.content.read(size)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self.content.readline()
+
+    def tell(self) -> int:
+        return self.content.tell()
+
+
+def _check_operations(content: mmap.mmap) -> None:
+    """Read the pickle's operations through, without doing any.
+
+    Raises:
+        _Refused: one that Paddle does not write, or a place in the memo beyond the file's length.
+    """
+    try:
+        for operation, argument, position in pickletools.genops(cast(IO[bytes], _Bounded(content))):
+            if operation.name not in OPERATIONS:
+                raise _Refused(f"is no pickle of named arrays: {operation.name} at byte {position}; nothing of it ran")
+            if operation.name == "LONG_BINPUT" and cast(int, argument) > cast(int, position):
+                raise _Refused(f"is no pickle of named arrays: memo {argument} at byte {position}; nothing of it ran")
+    except ValueError as problem:
+        raise _Refused(f"is no pickle as paddle.save writes it, or is cut short ({problem!s:.80})") from None
+
+
+# -- the second pass: the stand-ins -----------------------------------------------------------------------------------
+
+
+class _Callable:
+    """What a pickle may name. It has no attributes that a pickle could set."""
+
+    __slots__ = ("_make",)
+    _make: Callable[..., Any]
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_make", make)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(*arguments)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise _Refused(f"sets {name} of a function; nothing of it was run")
+
+    def __setstate__(self, state: Any) -> None:
+        raise _Refused("changes a function; nothing of it was run")
+
+
+class _Type:
+    """Stands for ``numpy.dtype``: a code of :data:`TYPES`, then its byte order."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        if not isinstance(code, str) or code not in TYPES:
+            kind = code if isinstance(code, str) else type(code).__name__
+            raise _Refused(f"holds an array of type {kind!r:.40}; numbers are read and nothing else")
+        self.code, self.order = code, "|"
+
+    def __setstate__(self, state: Any) -> None:
+        order, rest = state[1], state[2:5]
+        if order not in ("<", ">", "|", "=") or any(part is not None for part in rest):
+            raise _Refused(f"holds an array of a type with parts ({self.code}); numbers are read and nothing else")
+        self.order = order
+
+    def resolved(self) -> np.dtype:
+        return np.dtype(self.order + self.code)
+
+
+class _Array:
+    """Stands for ``numpy.ndarray``: nothing until its state is there, then a view of the bytes."""
+
+    def __init__(self) -> None:
+        self.value: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, is_fortran, content = state
+        if not isinstance(kind, _Type) or not isinstance(content, bytes):
+            raise _Refused("holds an array of something else than numbers")
+        if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+            raise _Refused("holds an array without a proper shape")
+        dtype = kind.resolved()
+        if len(shape) > 32 or math.prod(shape) * dtype.itemsize != len(content):
+            raise _Refused(f"holds an array of the shape {shape!r:.60} and {len(content)} bytes, which do not fit")
+        self.value = np.frombuffer(content, dtype).reshape(shape, order="F" if is_fortran is True else "C")
+
+
+def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
+    if kind is not NDARRAY:
+        raise _Refused("asks for an array of a kind that Paddle does not write")
+    return _Array()
+
+
+def _ordered(*content: Any) -> dict:
+    if content:
+        raise _Refused("makes an OrderedDict of something")
+    return {}
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    """How protocol 2 writes bytes."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise _Refused("encodes something else than bytes")
+    return text.encode("latin-1")
+
+
+def _no_call(*_: Any) -> Any:
+    raise _Refused("makes an array by itself; Paddle does not")
+
+
+NDARRAY = _Callable(_no_call)
+
+#: What a pickle may name, and what stands for it here.
+CALLABLES: Mapping[str, _Callable] = {
+    "numpy.core.multiarray._reconstruct": _Callable(_reconstruct),
+    "numpy._core.multiarray._reconstruct": _Callable(_reconstruct),
+    "numpy.ndarray": NDARRAY,
+    "numpy.dtype": _Callable(_Type),
+    "collections.OrderedDict": _Callable(_ordered),
+    "_codecs.encode": _Callable(_encode),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows :data:`CALLABLES` and imports nothing."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = CALLABLES.get(f"{module}.{name}")
+        if known is None:
+            wanted = f"{module}.{name}".encode("ascii", "backslashreplace").decode()
+            raise _Refused(f"asks for {wanted:.80}, which is code; nothing of it was run")
+        return known
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise _Refused("refers to something outside of it")
+
+
+# -- what was read ----------------------------------------------------------------------------------------------------
+
+
+def _arrays(found: Any) -> dict[str, np.ndarray]:
+    """The arrays by name; large ones, which the protocols 2 and 3 hold in parts, put together."""
+    if not isinstance(found, dict):
+        raise _Refused("holds no tensors by name (a state_dict)")
+    arrays: dict[str, np.ndarray] = {}
+    for name, value in found.items():
+        if name in (OTHER_NAMES, PARTS):
+            continue
+        if not isinstance(name, str) or not isinstance(value, _Array) or value.value is None:
+            what = f"{name!r:.60}" if isinstance(name, str) else f"a name of type {type(name).__name__}"
+            raise _Refused(f"holds {what}, which is no array; save the model's state_dict() alone")
+        arrays[name] = value.value
+    for name, parts in (found.get(PARTS) or {}).items():
+        pieces = [arrays.pop(part) for part in parts["slices"]]
+        arrays[name] = np.concatenate(pieces).reshape(parts["OriginShape"])
+    if not arrays:
+        raise _Refused("holds no tensors")
+    return arrays
