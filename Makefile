@@ -5,12 +5,16 @@
 #   PIP_ARGS="..."        passed to every pip install, for example to take torch's CPU build:
 #                         PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 #   PYTEST_ARGS="..."     passed to pytest, for example a file
+#   WORKERS=2             processes that run the tests side by side; 0: this one alone, as a debugger wants it
 
 PYTHON   ?= python3
 PADDLE   ?= cpu
 PIP_ARGS ?=
 VENV     := .venv
 BIN      := $(VENV)/bin
+WORKERS  ?= 2
+# Files of tests go to the next free process. Each computes in one thread: two of two on two cores wait for each other.
+PYTEST   := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 INSTALLED := $(VENV)/.installed-$(PADDLE)
 
 .PHONY: help install demo test test-slow lint parity ci clean
@@ -32,10 +36,10 @@ demo: install  ## fine-tune Reformer on text of many languages, behind the parit
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
 test: install  ## the fast lane of tests: at most 8 minutes on two cores
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-slow: install  ## the other lane: all faults of the catalogues, sweeps, limits
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(PYTEST) -m slow $(PYTEST_ARGS)
 
 lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
 	$(BIN)/ruff check .
