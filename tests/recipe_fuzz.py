@@ -177,6 +177,9 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "data.no_answer_threshold": st.floats(-1e30, 1e30),
     "data.validation_fraction": SHARE,
     "data.test_fraction": SHARE,
+    "data.label_names": st.sampled_from(
+        [{"animals": "beasts", "fruit": "plants"}, ["fruit", "animals"], ["animals"], {"animals": "x", "fruit": "x"}]
+    ),
     "data.limit.train": SMALL,
     "data.limit.validation": SMALL,
     "tokenizer.vocab_size": st.integers(8, 60),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
@@ -40,7 +40,12 @@ DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
-    "classification": {"data.label": "label", "data.sources": None, "train.save_best": "accuracy"},
+    "classification": {
+        "data.label": "label",
+        "data.label_names": None,
+        "data.sources": None,
+        "train.save_best": "accuracy",
+    },
     "question_answering": {
         "data.id": "id",
         "data.question": "question",
@@ -120,6 +125,32 @@ class Limit(Section):
     test: Positive | None = None
 
 
+def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
+    """``data.label_names`` as texts: a name may be written as a number is.
+
+    Raises:
+        ValueError: anything but a mapping or a list of two or more names that are not the same.
+    """
+    if given is None:
+        return None
+    right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
+    names = list(given.values()) if isinstance(given, dict) else given
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+        raise ValueError(f"{given!r} names no labels; {right}")
+    texts = [str(name).lower() if isinstance(name, bool) else str(name) for name in names]
+    if not all(text.strip() for text in texts):
+        raise ValueError("a name is empty; write what the label is called")
+    if len(texts) < 2:
+        raise ValueError(f"{len(texts)} named; classification needs two labels or more: {right}")
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is the name of more than one label; each needs its own")
+    return dict(zip(given, texts, strict=True)) if isinstance(given, dict) else texts
+
+
+LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
+
+
 class Data(Section):
     """Which texts and labels, and how long a text may be."""
 
@@ -133,6 +164,7 @@ class Data(Section):
     sources: dict[str, str | list[str]] | None = None
     text: str = "text"
     label: str | None = None
+    label_names: LabelNames = None
     control: str | None = None
     id: str | None = None
     question: str | None = None
@@ -532,6 +564,8 @@ def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
     if kind == "literal_error":
         known = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return path, f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(str(given), known)}"
+    if kind == "value_error":  # of a validator here
+        return path, str(problem["ctx"]["error"])
     if kind in ("model_type", "dict_type"):
         return path, f"expected a mapping of keys to values, got {given!r}"
     return path, f"{given!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

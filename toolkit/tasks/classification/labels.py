@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
 from toolkit.sources import named_texts
+from toolkit.tasks.classification.label_names import listed, named, renamed
 
 #: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
 Json = getattr(datasets, "Json", ())
@@ -159,21 +159,15 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
-    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
+    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted;
+    called as ``data.label_names`` says."""
     kind = train.features[recipe.data.label]
     if len(set(values)) < 2:
         message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
         raise recipe.error("data.label", message)
     if isinstance(kind, ClassLabel):
-        return dict(enumerate(kind.names))
-    return {value: str(value) for value in sorted(set(values), key=_in_order(values))}
-
-
-def _in_order(values: Iterable[int | str]) -> Any:
-    """How labels are sorted: by number where all are whole numbers, written as text or not; else by letter."""
-    if all(isinstance(value, int) or re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
-        return lambda value: (int(value), str(value))
-    return None
+        return renamed(recipe, dict(enumerate(kind.names)))
+    return named(recipe, set(values))
 
 
 def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[int | str, str]) -> None:
@@ -183,7 +177,7 @@ def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[i
         raise recipe.error(
             "data.label",
             f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
-            f"known: {_listed(known.values())}",
+            f"known: {listed(known.values())}",
         )
 
 
@@ -236,11 +230,6 @@ def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, 
     if not held_out:
         raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
     return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
-
-
-def _listed(names: Iterable[str], most: int = 12) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _named(kind: Any) -> str:
