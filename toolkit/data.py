@@ -20,12 +20,16 @@ from models import families
 from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
+from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import weights_folder
 from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
+
+#: The keys of the recipe's data section that name a column.
+COLUMN_KEYS = ("text", "label", "control", "id", "question", "context", "answers", "document")
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -118,7 +122,8 @@ def load_stored(
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
-    return splits
+    columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))]
+    return DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
@@ -148,7 +153,7 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     for key, column in columns.items():
         if column not in rows.column_names:
             _check_parted(recipe, rows.column_names, column)
-            known = ", ".join(rows.column_names)
+            known = ", ".join(names_within(rows.features))
             raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
 
 

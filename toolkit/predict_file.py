@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from toolkit.errors import UserError
+from toolkit.nested_columns import MISSING
 from toolkit.predict import load_run, read_recipe
 from toolkit.progress import ProgressBar
 from toolkit.table_writer import check_target, table_writer
@@ -133,7 +134,7 @@ def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], cons
 
         for rows in table.chunks():
             before = done
-            columns = {name: rows.column(list(rows.names).index(column)) for name, column in wanted.items()}
+            columns = {name: _texts(rows, column) for name, column in wanted.items()}
             values, found = _predicted(run, rows, columns, advance)
             writer.write(rows, values)
             for what, numbers in found.items():
@@ -143,6 +144,10 @@ def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], cons
         if done != table.size:
             raise UserError(f"{table.path}: has changed while it was read; try again")
     return {what: noted for what, noted in notes.items() if noted.count}
+
+
+def _texts(rows: Rows, column: str) -> list[str | None]:
+    return [None if value is MISSING else value for value in rows.values(column)]
 
 
 def _predicted(
