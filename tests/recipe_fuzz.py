@@ -180,6 +180,7 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "data.label_names": st.sampled_from(
         [{"animals": "beasts", "fruit": "plants"}, ["fruit", "animals"], ["animals"], {"animals": "x", "fruit": "x"}]
     ),
+    "data.text": st.sampled_from(["text", ["text", "label"], ["text", "text"], ["text"]]),
     "data.limit.train": SMALL,
     "data.limit.validation": SMALL,
     "tokenizer.vocab_size": st.integers(8, 60),

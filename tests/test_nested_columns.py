@@ -57,7 +57,7 @@ def test_a_file_to_label_is_read_alike(tmp_path, ending, monkeypatch):
         datasets.Dataset.from_list(ROWS).to_parquet(path)
     values = [value for rows in read_table(path, ["doc.body.en"]).chunks() for value in rows.values("doc.body.en")]
     assert values == [*([MISSING] * 2 if ending == "jsonl" else []), *(row["doc"]["body"]["en"] for row in ROWS)]
-    with pytest.raises(UserError, match="has no column doc.text; it has"):
+    with pytest.raises(UserError, match=r"has no column doc\.text; it has"):
         read_table(path, ["doc.text"])
     with pytest.raises(UserError, match=r"has in row \d \['x'\] for its doc.tags, which is no text"):
         read_table(path, ["doc.tags"])

@@ -224,6 +224,9 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
         f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.examples}, "
         f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
+    if len(recipe.data.text_columns) > 1:
+        first, second = map(markdown_code, recipe.data.text_columns)
+        text += f"\nA text is that of {first} and that of {second}, with a line break between them.\n"
     if label_names is None:
         return text
     listed = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))

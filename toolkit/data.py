@@ -28,8 +28,8 @@ from toolkit.sources import check_source, from_files, from_folder, from_hub, rea
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
 
-#: The keys of the recipe's data section that name a column.
-COLUMN_KEYS = ("text", "label", "control", "id", "question", "context", "answers", "document")
+#: The keys of the recipe's data section that name a column, beside ``text``.
+COLUMN_KEYS = ("label", "control", "id", "question", "context", "answers", "document")
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -122,7 +122,7 @@ def load_stored(
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
-    columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))]
+    columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
     return DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
 
 

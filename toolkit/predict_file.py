@@ -64,7 +64,8 @@ def label_file(
         source: the rows, of one of :data:`toolkit.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace a file that is there.
-        columns: ``text_column``, ``question_column``, ``context_column``: those of the file, in place of the recipe's.
+        columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
+            place of the recipe's.
 
     Returns:
         ``target``.
@@ -107,17 +108,26 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
     Raises:
         UserError: a column is given that the task does not read, or the file can have no such columns.
     """
+    read = _read_columns(recipe, task)
     for option, column in given.items():
-        if column is not None and option.removesuffix("_column") not in task.ROW_COLUMNS:
-            known = ", ".join(f"--{name}-column" for name in task.ROW_COLUMNS)
+        if column is not None and option.removesuffix("_column") not in read:
+            known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
             flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
     if kind_of(source) == "text":
-        if len(task.ROW_COLUMNS) > 1:
-            needed = " and ".join(task.ROW_COLUMNS)
+        if len(read) > 1:
+            needed = " and ".join(read.values())
             raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-        return {task.ROW_COLUMNS[0]: TEXT_COLUMN}
-    return {name: given.get(f"{name}_column") or getattr(recipe.data, name) for name in task.ROW_COLUMNS}
+        return {next(iter(read)): TEXT_COLUMN}
+    return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+
+
+def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
+    """What the task reads -> the column that the recipe has for it; the second of two texts is the ``text_pair``."""
+    columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
+    if "text" in columns:
+        columns.update(zip(("text", "text_pair"), recipe.data.text_columns, strict=False))
+    return columns
 
 
 def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console) -> dict[str, Noted]:

@@ -148,6 +148,22 @@ def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
     return dict(zip(given, texts, strict=True)) if isinstance(given, dict) else texts
 
 
+def _as_text_columns(given: Any) -> str | list[str]:
+    """``data.text``: a column, or two.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) != 2:
+        raise ValueError(f"{given!r} is neither the name of a column nor two of them; write text, or [question, text]")
+    if given[0] == given[1]:
+        raise ValueError(f"{given[0]} is named twice; name two columns, or one without brackets")
+    return given
+
+
+TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
 LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
 
 
@@ -162,7 +178,7 @@ class Data(Section):
     delimiter: str | None = None
     encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
-    text: str = "text"
+    text: TextColumns = "text"
     label: str | None = None
     label_names: LabelNames = None
     control: str | None = None
@@ -179,6 +195,11 @@ class Data(Section):
     test_fraction: Fraction | None = None
     limit: Limit = Limit()
     options: dict[str, Any] = {}
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of the texts: one, or two whose texts are classified together."""
+        return [self.text] if isinstance(self.text, str) else self.text
 
 
 class Train(Section):
@@ -472,6 +493,8 @@ def _check_choices(recipe: Recipe) -> None:
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
         raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
+    if len(data.text_columns) > 1 and recipe.task != "classification":
+        raise recipe.error("data.text", f"two columns are for task classification; for {recipe.task}, name one")
     if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
         raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
     if data.splits is not None:

@@ -20,6 +20,7 @@ from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
 from toolkit.sources import named_texts
 from toolkit.tasks.classification.label_names import listed, named, renamed
+from toolkit.tasks.classification.pairs import joined_columns
 
 #: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
 Json = getattr(datasets, "Json", ())
@@ -47,7 +48,8 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
 def _from_sources(recipe: Recipe) -> DatasetDict:
     """The files under each label, each a text; the recipe's names for the two columns."""
     rows = list(named_texts(recipe))
-    columns = {recipe.data.text: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
+    (column,) = recipe.data.text_columns
+    columns = {column: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
     return DatasetDict({"train": Dataset.from_dict(columns)})
 
 
@@ -89,16 +91,18 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that every split has the two columns, and that its texts are texts."""
-    text, label = recipe.data.text, settled(recipe.data.label)
-    if text == label:
+    """Check that every split has the columns of texts and labels, and that its texts are texts."""
+    label = settled(recipe.data.label)
+    if label in recipe.data.text_columns:
         raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
     for split, rows in splits.items():
-        check_columns(recipe, split, rows, {"text": text, "label": label})
-        kind = rows.features[text]
-        if getattr(kind, "dtype", None) not in ("string", "large_string"):
-            raise recipe.error("data.text", f"the column {text} of the {split} split holds {_named(kind)}, not text")
-        _refuse_missing(recipe, "data.text", split, rows, text)
+        for text in recipe.data.text_columns:
+            check_columns(recipe, split, rows, {"text": text, "label": label})
+            kind = rows.features[text]
+            if getattr(kind, "dtype", None) not in ("string", "large_string"):
+                wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
+                raise recipe.error("data.text", wrong)
+            _refuse_missing(recipe, "data.text", split, rows, text)
     return splits
 
 
@@ -151,7 +155,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     labelled = DatasetDict()
     for split, rows in splits.items():
         _refuse_unknown(recipe, split, values[split], trained)
-        texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
+        texts = joined_columns(rows, recipe.data.text_columns)
         labels = [ids[value] for value in values[split]]
         label = ClassLabel(names=list(names.values()))
         labelled[split] = texts.add_column("label", labels, feature=label)

@@ -53,6 +53,8 @@ def check(recipe: Recipe) -> None:
     if data.dataset == "text" and (data.files is not None or not data.sources):
         right = "name the files of each label in data.sources: {good: good/*.txt, ...}, or use json or csv"
         raise recipe.error("data.dataset", f"plain text has no labels; {right}")
+    if data.dataset == "text" and len(data.text_columns) > 1:
+        raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:
         raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
 
@@ -186,18 +188,23 @@ class Prediction:
     truncated: bool
 
 
-def predict(run: Run, console: Console, texts: Sequence[str]) -> list[Prediction]:
+def predict(run: Run, console: Console, texts: Sequence[str | tuple[str, str]]) -> list[Prediction]:
     """Print and return the most probable label of each text, with its probability.
 
     Args:
         run: a finished run.
         console: where the table is printed.
-        texts: any strings; padded and cut as in training.
+        texts: any strings, or pairs of them for a run that reads two texts; padded and cut as in training.
+
+    Raises:
+        UserError: pairs for a run that reads one text, or the other way round.
     """
     from rich.table import Table
     from rich.text import Text
 
-    predictions = classify(run, texts)
+    from toolkit.tasks.classification.pairs import given_texts
+
+    predictions = classify(run, given_texts(run.recipe, texts))
     table = Table("label", "probability", "text")
     for prediction in predictions:
         shown = " ".join(prediction.text.split())
@@ -260,7 +267,12 @@ def prediction_columns(run: Run) -> dict[str, type]:
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
     """The label of each text; see :meth:`toolkit.tasks.Task.label_rows`."""
-    found = classify(run, columns["text"], advance)
+    from toolkit.tasks.classification.pairs import joined
+
+    texts = columns["text"]
+    if "text_pair" in columns:
+        texts = [joined(*pair) for pair in zip(texts, columns["text_pair"], strict=True)]
+    found = classify(run, texts, advance)
     values = [(one.label, one.probability, *one.probabilities) for one in found]
     cut = [index for index, one in enumerate(found) if one.truncated]
     what = f"a text longer than {run.recipe.data.max_length} tokens, which was cut"
