@@ -180,6 +180,7 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "data.label_names": st.sampled_from(
         [{"animals": "beasts", "fruit": "plants"}, ["fruit", "animals"], ["animals"], {"animals": "x", "fruit": "x"}]
     ),
+    "data.problem_type": st.sampled_from(["single_label", "multi_label", "regression"]),
     "data.text": st.sampled_from(["text", ["text", "label"], ["text", "text"], ["text"]]),
     "data.limit.train": SMALL,
     "data.limit.validation": SMALL,
@@ -198,7 +199,7 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "train.recompute": st.booleans(),
     "train.eval_steps": SMALL,
     "train.early_stopping_patience": SMALL,
-    "train.save_best": st.sampled_from(["loss", "accuracy", "macro_f1", "f1", "exact_match", "perplexity"]),
+    "train.save_best": st.sampled_from(["loss", "accuracy", "macro_f1", "mse", "micro_f1", "f1", "exact_match", "perplexity"]),
     "parity.examples": SMALL,
     "tracking.visualdl": st.booleans(),
     **{f"model.config.{key}": SMALL for key in (

@@ -57,7 +57,10 @@ def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
     ("words", "said"),
     [
         (["--text", "a"], "--text-pair: missing; the run reads two texts, question and passage"),
-        (["--text", "a", "--text-pair", "b", "--text-pair", "c"], "--text-pair: 2 given, and 1 of --text; each text has one"),
+        (
+            ["--text", "a", "--text-pair", "b", "--text-pair", "c"],
+            "--text-pair: 2 given, and 1 of --text; each text has one",
+        ),
     ],
 )
 def test_what_does_not_make_pairs_is_one_line(run, words, said, capsys):

@@ -28,7 +28,14 @@ WRITTEN_ANEW = "remove it, and run the same command again"
 LISTED_LABELS = 60
 
 #: The hub's names of metrics that are called otherwise here. The perplexity of a control code is perplexity.
-METRIC_TYPES = {"macro_f1": "f1", "exact_match": "exact_match"}
+METRIC_TYPES = {
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "subset_accuracy": "accuracy",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "exact_match": "exact_match",
+}
 
 LOAD = """\
 ```python
@@ -148,7 +155,7 @@ def _header(run: Run, results: Mapping[str, Any]) -> str:
         datasets=[recipe.hub_dataset] if recipe.hub_dataset else None,
         eval_results=_evaluations(run, results),
         library_name="transformers",
-        metrics=list(task.metrics),
+        metrics=["mse", "mae"] if recipe.data.problem_type == "regression" else list(task.metrics),
         model_name=one_line(run.folder.resolve().name),
         pipeline_tag=task.pipeline_tag,
         tags=[recipe.model.name, "paddle"],
@@ -229,9 +236,12 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
         text += f"\nA text is that of {first} and that of {second}, with a line break between them.\n"
     if label_names is None:
         return text
+    if recipe.data.problem_type == "regression":
+        return f"{text}\nThe model gives a number: {markdown_code(label_names[0])}.\n"
     listed = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))
+    several = ", of which a text may have several" if recipe.data.problem_type == "multi_label" else ""
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
-    return f"{text}\n{len(label_names)} labels: {listed}{more}.\n"
+    return f"{text}\n{len(label_names)} labels{several}: {listed}{more}.\n"
 
 
 def _files(recipe: Recipe) -> list[str]:

@@ -43,6 +43,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
     "classification": {
         "data.label": "label",
         "data.label_names": None,
+        "data.problem_type": "single_label",
         "data.sources": None,
         "train.save_best": "accuracy",
     },
@@ -63,6 +64,13 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.test_fraction": None,
         "train.save_best": "perplexity",
     },
+}
+
+#: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.
+PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
+    "single_label": ("accuracy", "macro_f1", "loss"),
+    "multi_label": ("micro_f1", "macro_f1", "subset_accuracy", "loss"),
+    "regression": ("mse", "mae", "pearson", "spearman", "loss"),
 }
 
 #: Likewise keys that only some models know.
@@ -181,6 +189,7 @@ class Data(Section):
     text: TextColumns = "text"
     label: str | None = None
     label_names: LabelNames = None
+    problem_type: Literal["single_label", "multi_label", "regression"] | None = None
     control: str | None = None
     id: str | None = None
     question: str | None = None
@@ -413,6 +422,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
     recipe._source, recipe._notes = source, notes
     _check_paths(recipe)
+    if recipe.data.problem_type is not None and recipe.train.save_best is None:
+        recipe.train.save_best = PROBLEM_METRICS[recipe.data.problem_type][0]
     _settle(recipe, "task", recipe.task, TASK_KEYS)
     _settle(recipe, "model", recipe.model.name, MODEL_KEYS)
     _check_task(recipe)
@@ -473,8 +484,8 @@ def _check_task(recipe: Recipe) -> None:
     task = _task_module(recipe)
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
-    if recipe.train.save_best not in task.LOWER_IS_BETTER:
-        known = list(task.LOWER_IS_BETTER)
+    known = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
+    if recipe.train.save_best not in known:
         given = recipe.train.save_best or ""
         message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
         raise recipe.error("train.save_best", message)

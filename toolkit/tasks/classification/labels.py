@@ -31,7 +31,7 @@ TOKENS = "tokens.arrow"
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
     """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
-    ``label`` (ClassLabel, ids in the order of its names).
+    ``label`` (ClassLabel, ids in the order of its names; several of these; or a float32, by ``data.problem_type``).
 
     Args:
         corpora: the task's built-in data sets (:func:`toolkit.data.load_stored`).
@@ -41,7 +41,7 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
             missing or that training does not have; at the line of the key that is to be changed.
     """
     stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
-    splits = _with_labels(recipe, _labelled(recipe, _with_text(recipe, stored)))
+    splits = _with_targets(recipe, _labelled(recipe, _with_text(recipe, stored)))
     return limited(recipe, hold_out(recipe, splits, _divide))
 
 
@@ -57,13 +57,18 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
     """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Returns:
-        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
-        longer).
+        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; float32 numbers; or 0 and 1
+        for each label, float32) and ``truncated`` (whether the text is longer).
     """
+    kind = split.features["label"]
+    several = getattr(kind, "feature", None)  # of lists of labels
+    target = Sequence(Value("float32")) if several else kind if isinstance(kind, Value) else Value("int64")
     key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
-    features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
+    features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool")}
 
     def fill(folder: Path) -> None:
+        from toolkit.tasks.classification.targets import multi_hot
+
         with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
             def encode(batch: dict[str, list]) -> dict[str, list]:
@@ -71,7 +76,7 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
                 bar.update(len(rows))
                 return {
                     "input_ids": [row[:max_length] for row in rows],
-                    "labels": batch["label"],
+                    "labels": list(multi_hot(batch["label"], len(several.names))) if several else batch["label"],
                     "truncated": [len(row) > max_length for row in rows],
                 }
 
@@ -120,7 +125,8 @@ def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     for split, rows in splits.items():
         absent = _absent(rows, column)
         if split == "test" and not absent.any() and not _known(splits["train"], column) & _known(rows, column):
-            absent |= _known(rows, column) <= {-1, "-1"}
+            known = _known(rows, column)
+            absent |= bool(known) and known <= {-1, "-1"}
         if absent.all() and split == "test":
             recipe.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
@@ -143,6 +149,23 @@ def _absent(rows: Dataset, column: str) -> np.ndarray:
 
 def _known(rows: Dataset, column: str) -> set[Any]:
     return {value for value in rows.select_columns([column])[:][column] if not isinstance(value, list | dict)}
+
+
+def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The splits with columns ``text`` and ``label``, of the kind that ``data.problem_type`` says."""
+    if recipe.data.problem_type == "single_label":
+        return _with_labels(recipe, splits)
+    from toolkit.tasks.classification.targets import with_label_lists, with_numbers
+
+    for split, rows in splits.items():
+        _refuse_missing(recipe, "data.label", split, rows, settled(recipe.data.label))
+    find = with_numbers if recipe.data.problem_type == "regression" else with_label_lists
+    columns: dict[str, tuple[list[Any], Any]] = find(recipe, splits)
+    labelled = DatasetDict()
+    for split, (values, feature) in columns.items():
+        texts = joined_columns(splits[split], recipe.data.text_columns)
+        labelled[split] = texts.add_column("label", values, feature=feature)
+    return labelled
 
 
 def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -223,9 +246,11 @@ def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column:
 
 
 def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """The indices of ``train`` and ``validation``: the same share of each label, drawn by the seed."""
+    """The indices of ``train`` and ``validation``, drawn by the seed: the same share of each label where each text has
+    one."""
     fraction = shares["validation"]
-    labels = np.asarray(rows["label"][:])
+    one_each = isinstance(rows.features["label"], ClassLabel)
+    labels = np.asarray(rows["label"][:]) if one_each else np.zeros(len(rows), np.int64)
     random = np.random.default_rng([seed, 1])
     held_out: list[int] = []
     for label in np.unique(labels):
