@@ -199,7 +199,9 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "train.recompute": st.booleans(),
     "train.eval_steps": SMALL,
     "train.early_stopping_patience": SMALL,
-    "train.save_best": st.sampled_from(["loss", "accuracy", "macro_f1", "mse", "micro_f1", "f1", "exact_match", "perplexity"]),
+    "train.save_best": st.sampled_from(
+        ["loss", "accuracy", "macro_f1", "mse", "micro_f1", "f1", "exact_match", "perplexity"]
+    ),
     "parity.examples": SMALL,
     "tracking.visualdl": st.booleans(),
     **{f"model.config.{key}": SMALL for key in (
