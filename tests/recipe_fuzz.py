@@ -181,6 +181,8 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
         [{"animals": "beasts", "fruit": "plants"}, ["fruit", "animals"], ["animals"], {"animals": "x", "fruit": "x"}]
     ),
     "data.problem_type": st.sampled_from(["single_label", "multi_label", "regression"]),
+    "data.filter": st.sampled_from([{"label": "fruit"}, {"label": ["fruit", "animals"]}, {"text": "x"}, {"n": 1}]),
+    "data.split_column": st.sampled_from(["label", "text", "split"]),
     "data.text": st.sampled_from(["text", ["text", "label"], ["text", "text"], ["text"]]),
     "data.limit.train": SMALL,
     "data.limit.validation": SMALL,

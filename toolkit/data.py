@@ -23,13 +23,14 @@ from toolkit.digest import digest
 from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import weights_folder
+from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
 
 #: The keys of the recipe's data section that name a column, beside ``text``.
-COLUMN_KEYS = ("label", "control", "id", "question", "context", "answers", "document")
+COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -118,12 +119,15 @@ def load_stored(
         splits = from_files(recipe, read_file)
     else:
         found = from_folder(recipe, folder) if folder.is_dir() else from_hub(recipe)
-        splits = DatasetDict({split: found[name] for split, name in chosen(recipe, found).items()})
+        by_name = {split: split for split in found} if recipe.data.split_column else chosen(recipe, found)
+        splits = DatasetDict({split: found[name] for split, name in by_name.items()})
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
     columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
-    return DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
+    columns += recipe.data.filter or {}
+    nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
+    return split_by_column(recipe, filtered(recipe, nested))
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:

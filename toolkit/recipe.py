@@ -171,6 +171,25 @@ def _as_text_columns(given: Any) -> str | list[str]:
     return given
 
 
+def _as_filter(given: Any) -> dict[str, Any] | None:
+    """``data.filter``: a column -> the value, or the list of values, that its rows are to have.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given is None:
+        return None
+    right = "write {column: value} or {column: [value, value]}"
+    if not isinstance(given, dict) or not given:
+        raise ValueError(f"{given!r} names no column; {right}")
+    for column, values in given.items():
+        listed = values if isinstance(values, list) else [values]
+        if not listed or not all(value is None or isinstance(value, str | int | float) for value in listed):
+            raise ValueError(f"{values!r} is no value for {column} to have; {right}")
+    return given
+
+
+Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
 TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
 LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
 
@@ -182,6 +201,8 @@ class Data(Section):
     revision: str | None = None
     config: str | None = None
     splits: dict[Literal["train", "validation", "test"], str | None] | None = None
+    split_column: str | None = None
+    filter: Filter = None
     files: Files | None = None
     delimiter: str | None = None
     encoding: str | None = None
@@ -508,8 +529,16 @@ def _check_choices(recipe: Recipe) -> None:
         raise recipe.error("data.text", f"two columns are for task classification; for {recipe.task}, name one")
     if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
         raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
+    for key in ("filter", "split_column"):
+        if data.dataset == "text" and getattr(data, key) is not None:
+            raise recipe.error(f"data.{key}", "is for data with columns, not for text; remove it")
+    if data.split_column is not None and data.files is not None:
+        for split in ("validation", "test"):
+            if getattr(data.files, split) is not None:
+                message = "data.split_column says which rows are of which split; put all files in data.files.train"
+                raise recipe.error(f"data.files.{split}", message)
     if data.splits is not None:
-        if data.dataset in FILE_KINDS:
+        if data.dataset in FILE_KINDS and data.split_column is None:
             message = f"is for folders and hub data sets; with {data.dataset}, name the files in data.files"
             raise recipe.error("data.splits", message)
         if data.splits.get("train", "") is None:
