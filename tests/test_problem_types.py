@@ -17,6 +17,7 @@ from test_tables import read, write
 from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 
 from toolkit import metrics
+from toolkit.assembly import assemble
 from toolkit.batches import collate
 from toolkit.digest import digest_of_rows
 from toolkit.errors import UserError
@@ -24,6 +25,7 @@ from toolkit.predict import evaluate, predict
 from toolkit.predict_file import label_file
 from toolkit.predictions import read_predictions
 from toolkit.recipe import load_recipe
+from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import task as classification
 
 KINDS = list(WORDS)
@@ -187,9 +189,28 @@ def test_keys_that_do_not_fit_are_refused(tmp_path, lines, said):
     assert said in str(raised.value)
 
 
+def test_the_gate_is_told_the_problem_and_its_labels(tmp_path):
+    for kind, called, shape in (
+        ("multi_label", "multi_label_classification", (4, 3)),
+        ("regression", "regression", (4,)),
+    ):
+        loaded = load_recipe(write_recipe(tmp_path, kind))
+        request = gate_request(loaded, assemble(loaded), "cpu", tmp_path)
+        assert request.config["problem_type"] == called
+        assert request.batch["labels"].dtype == np.float32 and request.batch["labels"][:4].shape == shape
+
+
+def test_probabilities_are_those_of_the_problem():
+    logits = np.array([[0.0, math.log(3), -1e4]])
+    assert classification.probabilities(logits, "multi_label")[0] == pytest.approx([0.5, 0.75, 0])
+    assert classification.probabilities(logits, "single_label")[0] == pytest.approx([0.25, 0.75, 0])
+    assert (classification.probabilities(logits, "regression") == logits).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multi_label", "regression"])
 def test_the_gate_judges_the_loss_that_trains(kind, tmp_path):
-    folder = train(write_recipe(tmp_path, kind), tmp_path / "run", skip=None)
+    quick = ("parity.dtype=float64", "parity.examples=2", "model.config.attn_layers=[local]")
+    folder = train(write_recipe(tmp_path, kind), tmp_path / "run", *quick, skip=None)
     report = json.loads((folder / "parity" / "parity.json").read_text())
     assert report["passed"] is True
