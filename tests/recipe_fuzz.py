@@ -179,6 +179,13 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "data.whole_words": st.booleans(),
     "data.validation_fraction": SHARE,
     "data.test_fraction": SHARE,
+    "data.label_names": st.sampled_from(
+        [{"animals": "beasts", "fruit": "plants"}, ["fruit", "animals"], ["animals"], {"animals": "x", "fruit": "x"}]
+    ),
+    "data.problem_type": st.sampled_from(["single_label", "multi_label", "regression"]),
+    "data.filter": st.sampled_from([{"label": "fruit"}, {"label": ["fruit", "animals"]}, {"text": "x"}, {"n": 1}]),
+    "data.split_column": st.sampled_from(["label", "text", "split"]),
+    "data.text": st.sampled_from(["text", ["text", "label"], ["text", "text"], ["text"]]),
     "data.limit.train": SMALL,
     "data.limit.validation": SMALL,
     "tokenizer.vocab_size": st.integers(8, 60),
@@ -196,7 +203,9 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "train.recompute": st.booleans(),
     "train.eval_steps": SMALL,
     "train.early_stopping_patience": SMALL,
-    "train.save_best": st.sampled_from(["loss", "accuracy", "macro_f1", "f1", "exact_match", "perplexity"]),
+    "train.save_best": st.sampled_from(
+        ["loss", "accuracy", "macro_f1", "mse", "micro_f1", "f1", "exact_match", "perplexity"]
+    ),
     "parity.examples": SMALL,
     "tracking.visualdl": st.booleans(),
     **{f"model.config.{key}": SMALL for key in (

@@ -291,3 +291,12 @@ def test_memory_does_not_grow_with_the_file(recipe_file, tmp_path):  # noqa: F81
         assert process.returncode == 0
     assert (tmp_path / "50000.csv").stat().st_size > 50e6
     assert peaks[50_000] < peaks[5_000] + 25e6, peaks
+
+
+def test_texts_inside_of_other_columns_are_labelled(run, tmp_path):
+    rows = [{"doc": {"body": "cat dog"}}, {"doc": None}, {"other": 1}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, said = label(run, tmp_path / "a.jsonl", tmp_path / "b.jsonl", text_column="doc.body")
+    assert found[0]["doc"] == {"body": "cat dog"}
+    assert_same_as_alone(run, ["cat dog"], found[:1])
+    assert [row["predicted_label"] for row in found[1:]] == [None, None] and "2 rows have no text: 2, 3" in said

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Examples of one shape as int64 arrays [B, ...], under the same keys."""
-    return {key: np.stack([np.asarray(row[key], dtype=np.int64) for row in rows]) for key in rows[0]}
+    """Examples of one shape as arrays [B, ...], under the same keys: int64, numbers that are not whole float32."""
+    return {key: np.stack([_plain(row[key]) for row in rows]) for key in rows[0]}
+
+
+def _plain(value: np.ndarray) -> np.ndarray:
+    value = np.asarray(value)
+    return value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
 
 
 def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:

@@ -31,6 +31,10 @@ LISTED_LABELS = 60
 #: The hub's names of metrics that are called otherwise here. The perplexity of a control code is perplexity.
 METRIC_TYPES = {
     "macro_f1": "f1",
+    "micro_f1": "f1",
+    "subset_accuracy": "accuracy",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
     **dict.fromkeys(("exact_match", "HasAns_exact", "NoAns_exact"), "exact_match"),
     **dict.fromkeys(("HasAns_f1", "NoAns_f1"), "f1"),
 }
@@ -153,7 +157,7 @@ def _header(run: Run, results: Mapping[str, Any]) -> str:
         language=recipe.card.language,
         license=recipe.card.license,
         library_name="transformers",
-        metrics=list(task.metrics),
+        metrics=["mse", "mae"] if recipe.data.problem_type == "regression" else list(task.metrics),
         model_name=one_line(run.folder.resolve().name),
         pipeline_tag=task.pipeline_tag,
         tags=[recipe.model.name, "paddle"],
@@ -238,11 +242,17 @@ def _data(recipe: Recipe, task: Description, label_names: Sequence[str] | None, 
         f"{markdown_code(recipe.data.dataset)}{_commit(recipe, 'data')}{named}: {sizes} {task.examples}, "
         f"at most {recipe.data.max_length} tokens each (tokenizer: {recipe.tokenizer.kind}).\n"
     )
+    if len(recipe.data.text_columns) > 1:
+        first, second = map(markdown_code, recipe.data.text_columns)
+        text += f"\nA text is that of {first} and that of {second}, with a line break between them.\n"
     if label_names is None:
         return text
+    if recipe.data.problem_type == "regression":
+        return f"{text}\nThe model gives a number: {markdown_code(label_names[0])}.\n"
     listed = ", ".join(map(markdown_code, label_names[:LISTED_LABELS]))
+    several = ", of which a text may have several" if recipe.data.problem_type == "multi_label" else ""
     more = f" and {len(label_names) - LISTED_LABELS} more" if len(label_names) > LISTED_LABELS else ""
-    return f"{text}\n{len(label_names)} labels: {listed}{more}.\n"
+    return f"{text}\n{len(label_names)} labels{several}: {listed}{more}.\n"
 
 
 def _files(recipe: Recipe) -> list[str]:

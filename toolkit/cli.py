@@ -177,6 +177,7 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--text", "texts", multiple=True, help="A text to classify; may be given several times.")
+@click.option("--text-pair", "pairs", multiple=True, help="Of a run that reads two texts, the second of each --text.")
 @click.option("--question", help="A question, with --context.")
 @click.option("--context", metavar="FILE", help="A text file that holds the answer, or - for the standard input.")
 @click.option("--input", "source", metavar="FILE", type=click.Path(path_type=Path), help=f"Label each row of {KINDS}.")
@@ -184,24 +185,35 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
     "--output", "target", metavar="FILE", type=click.Path(path_type=Path), help="Where they go, with --input."
 )
 @click.option("--text-column", help="The column of --input to label; by default the recipe's data.text.")
+@click.option("--text-pair-column", help="The column of the second texts; by default the recipe's data.text.")
 @click.option("--question-column", help="The column of the questions; by default the recipe's data.question.")
 @click.option("--context-column", help="The column of the contexts; by default the recipe's data.context.")
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
-def predict(run: Path, texts: tuple[str, ...], question: str | None, context: str | None, **of_a_file: Any) -> None:
+def predict(
+    run: Path,
+    texts: tuple[str, ...],
+    pairs: tuple[str, ...],
+    question: str | None,
+    context: str | None,
+    **of_a_file: Any,
+) -> None:
     """Ask the best model of RUN: about what is given here, or about each row of a file."""
     from toolkit.console import LiteralConsole
 
     if any(of_a_file.values()):
         from toolkit.predict_file import label_file
 
-        if texts or question or context:
-            raise UserError("--input: cannot be combined with --text, --question or --context")
+        if texts or pairs or question or context:
+            raise UserError("--input: cannot be combined with --text, --text-pair, --question or --context")
         label_file(_run_folder(run), LiteralConsole(), **of_a_file)
         return
     from toolkit.predict import predict as ask
 
+    if pairs and len(pairs) != len(texts):
+        raise UserError(f"--text-pair: {len(pairs)} given, and {len(texts)} of --text; each text has one")
     text = None if context is None else _read_text(context)
-    ask(_run_folder(run), LiteralConsole(), texts=list(texts), question=question, context=text)
+    given = list(zip(texts, pairs, strict=True)) if pairs else list(texts)
+    ask(_run_folder(run), LiteralConsole(), texts=given, question=question, context=text)
 
 
 @toolkit.command()

@@ -20,12 +20,17 @@ from models import families
 from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
+from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import FILE_KINDS, Recipe
 from toolkit.revisions import weights_folder
+from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
+
+#: The keys of the recipe's data section that name a column, beside ``text``.
+COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
 
 
 def check_data(recipe: Recipe) -> list[str]:
@@ -114,11 +119,15 @@ def load_stored(
         splits = from_files(recipe, read_file)
     else:
         found = from_folder(recipe, folder) if folder.is_dir() else from_hub(recipe)
-        splits = DatasetDict({split: found[name] for split, name in chosen(recipe, found).items()})
+        by_name = {split: split for split in found} if recipe.data.split_column else chosen(recipe, found)
+        splits = DatasetDict({split: found[name] for split, name in by_name.items()})
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
-    return splits
+    columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
+    columns += recipe.data.filter or {}
+    nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
+    return split_by_column(recipe, filtered(recipe, nested))
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
@@ -148,7 +157,7 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     for key, column in columns.items():
         if column not in rows.column_names:
             _check_parted(recipe, rows.column_names, column)
-            known = ", ".join(rows.column_names)
+            known = ", ".join(names_within(rows.features))
             raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
 
 

@@ -20,7 +20,8 @@ def digest_of_rows(rows: Any) -> str:
     """A SHA-256 of all values of a `datasets.Dataset`, in their order, its columns' names and its labels' names."""
     from datasets import ClassLabel
 
-    labels = {name: kind.names for name, kind in rows.features.items() if isinstance(kind, ClassLabel)}
+    kinds = {name: getattr(kind, "feature", kind) for name, kind in rows.features.items()}  # of lists, what they hold
+    labels = {name: kind.names for name, kind in kinds.items() if isinstance(kind, ClassLabel)}
     sha256 = hashlib.sha256(json.dumps([rows.column_names, labels]).encode())
     for batch in rows.iter(1000):
         sha256.update(json.dumps(batch, sort_keys=True, default=str).encode())

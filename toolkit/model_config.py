@@ -22,6 +22,9 @@ TITLES = {"reformer": "Reformer", "ctrl": "CTRL"}
 #: Keys that the data and the task decide, so that a recipe must not.
 FROM_THE_DATA = ("num_labels", "id2label", "label2id", "problem_type")
 
+#: What the reference calls ``data.problem_type``. One label is left open: that is what it takes integers for.
+PROBLEM_TYPES = {"multi_label": "multi_label_classification", "regression": "regression"}
+
 
 def head_of(recipe: Recipe) -> str:
     """The head that the recipe's task puts on its model, one of ``CLASSES`` of the family's modeling."""
@@ -135,6 +138,8 @@ def resolve(
     if label_names is not None:
         keys["id2label"] = dict(enumerate(label_names))
         keys["label2id"] = {name: index for index, name in enumerate(label_names)}
+        if (problem_type := PROBLEM_TYPES.get(recipe.data.problem_type or "")) is not None:
+            keys["problem_type"] = problem_type
     if tokenizer is not None:
         keys.setdefault("pad_token_id", tokenizer.pad_token_id)
         if keys.setdefault("vocab_size", tokenizer.vocab_size) < tokenizer.vocab_size:

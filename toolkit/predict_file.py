@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from toolkit.errors import UserError
+from toolkit.nested_columns import MISSING
 from toolkit.predict import load_run, read_recipe
 from toolkit.progress import ProgressBar
 from toolkit.table_writer import check_target, table_writer
@@ -63,7 +64,8 @@ def label_file(
         source: the rows, of one of :data:`toolkit.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace a file that is there.
-        columns: ``text_column``, ``question_column``, ``context_column``: those of the file, in place of the recipe's.
+        columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
+            place of the recipe's.
 
     Returns:
         ``target``.
@@ -106,17 +108,26 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
     Raises:
         UserError: a column is given that the task does not read, or the file can have no such columns.
     """
+    read = _read_columns(recipe, task)
     for option, column in given.items():
-        if column is not None and option.removesuffix("_column") not in task.ROW_COLUMNS:
-            known = ", ".join(f"--{name}-column" for name in task.ROW_COLUMNS)
+        if column is not None and option.removesuffix("_column") not in read:
+            known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
             flag = f"--{option.replace('_', '-')}"
             raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
     if kind_of(source) == "text":
-        if len(task.ROW_COLUMNS) > 1:
-            needed = " and ".join(task.ROW_COLUMNS)
+        if len(read) > 1:
+            needed = " and ".join(read.values())
             raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
-        return {task.ROW_COLUMNS[0]: TEXT_COLUMN}
-    return {name: given.get(f"{name}_column") or getattr(recipe.data, name) for name in task.ROW_COLUMNS}
+        return {next(iter(read)): TEXT_COLUMN}
+    return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+
+
+def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
+    """What the task reads -> the column that the recipe has for it; the second of two texts is the ``text_pair``."""
+    columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
+    if "text" in columns:
+        columns.update(zip(("text", "text_pair"), recipe.data.text_columns, strict=False))
+    return columns
 
 
 def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console) -> dict[str, Noted]:
@@ -133,7 +144,7 @@ def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], cons
 
         for rows in table.chunks():
             before = done
-            columns = {name: rows.column(list(rows.names).index(column)) for name, column in wanted.items()}
+            columns = {name: _texts(rows, column) for name, column in wanted.items()}
             values, found = _predicted(run, rows, columns, advance)
             writer.write(rows, values)
             for what, numbers in found.items():
@@ -143,6 +154,10 @@ def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], cons
         if done != table.size:
             raise UserError(f"{table.path}: has changed while it was read; try again")
     return {what: noted for what, noted in notes.items() if noted.count}
+
+
+def _texts(rows: Rows, column: str) -> list[str | None]:
+    return [None if value is MISSING else value for value in rows.values(column)]
 
 
 def _predicted(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
@@ -40,7 +40,13 @@ DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
 TASK_KEYS: dict[str, dict[str, Any]] = {
-    "classification": {"data.label": "label", "data.sources": None, "train.save_best": "accuracy"},
+    "classification": {
+        "data.label": "label",
+        "data.label_names": None,
+        "data.problem_type": "single_label",
+        "data.sources": None,
+        "train.save_best": "accuracy",
+    },
     "question_answering": {
         "data.id": "id",
         "data.question": "question",
@@ -60,6 +66,13 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.test_fraction": None,
         "train.save_best": "perplexity",
     },
+}
+
+#: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.
+PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
+    "single_label": ("accuracy", "macro_f1", "loss"),
+    "multi_label": ("micro_f1", "macro_f1", "subset_accuracy", "loss"),
+    "regression": ("mse", "mae", "pearson", "spearman", "loss"),
 }
 
 #: Likewise keys that only some models know.
@@ -122,6 +135,67 @@ class Limit(Section):
     test: Positive | None = None
 
 
+def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
+    """``data.label_names`` as texts: a name may be written as a number is.
+
+    Raises:
+        ValueError: anything but a mapping or a list of two or more names that are not the same.
+    """
+    if given is None:
+        return None
+    right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
+    names = list(given.values()) if isinstance(given, dict) else given
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+        raise ValueError(f"{given!r} names no labels; {right}")
+    texts = [str(name).lower() if isinstance(name, bool) else str(name) for name in names]
+    if not all(text.strip() for text in texts):
+        raise ValueError("a name is empty; write what the label is called")
+    if len(texts) < 2:
+        raise ValueError(f"{len(texts)} named; classification needs two labels or more: {right}")
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is the name of more than one label; each needs its own")
+    return dict(zip(given, texts, strict=True)) if isinstance(given, dict) else texts
+
+
+def _as_text_columns(given: Any) -> str | list[str]:
+    """``data.text``: a column, or two.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) != 2:
+        raise ValueError(f"{given!r} is neither the name of a column nor two of them; write text, or [question, text]")
+    if given[0] == given[1]:
+        raise ValueError(f"{given[0]} is named twice; name two columns, or one without brackets")
+    return given
+
+
+def _as_filter(given: Any) -> dict[str, Any] | None:
+    """``data.filter``: a column -> the value, or the list of values, that its rows are to have.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given is None:
+        return None
+    right = "write {column: value} or {column: [value, value]}"
+    if not isinstance(given, dict) or not given:
+        raise ValueError(f"{given!r} names no column; {right}")
+    for column, values in given.items():
+        listed = values if isinstance(values, list) else [values]
+        if not listed or not all(value is None or isinstance(value, str | int | float) for value in listed):
+            raise ValueError(f"{values!r} is no value for {column} to have; {right}")
+    return given
+
+
+Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
+TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
+LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
+
+
 class Data(Section):
     """Which texts and labels, and how long a text may be."""
 
@@ -129,12 +203,16 @@ class Data(Section):
     revision: str | None = None
     config: str | None = None
     splits: dict[Literal["train", "validation", "test"], str | None] | None = None
+    split_column: str | None = None
+    filter: Filter = None
     files: Files | None = None
     delimiter: str | None = None
     encoding: str | None = None
     sources: dict[str, str | list[str]] | None = None
-    text: str = "text"
+    text: TextColumns = "text"
     label: str | None = None
+    label_names: LabelNames = None
+    problem_type: Literal["single_label", "multi_label", "regression"] | None = None
     control: str | None = None
     id: str | None = None
     question: str | None = None
@@ -151,6 +229,11 @@ class Data(Section):
     test_fraction: Fraction | None = None
     limit: Limit = Limit()
     options: dict[str, Any] = {}
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of the texts: one, or two whose texts are classified together."""
+        return [self.text] if isinstance(self.text, str) else self.text
 
 
 class Train(Section):
@@ -373,6 +456,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
     recipe._source, recipe._notes = source, notes
     _check_paths(recipe)
+    if recipe.data.problem_type is not None and recipe.train.save_best is None:
+        recipe.train.save_best = PROBLEM_METRICS[recipe.data.problem_type][0]
     _settle(recipe, "task", recipe.task, TASK_KEYS)
     _settle(recipe, "model", recipe.model.name, MODEL_KEYS)
     _check_task(recipe)
@@ -433,8 +518,8 @@ def _check_task(recipe: Recipe) -> None:
     task = _task_module(recipe)
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
-    if recipe.train.save_best not in task.LOWER_IS_BETTER:
-        known = list(task.LOWER_IS_BETTER)
+    known = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
+    if recipe.train.save_best not in known:
         given = recipe.train.save_best or ""
         message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
         raise recipe.error("train.save_best", message)
@@ -453,10 +538,20 @@ def _check_choices(recipe: Recipe) -> None:
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
         raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
+    if len(data.text_columns) > 1 and recipe.task != "classification":
+        raise recipe.error("data.text", f"two columns are for task classification; for {recipe.task}, name one")
     if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
         raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
+    for key in ("filter", "split_column"):
+        if data.dataset == "text" and getattr(data, key) is not None:
+            raise recipe.error(f"data.{key}", "is for data with columns, not for text; remove it")
+    if data.split_column is not None and data.files is not None:
+        for split in ("validation", "test"):
+            if getattr(data.files, split) is not None:
+                message = "data.split_column says which rows are of which split; put all files in data.files.train"
+                raise recipe.error(f"data.files.{split}", message)
     if data.splits is not None:
-        if data.dataset in FILE_KINDS:
+        if data.dataset in FILE_KINDS and data.split_column is None:
             message = f"is for folders and hub data sets; with {data.dataset}, name the files in data.files"
             raise recipe.error("data.splits", message)
         if data.splits.get("train", "") is None:
@@ -545,6 +640,8 @@ def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
     if kind == "literal_error":
         known = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return path, f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(str(given), known)}"
+    if kind == "value_error":  # of a validator here
+        return path, str(problem["ctx"]["error"])
     if kind in ("model_type", "dict_type"):
         return path, f"expected a mapping of keys to values, got {given!r}"
     return path, f"{given!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

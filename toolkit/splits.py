@@ -11,7 +11,9 @@ from toolkit.yaml_source import suggest
 SPLITS = ("train", "validation", "test")
 
 
-def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
+def chosen(
+    recipe: Recipe, there: Collection[str], key: str = "data.dataset", owner: str | None = None, what: str = "split"
+) -> dict[str, str]:
     """``train``, ``validation`` and ``test`` -> the data's name of the split that is used as such.
 
     ``data.splits`` names them; one that it does not name is the one of its own name, where there is one and it is not
@@ -19,6 +21,9 @@ def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
 
     Args:
         there: the names of the splits that the data has.
+        key: the one that says where they come from.
+        owner: who has them, for an error; None for the data set.
+        what: they are called there.
 
     Raises:
         UserError: at its line: a split that the data does not have, or that is named twice.
@@ -29,7 +34,7 @@ def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
         if name is None:
             continue
         if name not in there:
-            raise _missing(recipe, f"data.splits.{split}", name, there)
+            raise _missing(recipe, f"data.splits.{split}", name, there, owner, what)
         if name in used.values():
             other = next(other for other, known in used.items() if known == name)
             raise recipe.error(f"data.splits.{split}", f"{name} is named as {other} too; set another one, or null")
@@ -38,10 +43,10 @@ def chosen(recipe: Recipe, there: Collection[str]) -> dict[str, str]:
         if split not in named and split in there and split not in used.values():
             used[split] = split
     if "train" not in used:
-        raise _missing(recipe, "data.splits" if named else "data.dataset", "train", there)
+        raise _missing(recipe, "data.splits" if named else key, "train", there, owner, what)
     return {split: used[split] for split in SPLITS if split in used}
 
 
-def _missing(recipe: Recipe, key: str, name: str, there: Collection[str]) -> UserError:
+def _missing(recipe: Recipe, key: str, name: str, there: Collection[str], owner: str | None, what: str) -> UserError:
     remedy = suggest(name, there) or ("; name one in data.splits: {train: NAME}" if name == "train" else "")
-    return recipe.error(key, f"{recipe.data.dataset} has no split {name}; it has {', '.join(there)}{remedy}")
+    return recipe.error(key, f"{owner or recipe.data.dataset} has no {what} {name}; it has {', '.join(there)}{remedy}")

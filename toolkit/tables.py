@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
+from toolkit.nested_columns import MISSING, reached
 
 #: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
@@ -75,6 +76,16 @@ class Rows:
     def column(self, index: int) -> list[Any]:
         """The values of a column: texts, or what JSON has."""
         return [row[index] for row in self._rows]
+
+    def values(self, name: str) -> list[Any]:
+        """The values of a column, which may be inside of another (:mod:`.nested_columns`); :data:`MISSING` where a row
+        has none."""
+        names = list(self.names)
+        if name in names:
+            return self.column(names.index(name))
+        outer = [other for other in names if name.startswith(f"{other}.")]
+        rows = zip(*(self.column(names.index(other)) for other in outer), strict=True) if outer else [()] * len(self)
+        return [reached(dict(zip(outer, row, strict=True)), name) for row in rows]
 
 
 class ArrowRows(Rows):
@@ -133,7 +144,8 @@ def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, 
 
     Args:
         path: of one of the :data:`KINDS`.
-        needed: columns that it must have once each, and that must hold text or nothing.
+        needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
+            ``body`` inside of ``doc``, where none is called so itself.
         delimiter: of a ``.csv`` file; None for one of :data:`DELIMITERS`.
         typed: find out the schema of JSON.
 
@@ -145,23 +157,24 @@ def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, 
         plain_file(path)
         layout = _layout(path, needed, delimiter) if kind == "csv" else Layout()
         names: dict[str, None] = {}
+        within: set[str] = set()
         schema = pq.read_schema(path) if kind == "parquet" else None
         header = [schema.names] if schema is not None else []
         size = 0
         for rows in _chunks(path, kind, layout, None):
             if not size:
                 header = [list(rows.names)]
-                if kind not in JSON:  # where a key may be in a later row alone
-                    _check_needed(path, header[0], needed)
             names.update(dict.fromkeys(rows.names))
             size += len(rows)
-            _check_texts(path, rows, needed)
+            within |= _check_texts(path, rows, needed)
+            if kind not in JSON:  # where a key may be in a later row alone
+                _check_needed(path, [*header[0], *within], needed)
             if typed and rows.written is not None:
                 schema = _merged(path, schema, rows)
         if not header:
             raise UnreadableFile(path, "holds no rows")
         found = tuple(names) if kind in JSON else tuple(header[0])
-        _check_needed(path, found, needed)
+        _check_needed(path, [*found, *(within - set(found))], needed)
     return Table(path, kind, found, size, layout, schema)
 
 
@@ -173,15 +186,18 @@ def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str]) -> No
             raise UnreadableFile(path, f"has the column {name} more than once")
 
 
-def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> None:
-    """See that the needed columns hold text, or nothing."""
+def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> set[str]:
+    """See that the needed columns hold text, or nothing; returns those that are inside of other columns."""
+    within = set()
     for name in needed:
-        values = rows.column(list(rows.names).index(name)) if name in rows.names else []
-        for number, value in enumerate(values, rows.first):
-            if value is not None and not isinstance(value, str):
+        for number, value in enumerate(rows.values(name), rows.first):
+            if value is not MISSING and name not in rows.names:
+                within.add(name)
+            if value is not None and value is not MISSING and not isinstance(value, str):
                 shown = repr(value)
                 shown = shown if len(shown) <= 40 else shown[:39] + "…"
                 raise UnreadableFile(path, f"has in row {number} {shown} for its {name}, which is no text")
+    return within
 
 
 def _merged(path: Path, schema: pa.Schema | None, rows: Rows) -> pa.Schema:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from toolkit.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
 from toolkit.sources import named_texts
+from toolkit.tasks.classification.label_names import listed, named, renamed
+from toolkit.tasks.classification.pairs import joined_columns
 
 #: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
 Json = getattr(datasets, "Json", ())
@@ -30,7 +31,7 @@ TOKENS = "tokens.arrow"
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
     """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
-    ``label`` (ClassLabel, ids in the order of its names).
+    ``label`` (ClassLabel, ids in the order of its names; several of these; or a float32, by ``data.problem_type``).
 
     Args:
         corpora: the task's built-in data sets (:func:`toolkit.data.load_stored`).
@@ -40,14 +41,15 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
             missing or that training does not have; at the line of the key that is to be changed.
     """
     stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
-    splits = _with_labels(recipe, _labelled(recipe, _with_text(recipe, stored)))
+    splits = _with_targets(recipe, _labelled(recipe, _with_text(recipe, stored)))
     return limited(recipe, hold_out(recipe, splits, _divide))
 
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
     """The files under each label, each a text; the recipe's names for the two columns."""
     rows = list(named_texts(recipe))
-    columns = {recipe.data.text: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
+    (column,) = recipe.data.text_columns
+    columns = {column: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
     return DatasetDict({"train": Dataset.from_dict(columns)})
 
 
@@ -55,13 +57,18 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
     """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Returns:
-        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` and ``truncated`` (whether the text is
-        longer).
+        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; float32 numbers; or 0 and 1
+        for each label, float32) and ``truncated`` (whether the text is longer).
     """
+    kind = split.features["label"]
+    several = getattr(kind, "feature", None)  # of lists of labels
+    target = Sequence(Value("float32")) if several else kind if isinstance(kind, Value) else Value("int64")
     key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
-    features = {"input_ids": Sequence(Value("int32")), "labels": Value("int64"), "truncated": Value("bool")}
+    features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool")}
 
     def fill(folder: Path) -> None:
+        from toolkit.tasks.classification.targets import multi_hot
+
         with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
             def encode(batch: dict[str, list]) -> dict[str, list]:
@@ -69,7 +76,7 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
                 bar.update(len(rows))
                 return {
                     "input_ids": [row[:max_length] for row in rows],
-                    "labels": batch["label"],
+                    "labels": list(multi_hot(batch["label"], len(several.names))) if several else batch["label"],
                     "truncated": [len(row) > max_length for row in rows],
                 }
 
@@ -89,16 +96,18 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that every split has the two columns, and that its texts are texts."""
-    text, label = recipe.data.text, settled(recipe.data.label)
-    if text == label:
+    """Check that every split has the columns of texts and labels, and that its texts are texts."""
+    label = settled(recipe.data.label)
+    if label in recipe.data.text_columns:
         raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
     for split, rows in splits.items():
-        check_columns(recipe, split, rows, {"text": text, "label": label})
-        kind = rows.features[text]
-        if getattr(kind, "dtype", None) not in ("string", "large_string"):
-            raise recipe.error("data.text", f"the column {text} of the {split} split holds {_named(kind)}, not text")
-        _refuse_missing(recipe, "data.text", split, rows, text)
+        for text in recipe.data.text_columns:
+            check_columns(recipe, split, rows, {"text": text, "label": label})
+            kind = rows.features[text]
+            if getattr(kind, "dtype", None) not in ("string", "large_string"):
+                wrong = f"the column {text} of the {split} split holds {_named(kind)}, not text"
+                raise recipe.error("data.text", wrong)
+            _refuse_missing(recipe, "data.text", split, rows, text)
     return splits
 
 
@@ -116,7 +125,8 @@ def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     for split, rows in splits.items():
         absent = _absent(rows, column)
         if split == "test" and not absent.any() and not _known(splits["train"], column) & _known(rows, column):
-            absent |= _known(rows, column) <= {-1, "-1"}
+            known = _known(rows, column)
+            absent |= bool(known) and known <= {-1, "-1"}
         if absent.all() and split == "test":
             recipe.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
@@ -141,6 +151,23 @@ def _known(rows: Dataset, column: str) -> set[Any]:
     return {value for value in rows.select_columns([column])[:][column] if not isinstance(value, list | dict)}
 
 
+def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The splits with columns ``text`` and ``label``, of the kind that ``data.problem_type`` says."""
+    if recipe.data.problem_type == "single_label":
+        return _with_labels(recipe, splits)
+    from toolkit.tasks.classification.targets import with_label_lists, with_numbers
+
+    for split, rows in splits.items():
+        _refuse_missing(recipe, "data.label", split, rows, settled(recipe.data.label))
+    find = with_numbers if recipe.data.problem_type == "regression" else with_label_lists
+    columns: dict[str, tuple[list[Any], Any]] = find(recipe, splits)
+    labelled = DatasetDict()
+    for split, (values, feature) in columns.items():
+        texts = joined_columns(splits[split], recipe.data.text_columns)
+        labelled[split] = texts.add_column("label", values, feature=feature)
+    return labelled
+
+
 def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
     values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
@@ -151,7 +178,7 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     labelled = DatasetDict()
     for split, rows in splits.items():
         _refuse_unknown(recipe, split, values[split], trained)
-        texts = rows.select_columns([recipe.data.text]).rename_columns({recipe.data.text: "text"})
+        texts = joined_columns(rows, recipe.data.text_columns)
         labels = [ids[value] for value in values[split]]
         label = ClassLabel(names=list(names.values()))
         labelled[split] = texts.add_column("label", labels, feature=label)
@@ -159,21 +186,15 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
-    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted."""
+    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted;
+    called as ``data.label_names`` says."""
     kind = train.features[recipe.data.label]
     if len(set(values)) < 2:
         message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
         raise recipe.error("data.label", message)
     if isinstance(kind, ClassLabel):
-        return dict(enumerate(kind.names))
-    return {value: str(value) for value in sorted(set(values), key=_in_order(values))}
-
-
-def _in_order(values: Iterable[int | str]) -> Any:
-    """How labels are sorted: by number where all are whole numbers, written as text or not; else by letter."""
-    if all(isinstance(value, int) or re.fullmatch(r"-?[0-9]{1,18}", value) for value in values):
-        return lambda value: (int(value), str(value))
-    return None
+        return renamed(recipe, dict(enumerate(kind.names)))
+    return named(recipe, set(values))
 
 
 def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[int | str, str]) -> None:
@@ -183,7 +204,7 @@ def _refuse_unknown(recipe: Recipe, split: str, values: list[Any], known: dict[i
         raise recipe.error(
             "data.label",
             f"{count} rows of the {split} split have the label {value!r}, which no row of the train split has; "
-            f"known: {_listed(known.values())}",
+            f"known: {listed(known.values())}",
         )
 
 
@@ -225,9 +246,11 @@ def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column:
 
 
 def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """The indices of ``train`` and ``validation``: the same share of each label, drawn by the seed."""
+    """The indices of ``train`` and ``validation``, drawn by the seed: the same share of each label where each text has
+    one."""
     fraction = shares["validation"]
-    labels = np.asarray(rows["label"][:])
+    one_each = isinstance(rows.features["label"], ClassLabel)
+    labels = np.asarray(rows["label"][:]) if one_each else np.zeros(len(rows), np.int64)
     random = np.random.default_rng([seed, 1])
     held_out: list[int] = []
     for label in np.unique(labels):
@@ -236,11 +259,6 @@ def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, 
     if not held_out:
         raise ValueError(f"{fraction} of {len(labels)} rows is none; set a larger one")
     return {"train": np.setdiff1d(np.arange(len(labels)), held_out).tolist(), "validation": sorted(held_out)}
-
-
-def _listed(names: Iterable[str], most: int = 12) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _named(kind: Any) -> str:

@@ -58,6 +58,16 @@ def sections(predictions: Path) -> Iterator[Element]:
     Raises:
         UserError: the file is missing or damaged.
     """
+    from toolkit.tasks.classification.report_targets import numbers_sections, several_sections
+
+    with reading(predictions, REMEDY):
+        columns = next(iter(read_predictions(predictions)), {})
+    if "predicted_value" in columns:
+        yield from numbers_sections(predictions)
+        return
+    if "predicted_labels" in columns:
+        yield from several_sections(predictions)
+        return
     found = read_outcome(predictions)
     label, predicted = np.asarray(found.label), np.asarray(found.predicted)
     matrix = confusion(label, predicted, len(found.names))

@@ -1,8 +1,12 @@
-"""Text classification: one label per text. Reformer's head reads the first position, CTRL's the last."""
+"""Text classification: one label per text, several, or a number (``data.problem_type``).
+
+Reformer's head reads the first position, CTRL's the last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
 
 HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}
 
-LOWER_IS_BETTER = {"accuracy": False, "macro_f1": False, "loss": True}
+LOWER_IS_BETTER = {
+    **dict.fromkeys(("accuracy", "macro_f1", "micro_f1", "subset_accuracy", "pearson", "spearman"), False),
+    **dict.fromkeys(("mse", "mae", "loss"), True),
+}
 CORPORA = {"cldr_languages": "toolkit.corpora.cldr_languages"}
 PREDICTS_FROM: tuple[str, ...] = ("texts",)
 ROW_COLUMNS: tuple[str, ...] = ("text",)
@@ -45,6 +52,10 @@ SHOWN_CHARACTERS = 60
 ROWS_AT_ONCE = 256
 #: In a file of predictions, the name of a label's probability is this prefix and the label.
 PROBABILITY_OF = "probability_"
+#: Of several labels a text has those whose probability is above this.
+THRESHOLD = 0.5
+#: The column of the table of predictions, by the problem.
+TITLES = {"multi_label": "labels", "regression": "value"}
 
 
 def check(recipe: Recipe) -> None:
@@ -53,6 +64,12 @@ def check(recipe: Recipe) -> None:
     if data.dataset == "text" and (data.files is not None or not data.sources):
         right = "name the files of each label in data.sources: {good: good/*.txt, ...}, or use json or csv"
         raise recipe.error("data.dataset", f"plain text has no labels; {right}")
+    if data.dataset == "text" and data.problem_type != "single_label":
+        raise recipe.error("data.problem_type", "in plain text files each text has one label; use json or parquet")
+    if data.problem_type == "regression" and data.label_names is not None:
+        raise recipe.error("data.label_names", "the labels of regression are numbers; remove it")
+    if data.dataset == "text" and len(data.text_columns) > 1:
+        raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:
         raise recipe.error("data.sources", f"is for dataset: text, not for {data.dataset}; remove it")
 
@@ -78,11 +95,14 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
     An example is ``input_ids`` [T] and ``attention_mask`` [T], cut to ``data.max_length`` tokens and padded on the
-    right to T = ``length``, and ``labels`` (a scalar), all int64.
+    right to T = ``length``, and ``labels``, all int64: a scalar. Of several labels a text that is
+    float32 [L] of 0 and 1, of regression a float32.
     """
     from toolkit.tasks.classification.labels import tokenize
 
-    names = list(splits["train"].features["label"].names)
+    kind = splits["train"].features["label"]
+    kind = getattr(kind, "feature", kind)  # of lists of labels
+    names = list(getattr(kind, "names", [settled(recipe.data.label)]))
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
     padded = {
@@ -93,7 +113,8 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         train=padded["train"],
         validation=padded["validation"],
         test=padded.get("test"),
-        summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts, {len(names)} labels",
+        summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts, "
+        + (f"{len(names)} labels" if hasattr(kind, "names") else f"a number each ({names[0]})"),
         label_names=names,
         notes=[
             f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
@@ -110,41 +131,87 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Logits [B, L] and labels [B]."""
+    """Logits [B, L] and labels: [B], or [B, L] of several labels a text."""
     return output.logits, batch["labels"]
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """``accuracy`` and ``macro_f1`` of logits [N, L] against labels [N]."""
-    return metrics.classification(*outputs)
+    """Those of :func:`toolkit.metrics.of_texts`."""
+    return metrics.of_texts(*outputs)
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: datasets.Dataset, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
     """Of each text: its number from 1, all of it, how many tokens the model read, its label, the most probable label,
-    the probability of that, and that of every label."""
-    names, logits = settled(run.label_names), outputs[0]
+    the probability of that, and that of every label.
+
+    Of several labels a text, these are ``labels`` and ``predicted_labels`` (JSON lists), and the probability of each;
+    of regression ``value`` and ``predicted_value``.
+    """
+    names, logits, problem = settled(run.label_names), outputs[0], settled(run.recipe.data.problem_type)
     tokens = dataset.with_format(None)
     for start in range(0, len(rows), ROWS_AT_ONCE):
         texts, read = rows[start : start + ROWS_AT_ONCE], tokens[start : start + ROWS_AT_ONCE]["input_ids"]
-        shares = probabilities(logits[start : start + ROWS_AT_ONCE])  # (rows, labels)
+        shares = probabilities(logits[start : start + ROWS_AT_ONCE], problem)  # (rows, labels)
         for index, share in enumerate(shares):
-            best = int(share.argmax())
+            about = {"row": start + index + 1, "text": texts["text"][index], "tokens": len(read[index])}
             yield {
-                "row": start + index + 1,
-                "text": texts["text"][index],
-                "tokens": len(read[index]),
-                "label": names[texts["label"][index]],
-                "predicted_label": names[best],
-                "probability": float(share[best]),
-                **{f"{PROBABILITY_OF}{name}": float(value) for name, value in zip(names, share, strict=True)},
+                **about,
+                **_as_stored(problem, names, texts["label"][index]),
+                **dict(zip(_columns(problem, names), _predicted(problem, names, share), strict=True)),
             }
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """The softmax of logits [N, L], in float64."""
+def _as_stored(problem: str, names: Sequence[str], label: Any) -> dict[str, Any]:
+    """What the data says of a text."""
+    if problem == "regression":
+        return {"value": label}
+    if problem == "multi_label":
+        return {"labels": written_list(names[index] for index in label)}
+    return {"label": names[label]}
+
+
+def _columns(problem: str, names: Sequence[str]) -> dict[str, type]:
+    """The columns of what is predicted of a text, and their types."""
+    if problem == "regression":
+        return {"predicted_value": float}
+    each = {f"{PROBABILITY_OF}{name}": float for name in names}
+    if problem == "multi_label":
+        return {"predicted_labels": str, **each}
+    return {"predicted_label": str, "probability": float, **each}
+
+
+def _predicted(problem: str, names: Sequence[str], share: np.ndarray) -> list[Any]:
+    """The values of :func:`_columns`.
+
+    Args:
+        share: (labels,) of :func:`probabilities`.
+    """
+    if problem == "regression":
+        return share.tolist()
+    if problem == "multi_label":
+        return [
+            written_list(name for name, value in zip(names, share, strict=True) if value > THRESHOLD),
+            *share.tolist(),
+        ]
+    best = int(share.argmax())
+    return [names[best], float(share[best]), *share.tolist()]
+
+
+def written_list(names: Iterable[str]) -> str:
+    """Several labels in one field of a table: a JSON list, since names may hold commas."""
+    return json.dumps(list(names), ensure_ascii=False)
+
+
+def probabilities(logits: np.ndarray, problem: str = "single_label") -> np.ndarray:
+    """Those of the labels, in float64, of logits [N, L]: the softmax; of several labels a text the sigmoid of each; of
+    regression the numbers themselves."""
     logits = logits.astype(np.float64)
+    if problem == "regression":
+        return logits
+    if problem == "multi_label":
+        return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid, which overflows nowhere so
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
@@ -164,9 +231,11 @@ def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.
     """The rows as padded int64 arrays, made when they are read: stored, padding would often be most of the file."""
     from models.tokenization import pad
 
+    whole = np.int64 if getattr(rows.features["labels"], "dtype", None) == "int64" else np.float32
+
     def transform(batch: dict[str, list]) -> dict[str, np.ndarray]:
         arrays = pad(batch["input_ids"], length, pad_token_id) if "input_ids" in batch else {}
-        return {**arrays, "labels": np.asarray(batch["labels"], dtype=np.int64)}
+        return {**arrays, "labels": np.asarray(batch["labels"], dtype=whole)}
 
     return rows.select_columns(["input_ids", "labels"]).with_transform(transform)
 
@@ -177,7 +246,12 @@ def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.
 @dataclass(frozen=True)
 class Prediction:
     """The most probable label of a text, its probability, that of each label in the order of their ids, and whether the
-    text was cut to fit the model."""
+    text was cut to fit the model.
+
+    Of several labels a text, ``label`` is a JSON list of those whose probability is above 0.5, and ``probability`` the
+    least of theirs (NaN where there is none); of regression, ``label`` is the number in words, ``probability`` NaN, and
+    ``probabilities`` holds the number.
+    """
 
     text: str
     label: str
@@ -186,23 +260,31 @@ class Prediction:
     truncated: bool
 
 
-def predict(run: Run, console: Console, texts: Sequence[str]) -> list[Prediction]:
+def predict(run: Run, console: Console, texts: Sequence[str | tuple[str, str]]) -> list[Prediction]:
     """Print and return the most probable label of each text, with its probability.
 
     Args:
         run: a finished run.
         console: where the table is printed.
-        texts: any strings; padded and cut as in training.
+        texts: any strings, or pairs of them for a run that reads two texts; padded and cut as in training.
+
+    Raises:
+        UserError: pairs for a run that reads one text, or the other way round.
     """
     from rich.table import Table
     from rich.text import Text
 
-    predictions = classify(run, texts)
-    table = Table("label", "probability", "text")
+    from toolkit.tasks.classification.pairs import given_texts
+
+    predictions = classify(run, given_texts(run.recipe, texts))
+    problem = settled(run.recipe.data.problem_type)
+    single = problem == "single_label"
+    table = Table(*(("label", "probability") if single else (TITLES[problem],)), "text")
     for prediction in predictions:
         shown = " ".join(prediction.text.split())
         shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 1] + "…"
-        table.add_row(Text(visible(prediction.label)), f"{prediction.probability:.3f}", Text(visible(shown)))
+        probability = [f"{prediction.probability:.3f}"] if single else []
+        table.add_row(Text(visible(prediction.label)), *probability, Text(visible(shown)))
     console.print(table)
     cut = sum(prediction.truncated for prediction in predictions)
     if cut:
@@ -227,11 +309,20 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
     for start in range(0, len(texts), size):
         batch = order[start : start + size]
         for index, row in zip(batch, _probabilities(run, [rows[index][:longest] for index in batch]), strict=True):
-            best = int(row.argmax())
-            label, cut = settled(run.label_names)[best], len(rows[index]) > longest
-            found[index] = Prediction(texts[index], label, float(row[best]), tuple(row.tolist()), cut)
+            label, probability = _best(run, row)
+            found[index] = Prediction(texts[index], label, probability, tuple(row.tolist()), len(rows[index]) > longest)
         advance(len(batch))
     return [found[index] for index in range(len(texts))]
+
+
+def _best(run: Run, share: np.ndarray) -> tuple[str, float]:
+    """The label and the probability of a :class:`Prediction`."""
+    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
+    values = _predicted(problem, names, share)
+    if problem == "regression":
+        return f"{values[0]:.6g}", math.nan
+    given = share[share > THRESHOLD]
+    return values[0], values[1] if problem == "single_label" else float(given.min()) if len(given) else math.nan
 
 
 def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -246,22 +337,28 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     paddle.seed(run.recipe.seed)  # or LSH would hash a text as its place among the others has it
     with paddle.no_grad():
         logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)
-        return paddle.nn.functional.softmax(logits.astype("float64"), axis=-1).numpy()
+        return probabilities(logits.astype("float64").numpy(), settled(run.recipe.data.problem_type))
 
 
 # -- rows of a file -------------------------------------------------------------------------------------------------
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """``predicted_label``, its ``probability``, and ``probability_LABEL`` for each label."""
-    each = {f"probability_{name}": float for name in settled(run.label_names)}
-    return {"predicted_label": str, "probability": float, **each}
+    """``predicted_label``, its ``probability``, and ``probability_LABEL`` for each label; of several labels a text
+    ``predicted_labels`` (a JSON list) in place of the first two; of regression ``predicted_value`` alone."""
+    return _columns(settled(run.recipe.data.problem_type), settled(run.label_names))
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
     """The label of each text; see :meth:`toolkit.tasks.Task.label_rows`."""
-    found = classify(run, columns["text"], advance)
-    values = [(one.label, one.probability, *one.probabilities) for one in found]
+    from toolkit.tasks.classification.pairs import joined
+
+    texts = columns["text"]
+    if "text_pair" in columns:
+        texts = [joined(*pair) for pair in zip(texts, columns["text_pair"], strict=True)]
+    found = classify(run, texts, advance)
+    problem, names = settled(run.recipe.data.problem_type), settled(run.label_names)
+    values = [_predicted(problem, names, np.asarray(one.probabilities)) for one in found]
     cut = [index for index, one in enumerate(found) if one.truncated]
     what = f"a text longer than {run.recipe.data.max_length} tokens, which was cut"
     return Labelled([list(column) for column in zip(*values, strict=True)], {what: cut})

@@ -156,7 +156,7 @@ def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDi
 
     from toolkit.data import check_columns
 
-    named = {"text": recipe.data.text}
+    named = {"text": recipe.data.text_columns[0]}
     if recipe.data.control is not None:
         named["control"] = recipe.data.control
     found = {}

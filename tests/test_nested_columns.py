@@ -1,0 +1,63 @@
+"""Columns inside of columns: the recipe names them with dots, in what is trained on and in what is labelled."""
+
+from __future__ import annotations
+
+import json
+
+import datasets
+import pytest
+from test_data import HEAD, cache, problem, recipe  # noqa: F401
+
+from toolkit import tables
+from toolkit.errors import UserError
+from toolkit.nested_columns import MISSING
+from toolkit.recipe import load_recipe
+from toolkit.tables import read_table
+from toolkit.tasks.classification import task as classification
+from toolkit.tasks.language_modeling import task as language_modeling
+
+ROWS = [{"doc": {"body": {"en": f"text {n}"}, "kind": ["a", "b"][n % 2], "tags": ["x"]}, "n": n} for n in range(6)]
+COLUMNS = "  text: doc.body.en\n  label: doc.kind\n"
+
+
+def test_columns_inside_of_columns_are_texts_and_labels(recipe):  # noqa: F811
+    splits = classification.load_splits(recipe(COLUMNS, train=ROWS, validation=ROWS))
+    assert splits["train"][1] == {"text": "text 1", "label": 1}
+
+
+def test_a_column_that_is_called_so_itself_comes_first(recipe):  # noqa: F811
+    rows = [{**row, "doc.body.en": "itself"} for row in ROWS]
+    assert classification.load_splits(recipe(COLUMNS, train=rows, validation=rows))["train"]["text"][0] == "itself"
+
+
+def test_parquet_too_and_for_language_models(tmp_path):
+    datasets.Dataset.from_list(ROWS).to_parquet(tmp_path / "t.parquet")
+    files = "  dataset: parquet\n  files: {train: t.parquet, validation: t.parquet}\n  text: doc.body.en\n"
+    (tmp_path / "x.yaml").write_text(
+        "task: language_modeling\n" + HEAD.replace("config:", "config:\n    is_decoder: true") + files
+    )
+    splits = language_modeling.load_splits(load_recipe(tmp_path / "x.yaml"))
+    assert splits["train"][0]["text"] == "text 0"
+
+
+def test_a_missing_one_is_refused_with_those_that_there_are(recipe):  # noqa: F811
+    made = recipe("  text: doc.text\n  label: n\n", train=ROWS, validation=ROWS)
+    known = "doc.body.en, doc.kind, doc.tags, n"
+    assert problem(made) == f":11: data.text: no column doc.text in the train split; it has {known}"
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_file_to_label_is_read_alike(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
+    path = tmp_path / f"t.{ending}"
+    if ending == "jsonl":
+        rows = [{"n": 1}, {"n": 2, "doc": None}, *ROWS]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        datasets.Dataset.from_list(ROWS).to_parquet(path)
+    values = [value for rows in read_table(path, ["doc.body.en"]).chunks() for value in rows.values("doc.body.en")]
+    assert values == [*([MISSING] * 2 if ending == "jsonl" else []), *(row["doc"]["body"]["en"] for row in ROWS)]
+    with pytest.raises(UserError, match=r"has no column doc\.text; it has"):
+        read_table(path, ["doc.text"])
+    with pytest.raises(UserError, match=r"has in row \d \['x'\] for its doc.tags, which is no text"):
+        read_table(path, ["doc.tags"])

@@ -1,0 +1,114 @@
+"""data.filter and data.split_column: columns say which rows are used, and as what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_data import HEAD, cache, problem, recipe  # noqa: F401
+
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+from toolkit.tasks.classification import task as classification
+from toolkit.tasks.language_modeling import task as language_modeling
+
+PARTS = ["train", "dev", "train", "test", "other"]
+ROWS = [
+    {
+        "text": f"text {n}",
+        "label": "ab"[n // 5 % 2],
+        "part": PARTS[n % 5],
+        "n": n % 2,
+        "good": n > 3,
+        "at": {"x": n % 3},
+    }
+    for n in range(20)
+]
+SPLITS = "  split_column: part\n  splits: {validation: dev}\n"
+
+
+def texts(loaded) -> dict[str, list[int]]:
+    splits = classification.load_splits(loaded)
+    return {split: [int(text.split()[1]) for text in rows["text"]] for split, rows in splits.items()}
+
+
+def test_a_column_says_which_split_a_row_is_of(recipe):  # noqa: F811
+    made = recipe(SPLITS, train=ROWS)
+    assert texts(made) == {"train": [0, 2, 5, 7, 10, 12, 15, 17], "validation": [1, 6, 11, 16], "test": [3, 8, 13, 18]}
+    assert "4 of 20 rows are of no split that is used (part) and are left out" in made.notes
+    without = texts(recipe("  split_column: part\n  splits: {validation: dev, test: null}\n", train=ROWS))
+    assert list(without) == ["train", "validation"]
+    held_out = texts(recipe("  split_column: part\n  validation_fraction: 0.25\n", train=ROWS))
+    assert {name: len(rows) for name, rows in held_out.items()} == {"train": 6, "validation": 2, "test": 4}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("{n: 1}", [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]),
+        ('{n: "1", at.x: [0, 2]}', [3, 5, 9, 11, 15, 17]),
+        ("{good: false}", [0, 1, 2, 3]),
+        ("{part: [dev, test], n: 0}", [6, 8, 16, 18]),
+    ],
+)
+def test_a_filter_keeps_the_rows_with_these_values(recipe, written, kept):  # noqa: F811
+    rows = [{**row, "label": "ab"[n // 2 % 2]} for n, row in enumerate(ROWS)]
+    made = recipe(f"  filter: {written}\n", train=rows, validation=rows)
+    assert texts(made) == {"train": kept, "validation": kept}
+    assert f"data.filter keeps {len(kept)} of 20 train rows" in made.notes
+
+
+def test_another_filter_is_other_rows_for_a_language_model_too(tmp_path):
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    head = HEAD.replace("config:", "config:\n    is_decoder: true")
+    files = "  dataset: json\n  files: {train: t.jsonl}\n" + SPLITS
+    (tmp_path / "x.yaml").write_text("task: language_modeling\n" + head + files)
+    found = [
+        language_modeling.load_splits(load_recipe(tmp_path / "x.yaml", more))["train"]["text"][:]
+        for more in ([], ["data.filter={n: 0}"], ["data.filter={n: 1}"])
+    ]
+    assert sorted(found[1] + found[2]) == sorted(found[0]) and found[1] and found[2]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            "  filter: {m: 1}\n",
+            "data.filter.m: no column m in the train split; it has text, label, part, n, good, at.x",
+        ),
+        (
+            "  filter: {part: none}\n",
+            "data.filter.part: no row of the train split has this value; there are train, dev",
+        ),
+        ("  filter: {part: dev, text: text 0}\n", "data.filter: no row of the train split has all of these values"),
+        ("  filter: {at: 1}\n", "data.filter.at: the column at of the train split holds {'x': 0}"),
+        ("  split_column: parts\n", "data.split_column: no column parts in the train split"),
+        ("  split_column: label\n", "data.split_column: the column label has no row of the split train; it has a, b"),
+        (
+            "  split_column: part\n  splits: {validation: val}\n",
+            "data.splits.validation: the column part has no row of",
+        ),
+    ],
+)
+def test_rows_that_are_not_there_are_one_line(recipe, more, said):  # noqa: F811
+    found = problem(recipe(more, train=ROWS))
+    assert said in found and len(found.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("filter: 5", "x.yaml:9: data.filter: 5 names no column; write {column: value}"),
+        ("filter: {a: {b: 1}}", "x.yaml:9: data.filter: {'b': 1} is no value for a to have"),
+        ("filter: {a: []}", "x.yaml:9: data.filter: [] is no value for a to have"),
+        ("split_column: part", "x.yaml:8: data.files.validation: data.split_column says which rows"),
+        ("splits: {train: a}", "x.yaml:9: data.splits: is for folders and hub data sets"),
+    ],
+)
+def test_keys_that_make_no_sense_are_refused_at_their_line(tmp_path, lines, said):
+    files = "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n"
+    (tmp_path / "x.yaml").write_text(HEAD + files + f"  {lines}\n")
+    with pytest.raises(UserError) as raised:
+        load_recipe(tmp_path / "x.yaml")
+    assert said in str(raised.value) and len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,102 @@
+"""data.text: [question, passage]: two texts are read as one, in training and in whatever is asked afterwards."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from test_data import HEAD
+from test_tables import read
+from test_train import WORDS, recipe_file, train  # noqa: F401
+
+from toolkit import cli
+from toolkit.errors import UserError
+from toolkit.predict import predict
+from toolkit.predict_file import label_file
+from toolkit.recipe import load_recipe
+from toolkit.tasks.classification import task as classification
+
+PAIRS = [("what is a cat", "cats purr"), ("x", "日本語\nfig")]
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
+    """A classifier of two texts, after a step."""
+    folder = tmp_path_factory.mktemp("pairs")
+    rows = [(word, f"of {word}s", label) for label, words in WORDS.items() for word in words]
+    with (folder / "pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("question", "passage", "label"), *rows])
+    files = f"data.files={{train: {folder}/pairs.csv, validation: {folder}/pairs.csv}}"
+    return train(recipe_file, folder / "run", files, "data.text=[question, passage]", "train.max_steps=1")
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def test_what_is_asked_is_joined_as_what_was_trained(run, tmp_path):
+    recipe = load_recipe(run / "recipe.yaml")
+    assert classification.load_splits(recipe)["train"]["text"][0] == "cat\nof cats"
+    asked = predict(run, console(), texts=PAIRS)
+    assert [one.text for one in asked] == ["what is a cat\ncats purr", "x\n日本語\nfig"]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("question", "answer"), *PAIRS, ("", "no question")])
+    said = console()
+    label_file(run, said, tmp_path / "a.csv", tmp_path / "b.jsonl", False, text_pair_column="answer")
+    rows = read(tmp_path / "b.jsonl")
+    assert [row["predicted_label"] for row in rows] == [*(one.label for one in asked), None]
+    assert [row["probability"] for row in rows[:2]] == pytest.approx([one.probability for one in asked], abs=1e-5)
+    assert "1 row has no text: 3" in said.file.getvalue()
+    assert "A text is that of `question` and that of `passage`, with a line break" in (run / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--text", "a"], "--text-pair: missing; the run reads two texts, question and passage"),
+        (
+            ["--text", "a", "--text-pair", "b", "--text-pair", "c"],
+            "--text-pair: 2 given, and 1 of --text; each text has one",
+        ),
+    ],
+)
+def test_what_does_not_make_pairs_is_one_line(run, words, said, capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["predict", str(run), *words])
+    assert left.value.code == 2 and capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_a_pair_for_a_run_of_one_text_is_refused(tmp_path):
+    (tmp_path / "x.yaml").write_text(HEAD + "  dataset: cldr_languages\n")
+    recipe = load_recipe(tmp_path / "x.yaml")
+    from toolkit.tasks.classification.pairs import given_texts
+
+    with pytest.raises(UserError, match="the run reads one text, text; remove it"):
+        given_texts(recipe, [("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("text: [a, b, c]", "x.yaml:7: data.text: ['a', 'b', 'c'] is neither the name of a column nor two of them"),
+        ("text: [a, a]", "x.yaml:7: data.text: a is named twice"),
+        ("text: [a, label]", "data.label: label is the text column as well"),
+        ("text: [text, other]", "x.yaml:7: data.text: no column other in the train split"),
+    ],
+)
+def test_columns_that_are_no_pair_are_refused_at_their_line(tmp_path, lines, said):
+    (tmp_path / "t.csv").write_text("text,label,a\nx,0,y\nz,1,u\n")
+    files = "  dataset: csv\n  files: {train: t.csv, validation: t.csv}\n"
+    (tmp_path / "x.yaml").write_text(HEAD + f"  {lines}\n" + files)
+    with pytest.raises(UserError) as raised:
+        classification.load_splits(load_recipe(tmp_path / "x.yaml"))
+    assert said in str(raised.value) and len(str(raised.value).splitlines()) == 1
+
+
+def test_a_language_model_reads_one_column(tmp_path):
+    (tmp_path / "x.yaml").write_text("task: language_modeling\n" + HEAD + "  dataset: python_docs\n  text: [a, b]\n")
+    with pytest.raises(UserError, match=r"x\.yaml:9: data\.text: two columns are for task classification"):
+        load_recipe(tmp_path / "x.yaml")

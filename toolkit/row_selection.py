@@ -1,0 +1,93 @@
+"""Which rows are used, and as which split, where a column says so: ``data.filter``, ``data.split_column``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from toolkit.errors import UserError
+from toolkit.nested_columns import names_within
+from toolkit.recipe import Recipe
+from toolkit.splits import chosen
+
+SPLIT_COLUMN = "data.split_column"
+
+
+def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The rows that have, in each column of ``data.filter``, one of the values that it names.
+
+    A value is compared as it is written: the number 1 and the text 1 are the same, and so are true and ``true``.
+
+    Raises:
+        UserError: a column that the data lacks or that holds no plain values, or a split of which no row is left.
+    """
+    wanted = recipe.data.filter or {}
+    if not wanted:
+        return splits
+    found = DatasetDict()
+    for split, rows in splits.items():
+        kept = np.ones(len(rows), dtype=bool)
+        for column, values in wanted.items():
+            key = ("data", "filter", column)
+            texts = _as_texts(recipe, key, split, rows, column)
+            accepted = {_text(value) for value in (values if isinstance(values, list) else [values])}
+            here = np.array([text in accepted for text in texts], dtype=bool)
+            if len(rows) and not here.any():
+                there = ", ".join(map(str, list(dict.fromkeys(texts))[:8]))
+                raise recipe.error(key, f"no row of the {split} split has this value; there are {there}")
+            kept &= here
+        if len(rows) and not kept.any():
+            raise recipe.error("data.filter", f"no row of the {split} split has all of these values")
+        recipe.note(f"data.filter keeps {kept.sum()} of {len(rows)} {split} rows")
+        found[split] = rows.select(np.flatnonzero(kept))
+    return found
+
+
+def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
+    """The one split of the data, parted by the values of ``data.split_column``; ``data.splits`` says which is which.
+
+    Raises:
+        UserError: the data has splits of its own, or lacks the column, or one of the values that are named.
+    """
+    column = recipe.data.split_column
+    if column is None:
+        return splits
+    if len(splits) > 1:
+        own = ", ".join(splits)
+        raise recipe.error(SPLIT_COLUMN, f"the data has the splits {own} of its own, which this would mix; remove it")
+    ((name, rows),) = splits.items()
+    texts = _as_texts(recipe, ("data", "split_column"), name, rows, column)
+    there = [str(text) for text in dict.fromkeys(texts) if text is not None]
+    used = chosen(recipe, there, SPLIT_COLUMN, f"the column {column}", "row of the split")
+    parts = {split: np.flatnonzero([text == value for text in texts]) for split, value in used.items()}
+    if left := len(rows) - sum(map(len, parts.values())):
+        recipe.note(f"{left} of {len(rows)} rows are of no split that is used ({column}) and are left out")
+    return DatasetDict({split: rows.select(places) for split, places in parts.items()})
+
+
+def _as_texts(recipe: Recipe, key: tuple[str, ...], split: str, rows: Dataset, column: str) -> Sequence[str | None]:
+    """The values of a column as they are written; None where there is none."""
+    if column not in rows.column_names:
+        known = ", ".join(names_within(rows.features))
+        raise recipe.error(key, f"no column {column} in the {split} split; it has {known}")
+    kind = rows.features[column]
+    values = rows.select_columns([column])[:][column]
+    if isinstance(kind, ClassLabel):
+        return [None if value in (None, -1) else kind.int2str(value) for value in values]
+    if strange := next((value for value in values if isinstance(value, list | dict)), None):
+        raise _no_value(recipe, key, split, column, strange)
+    return [_text(value) for value in values]
+
+
+def _no_value(recipe: Recipe, key: tuple[str, ...], split: str, column: str, value: Any) -> UserError:
+    wrong = f"the column {column} of the {split} split holds {value!r}"
+    return recipe.error(key, f"{wrong}; it should hold words, numbers, or true and false")
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)

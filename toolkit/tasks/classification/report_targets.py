@@ -1,0 +1,96 @@
+"""What a run's page says of a model that gives several labels, or a number: from the file of predictions alone."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from toolkit.pages.document import table
+from toolkit.pages.excerpts import excerpt
+from toolkit.pages.markup import element
+from toolkit.pages.plot import named_bins, share
+from toolkit.predictions import REMEDY, read_predictions
+from toolkit.run_files import reading
+from toolkit.tasks.classification.task import PROBABILITY_OF
+
+#: Errors that are listed.
+ERRORS_SHOWN = 25
+
+
+def several_sections(predictions: Path) -> Iterator[Element]:
+    """How good each label is, and what the length of a text does to all of its labels being right.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    names: list[str] = []
+    true, given, tokens = [], [], []
+    with reading(predictions, REMEDY):
+        for row in read_predictions(predictions):
+            names = names or [name.removeprefix(PROBABILITY_OF) for name in row if name.startswith(PROBABILITY_OF)]
+            labels, predicted = set(json.loads(row["labels"])), set(json.loads(row["predicted_labels"]))
+            true.append([name in labels for name in names])
+            given.append([name in predicted for name in names])
+            tokens.append(int(row["tokens"]))
+    of_data, of_model = np.asarray(true, dtype=np.int64), np.asarray(given, dtype=np.int64)  # (texts, labels)
+    precision, recall, f1, support = precision_recall_fscore_support(of_data, of_model, average=None, zero_division=0)
+    rows = [
+        (
+            element("span", name, class_="name"),
+            f"{precision[index]:.3f}",
+            f"{recall[index]:.3f}",
+            share(f1[index], f"{f1[index]:.3f}"),
+            f"{support[index]:,}",
+            f"{of_model[:, index].sum():,}",
+        )
+        for index, name in enumerate(names)
+    ]
+    yield element("h2", "How good each label is", id="labels")
+    titles = ("label", "precision", "recall", "F1", "texts", "times given")
+    found = table(titles, rows, "By scikit-learn; a text has the labels whose probability is above 0.5", "numbers")
+    yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
+    right = (of_data == of_model).all(axis=1)
+    lengths = [
+        (name, f"{len(places):,}", share(float(right[places].mean()), f"{right[places].mean():.3f}"))
+        for name, places in named_bins(tokens).items()
+    ]
+    yield element("h2", "Length and accuracy")
+    caption = "Texts whose labels are all right, by the number of tokens that the model read"
+    yield table(("tokens", "texts", "all right"), lengths, caption, "numbers")
+
+
+def numbers_sections(predictions: Path) -> Iterator[Element]:
+    """The largest errors, and what the length of a text does to them.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    errors, tokens = [], []
+    largest: list[tuple[float, int, dict[str, str]]] = []
+    with reading(predictions, REMEDY):
+        for row in read_predictions(predictions):
+            error = abs(float(row["predicted_value"]) - float(row["value"]))
+            errors.append(error)
+            tokens.append(int(row["tokens"]))
+            heapq.heappush(largest, (error, -int(row["row"]), row))
+            if len(largest) > ERRORS_SHOWN:
+                heapq.heappop(largest)
+    rows = [
+        (str(-number), f"{float(row['predicted_value']):.4g}", f"{float(row['value']):.4g}", excerpt(row["text"]))
+        for _, number, row in sorted(largest, key=lambda found: found[:2], reverse=True)
+    ]
+    yield element("h2", "The largest errors", id="errors")
+    found = table(("row", "given", "value of the data", "text"), rows, "Some are errors of the data", "texts")
+    yield element("div", found, class_="wide", tabindex=0, role="region", aria_labelledby="errors")
+    each = np.asarray(errors)
+    lengths = [(name, f"{len(places):,}", f"{each[places].mean():.4g}") for name, places in named_bins(tokens).items()]
+    yield element("h2", "Length and error")
+    caption = "The mean absolute error, by the number of tokens that the model read"
+    yield table(("tokens", "texts", "error"), lengths, caption, "numbers")

@@ -1,0 +1,95 @@
+"""What a text is to be given where it is not one label: several of them, or a number (``data.problem_type``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict, Value
+from datasets import Sequence as ListOf
+
+from toolkit.metrics import IGNORED_LABEL
+from toolkit.recipe import Recipe, settled
+from toolkit.tasks.classification.label_names import listed, named, renamed
+
+KEY = "data.label"
+
+
+def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[list[int]], Any]]:
+    """Split -> the ids of each row's labels, sorted, none of them twice, and their feature.
+
+    Raises:
+        UserError: a column that holds no lists of words or whole numbers, or a label that training does not have.
+    """
+    column = settled(recipe.data.label)
+    values = {split: _lists(recipe, split, rows, column) for split, rows in splits.items()}
+    seen = {value for row in values["train"] for value in row}
+    if len(seen) < 2:
+        raise recipe.error(KEY, f"the train split has {len(seen)} labels in all; classification needs two or more")
+    kind = getattr(splits["train"].features[column], "feature", None)
+    if isinstance(kind, ClassLabel):
+        names = renamed(recipe, dict(enumerate(kind.names)))
+    else:
+        names = named(recipe, seen)
+    ids = {value: index for index, value in enumerate(names)}
+    for split, lists in values.items():
+        for number, row in enumerate(lists, 1):
+            if strange := sorted(map(str, set(row) - seen)):
+                wrong = f"row {number} of the {split} split has the label {strange[0]}, which no row of train has"
+                raise recipe.error(KEY, f"{wrong}; known: {listed(names[value] for value in ids if value in seen)}")
+    feature = ListOf(ClassLabel(names=list(names.values())))
+    return {
+        split: ([sorted({ids[value] for value in row}) for row in lists], feature) for split, lists in values.items()
+    }
+
+
+def _lists(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[list[Any]]:
+    values = rows.select_columns([column])[:][column]
+    for number, row in enumerate(values, 1):
+        if not isinstance(row, list) or not all(isinstance(v, int | str) and v != "" for v in row):
+            right = 'a list of words or of whole numbers, as JSON writes them: ["a", "b"]'
+            raise recipe.error(
+                KEY, f"row {number} of the {split} split has {row!r} as its {column}; it should be {right}"
+            )
+    return values
+
+
+def with_numbers(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[float], Any]]:
+    """Split -> the number of each row, as float32 has it, and their feature.
+
+    Raises:
+        UserError: a column that holds no numbers, or the same one throughout training.
+    """
+    column = settled(recipe.data.label)
+    found = {split: _numbers(recipe, split, rows, column) for split, rows in splits.items()}
+    if len(set(found["train"])) < 2:
+        raise recipe.error(KEY, f"all {len(found['train'])} rows of the train split have the same {column}")
+    return {split: (numbers, Value("float32")) for split, numbers in found.items()}
+
+
+def _numbers(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[float]:
+    if isinstance(rows.features[column], ClassLabel):
+        raise recipe.error("data.problem_type", f"regression is of numbers, and the column {column} holds named labels")
+    numbers = []
+    for number, value in enumerate(rows.select_columns([column])[:][column], 1):
+        place = f"row {number} of the {split} split has {value!r} as its {column}"
+        try:
+            figure = math.nan if isinstance(value, bool) else float(np.float32(float(value)))
+        except (TypeError, ValueError, OverflowError):
+            figure = math.nan
+        if not math.isfinite(figure):
+            raise recipe.error(KEY, f"{place}; it should be a number")
+        if figure == IGNORED_LABEL:
+            raise recipe.error(KEY, f"{place}, which marks a label that is ignored; divide all numbers by 10, say")
+        numbers.append(figure)
+    return numbers
+
+
+def multi_hot(rows: Sequence[Sequence[int]], count: int) -> np.ndarray:
+    """Lists of ids as float32 (rows, count), 1 where a row has the label."""
+    found = np.zeros((len(rows), count), np.float32)
+    for index, row in enumerate(rows):
+        found[index, list(row)] = 1
+    return found
