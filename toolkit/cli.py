@@ -229,6 +229,23 @@ def report(run: Path) -> None:
     remake_report(_run_folder(run), LiteralConsole())
 
 
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="See below.")
+@click.option("--output", metavar="FOLDER", type=click.Path(path_type=Path), help="By default RUN/export/FORMAT.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
+def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
+    """Write the best model of RUN for use elsewhere, if it gives the port's logits there.
+
+    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime. What goes
+    in, what comes out, and how far it is from the port is in export.json.
+    """
+    from toolkit.console import LiteralConsole
+    from toolkit.export.command import export_run
+
+    export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
+
+
 @toolkit.group()
 def recipe() -> None:
     """Begin with a recipe, or look at one without running it."""
