@@ -246,6 +246,22 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
 
 
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("repository", metavar="OWNER/NAME")
+@click.option("--private", is_flag=True, help="Make the repository private, if it is new.")
+@click.option("--revision", metavar="BRANCH", help="Push to this branch, made if need be; by default main.")
+@click.option("--message", help="Of the commit.")
+@click.option("--with-report", is_flag=True, help="report.html and the parity report, too. They quote the data.")
+@click.option("--despite-skipped-parity", is_flag=True, help="Push a run without the gate; its card says so.")
+def push(run: Path, repository: str, **options: Any) -> None:
+    """Upload the best model of RUN and its card to the Hugging Face hub: no data, no checkpoints."""
+    from toolkit.push import push_run
+
+    for line in push_run(_run_folder(run), repository, **options):
+        click.echo(visible(line))
+
+
 @toolkit.group()
 def recipe() -> None:
     """Begin with a recipe, or look at one without running it."""

@@ -17,6 +17,7 @@ from toolkit.checkpoint import write_text
 from toolkit.disk import check_writable, writing
 from toolkit.errors import ParityDrift, UserError
 from toolkit.predict import MEND, load_model, load_run, read_recipe
+from toolkit.quiet import silence_startup
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import reading
 from toolkit.scratch import scratch_folder
@@ -57,11 +58,12 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
 
         check_installed()
     recipe.commits.update(recorded_commits(folder))
+    silence_startup()
+    runtime.configure("cpu", recipe.runtime.threads)
 
     from toolkit.export.inputs import batches, load_rows
 
     splits = load_rows(recipe)
-    runtime.configure("cpu", recipe.runtime.threads)
     run = load_run(folder)
     inputs, of = batches(run, splits)
     with writing(target, resumes=False), _made_beside(target) as (made, scratch):
@@ -85,6 +87,8 @@ def _export(
     from toolkit.export.graph import INPUTS, OUTPUTS, Exported, run_graph, save_graph
     from toolkit.export.rotations import draw
 
+    paddle.set_device("cpu")  # where the graphs are compared, whatever the run was on
+    run.model.to(device="cpu")
     stored = run.folder / "model"
     first = {name: paddle.to_tensor(inputs[0][name]) for name in INPUTS}
     rotations = draw(run.model, first, run.recipe.seed)
@@ -111,6 +115,7 @@ def _export(
     graph.mkdir(exist_ok=True)
     save_graph(Exported(run.model, rotations), run.length, graph)
     if form == "paddle":
+        about["paddle_inference"] = "as it was compared: paddle.inference.Config, disable_mkldnn() on a CPU"
         return compare(port, run_graph(made, inputs)), {**about, "outputs": outputs}
     from toolkit.export.onnx_file import OPSET, convert, output_names, run_onnx
 

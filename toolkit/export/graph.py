@@ -63,6 +63,7 @@ def run_graph(folder: Path, batches: Sequence[dict[str, np.ndarray]]) -> list[tu
 
     config = inference.Config(str(folder / f"{STEM}.json"), str(folder / f"{STEM}.pdiparams"))
     config.disable_gpu()
+    config.disable_mkldnn()  # its passes make an operator that Paddle 3.3.1 has no kernel for: pd_op.fused_transpose
     config.disable_glog_info()
     predictor = inference.create_predictor(config)
     found = []

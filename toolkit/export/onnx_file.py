@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,17 +59,18 @@ def reason(said: str) -> str:
 
 def run_onnx(folder: Path, batches: Sequence[dict[str, np.ndarray]]) -> list[tuple[np.ndarray, ...]]:
     """What ONNX Runtime on the CPU makes of each batch."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: of initializers that nothing uses it would warn, one by one
-    session = onnxruntime.InferenceSession(str(folder / FILE), options, providers=["CPUExecutionProvider"])
+    session = _session(folder)
     return [tuple(session.run(None, {name: batch[name] for name in INPUTS})) for batch in batches]
 
 
 def output_names(folder: Path) -> list[str]:
     """The names of the file's outputs, which Paddle2ONNX chooses."""
+    return [output.name for output in _session(folder).get_outputs()]
+
+
+def _session(folder: Path) -> Any:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
-    return [output.name for output in session.get_outputs()]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: of initializers that nothing uses it would warn, one by one
+    return onnxruntime.InferenceSession(str(folder / FILE), options, providers=["CPUExecutionProvider"])
