@@ -98,7 +98,7 @@ def explain_push(problem: BaseException, wanted: Wanted) -> HubError | None:
         found = explain(problem, wanted)
         if found is None or found.reason not in ("offline", "interrupted"):
             return found
-        return HubError("offline", f"cannot reach {_endpoint()} to push {wanted.id}; connect, and {AGAIN}")
+        return HubError("offline", f"cannot push to {wanted.id}: {_unreachable()}, and {AGAIN}")
     status, code = response.status_code, response.headers.get("X-Error-Code")
     said = " ".join((response.headers.get("X-Error-Message") or "").split())
     if status == 401 and not logged_in():
@@ -120,10 +120,14 @@ def _not_logged_in(wanted: Wanted) -> HubError:
     return HubError("token", f"cannot push to {wanted.id}: not logged in; {LOGIN}")
 
 
-def _endpoint() -> str:
+def _unreachable() -> str:
     from huggingface_hub import constants
 
-    return constants.ENDPOINT
+    return (
+        "HF_HUB_OFFLINE is set; unset it"
+        if constants.HF_HUB_OFFLINE
+        else f"no answer from {constants.ENDPOINT}; connect"
+    )
 
 
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:

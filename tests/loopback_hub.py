@@ -443,9 +443,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Link"] = f'<{self.hub.endpoint}{path}?{parameters}>; rel="next"'
         self._json(entries[first:later], headers)
 
-    def _json(self, content: Any, headers: Mapping[str, str] | None = None) -> None:
+    def _json(self, content: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self._start(200, len(body), {"Content-Type": "application/json", **(headers or {})})
+        self._start(status, len(body), {"Content-Type": "application/json", **(headers or {})})
         self._send(body)
 
     # -- what is written
@@ -468,12 +468,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._may_write(wanted["organization"])
         name = f"{wanted['organization']}/{wanted['name']}"
         if ("model", name) in self.hub.repositories:
-            raise _Refused(409, None, "You already created this model repo")
+            return self._json({"error": "You already created this model repo", "url": self._url(name)}, status=409)
         access = "private" if wanted.get("private") else "public"
         made = Repository("model", name, access=access, readers={self._token() or ""})
         made.commit({".gitattributes": "*.safetensors filter=lfs\n"})
         self.hub.repositories["model", name] = made
-        self._json({"url": f"{self.hub.endpoint}/{name}", "name": name})
+        self._json({"url": self._url(name), "name": name})
+
+    def _url(self, name: str) -> str:
+        return f"{self.hub.endpoint}/{name}"
 
     def _branch(self, repository: Repository, branch: str, body: bytes) -> None:
         if branch in repository.refs:
@@ -521,7 +524,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 raise _Refused(400, None, f"{operation['key']} {value['path']}: nothing was uploaded")
         commit = repository.commit(content, revision)
-        url = f"{self.hub.endpoint}/{repository.id}/commit/{commit}"
+        url = f"{self._url(repository.id)}/commit/{commit}"
         self._json({"commitUrl": url, "commitOid": commit, "pullRequestUrl": None})
 
     # -- files

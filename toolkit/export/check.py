@@ -81,7 +81,9 @@ def port_logits(
             outputs, hashed[dtype] = _forward(model, rotations, batch)
             collected[dtype].append(outputs)
         clear.append(_clear(hashed["float32"], hashed["float64"], batch["attention_mask"]))
-    joined = {dtype: [np.concatenate(parts) for parts in zip(*found, strict=True)] for dtype, found in collected.items()}
+    joined = {
+        dtype: [np.concatenate(parts) for parts in zip(*found, strict=True)] for dtype, found in collected.items()
+    }
     return PortLogits(joined["float32"], joined["float64"], np.concatenate(clear))
 
 

@@ -46,8 +46,9 @@ class Exported(paddle.nn.Layer):
 
 def save_graph(layer: Exported, length: int, folder: Path) -> None:
     """Write the graph of a layer for texts of ``length`` tokens, any number at a time."""
-    if hasattr(table := getattr(layer.model, "transformer", None), "pos_encoding"):  # CTRL's, a constant of the graph
-        table.pos_encoding = table.pos_encoding[:length]
+    body = getattr(layer.model, layer.model.base_model_prefix)
+    if hasattr(body, "pos_encoding"):  # CTRL's table is written into the graph: only the rows that are read
+        body.pos_encoding = body.pos_encoding[:length]
     layer.eval()
     inputs = [paddle.static.InputSpec([None, length], "int64", name, stop_gradient=True) for name in INPUTS]
     # The ports are traced as they are: rewritten for branches on tensors, they lose the shapes that they know.
