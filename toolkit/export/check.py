@@ -1,8 +1,8 @@
 """Whether an exported model gives the port's logits: by how much it may differ is measured, never a fixed number.
 
-The noise baseline is what float32 itself makes of the port: the port in float32 against the port in float64, on the same
-texts with the same rotations. The exported model may be as many times that away from the port as the parity gate lets
-the port be from the reference in float32 (:mod:`toolkit.parity.judge.bounds`).
+The noise baseline is what float32 itself makes of the port: the port in float32 against the port in float64, on the
+same texts with the same rotations. The exported model may be as many times that away from the port as the parity gate
+lets the port be from the reference in float32 (:mod:`toolkit.parity.judge.bounds`).
 
 LSH attention hashes a vector to the nearest of some directions. Where two are equally near but for rounding, float32
 decides either way, and both are right; such texts are left out while at least half of them remain.
