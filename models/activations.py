@@ -52,6 +52,8 @@ class _TanhGELU(PyLayer):
 
 def tanh_gelu(x: paddle.Tensor) -> paddle.Tensor:
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016), any shape."""
+    if not paddle.in_dynamic_mode():  # written out: Paddle2ONNX 2.0.1 takes GELU by erf for Paddle's operator
+        return x * F.sigmoid(x * (LINEAR + CUBIC * x * x))
     return _TanhGELU.apply(x) if _is_inexact(x) else F.gelu(x, approximate=True)
 
 

@@ -86,6 +86,50 @@ def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
     return offline(wanted) if _is_offline(causes) else None
 
 
+def explain_push(problem: BaseException, wanted: Wanted) -> HubError | None:
+    """As :func:`explain`, where something was to be written to the hub."""
+    from huggingface_hub.errors import LocalTokenNotFoundError
+
+    causes = list(_chain(problem))
+    if any(isinstance(cause, LocalTokenNotFoundError) for cause in causes):
+        return _not_logged_in(wanted)
+    response = next((found for cause in causes if (found := getattr(cause, "response", None)) is not None), None)
+    if response is None:
+        found = explain(problem, wanted)
+        if found is None or found.reason not in ("offline", "interrupted"):
+            return found
+        return HubError("offline", f"cannot push to {wanted.id}: {_unreachable()}, and {AGAIN}")
+    status, code = response.status_code, response.headers.get("X-Error-Code")
+    said = " ".join((response.headers.get("X-Error-Message") or "").split())
+    if status == 401 and not logged_in():
+        return _not_logged_in(wanted)
+    if status == 401:
+        return HubError("token", f"cannot push to {wanted.id}: the hub does not know this token; log in anew: {LOGIN}")
+    if status == 403 or (status == 404 and code == "RepoNotFound"):
+        owner = wanted.id.partition("/")[0]
+        why = f"this token may not write there ({said or 'no rights'})"
+        right = f"use a token with write access, of an account that is {owner} or may write there"
+        return HubError("private", f"cannot push to {wanted.id}: {why}; {right}")
+    if status == 404:
+        return HubError("missing", f"cannot push to {wanted.id}: the hub knows no such owner or branch ({said})")
+    reason = said or http.client.responses.get(status, "")
+    return HubError("hub", f"cannot push to {wanted.id}: the hub answers {status} ({reason}); {AGAIN} later")
+
+
+def _not_logged_in(wanted: Wanted) -> HubError:
+    return HubError("token", f"cannot push to {wanted.id}: not logged in; {LOGIN}")
+
+
+def _unreachable() -> str:
+    from huggingface_hub import constants
+
+    return (
+        "HF_HUB_OFFLINE is set; unset it"
+        if constants.HF_HUB_OFFLINE
+        else f"no answer from {constants.ENDPOINT}; connect"
+    )
+
+
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:
     """The problem and what it came from, and so on."""
     seen: set[int] = set()

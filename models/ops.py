@@ -28,7 +28,9 @@ ROWS = 128
 
 
 def is_on_cpu(x: paddle.Tensor) -> bool:
-    return x.place.is_cpu_place()
+    """Whether what is composed here is faster than Paddle's own operation; never in a static graph, which has no place
+    yet and no gradient."""
+    return paddle.in_dynamic_mode() and x.place.is_cpu_place()
 
 
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:

@@ -13,11 +13,15 @@ The clients read ``HF_ENDPOINT`` when they are imported, so what is tried runs i
 What it answers is what the hub answers: errors with their ``X-Error-Code``, large files by way of a redirect to where
 they are stored, with ``X-Linked-Size`` and ``X-Linked-ETag``. Files are read from the disk while they are sent.
 
+It takes uploads of those who may write (``hub.writers``): repositories and branches are made, large files come by the
+Git LFS protocol, and a commit is refused whose LFS objects were not uploaded.
+
 A cut download is kept by the client in pieces of 10 MiB: what is to go on where it was must be longer.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -40,6 +44,8 @@ LFS_BYTES = 10 * 2**20
 
 API = re.compile(r"/api/(model|dataset)s/([^/]+(?:/[^/]+)?)(?:/(revision|tree|paths-info|refs)(?:/([^/]+)(/.+)?)?)?/?")
 FILE = re.compile(r"/(datasets/)?([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)")
+WRITE = re.compile(r"/api/models/([^/]+/[^/]+)/(branch|preupload|commit)/([^/]+)")
+LFS_BATCH = re.compile(r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch")
 STORAGE = re.compile(r"/storage/(model|dataset)/([^/]+)/([0-9a-f]{40})/(.+)")
 
 
@@ -104,6 +110,7 @@ class Repository:
         readers: tokens with access.
         faults: file -> :class:`Stall`, :class:`Cut`, :class:`Corrupt`, :class:`WrongSize`, :class:`Pointer` or
             :class:`Status`; ``None`` in a file's place: for every request of the repository (:class:`Status` only).
+        messages: of the commits that came.
     """
 
     kind: str
@@ -113,6 +120,7 @@ class Repository:
     access: str = "public"
     readers: set[str] = field(default_factory=set)
     faults: dict[str | None, Any] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
 
     def commit(self, content: Path | Mapping[str, bytes | str | Path], ref: str = "main") -> str:
         """A commit with exactly these files (a folder, or name -> content or file), to which ``ref`` is moved."""
@@ -198,6 +206,9 @@ class LoopbackHub:
         requests: all that was asked so far, in order; to be cleared at will.
         tokens: of users of the hub; any other is refused as invalid.
         page: entries to a page of a repository's tree.
+        writers: token -> the owners under whose names it may write.
+        uploaded: the LFS objects that came, by their SHA-256.
+        refusals: what goes wrong with the next request whose path has this part.
     """
 
     def __init__(self) -> None:
@@ -205,6 +216,9 @@ class LoopbackHub:
         self.requests: list[Request] = []
         self.tokens: set[str] = set()
         self.page = 1000
+        self.writers: dict[str, set[str]] = {}
+        self.uploaded: dict[str, bytes] = {}
+        self.refusals: dict[str, Status] = {}
         self.closing = threading.Event()
         self._server: _Server | None = None
 
@@ -318,8 +332,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
-        self._answer(lambda path: self._api(path, form))
+        body = self._body()
+        self._answer(lambda path: self._post(path, body))
+
+    def do_PUT(self) -> None:
+        body = self._body()
+        self._answer(lambda path: self._put(path, body))
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def _post(self, path: str, body: bytes) -> None:
+        for part, fault in self.hub.refusals.items():
+            if part in path:
+                raise _Refused(fault.status, fault.code, fault.message, dict(fault.headers))
+        if path == "/api/repos/create":
+            self._create(json.loads(body))
+        elif path == "/api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
+        elif found := LFS_BATCH.fullmatch(path):
+            self._lfs_batch(self._written(unquote(found[1])), json.loads(body))
+        elif found := WRITE.fullmatch(path):
+            name, what, revision = map(unquote, found.groups())
+            {"branch": self._branch, "preupload": self._preupload, "commit": self._take_commit}[what](
+                self._written(name), revision, body
+            )
+        else:
+            self._api(path, parse_qs(body.decode()))
 
     def _answer(self, respond: Callable[[str], None]) -> None:
         path = urlsplit(self.path).path
@@ -404,10 +443,89 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Link"] = f'<{self.hub.endpoint}{path}?{parameters}>; rel="next"'
         self._json(entries[first:later], headers)
 
-    def _json(self, content: Any, headers: Mapping[str, str] | None = None) -> None:
+    def _json(self, content: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self._start(200, len(body), {"Content-Type": "application/json", **(headers or {})})
+        self._start(status, len(body), {"Content-Type": "application/json", **(headers or {})})
         self._send(body)
+
+    # -- what is written
+
+    def _may_write(self, owner: str) -> None:
+        token = self._token()
+        if token is None:
+            raise _Refused(401, None, "Invalid username or password.")
+        if token not in self.hub.tokens:
+            raise _Refused(401, None, "Invalid credentials in Authorization header")
+        if owner not in self.hub.writers.get(token, ()):
+            raise _Refused(403, None, f'You don\'t have the rights to create a model under the namespace "{owner}"')
+
+    def _written(self, name: str) -> Repository:
+        repository = self._repository("model", name, files=True)
+        self._may_write(name.partition("/")[0])
+        return repository
+
+    def _create(self, wanted: Mapping[str, Any]) -> None:
+        self._may_write(wanted["organization"])
+        name = f"{wanted['organization']}/{wanted['name']}"
+        if ("model", name) in self.hub.repositories:
+            return self._json({"error": "You already created this model repo", "url": self._url(name)}, status=409)
+        access = "private" if wanted.get("private") else "public"
+        made = Repository("model", name, access=access, readers={self._token() or ""})
+        made.commit({".gitattributes": "*.safetensors filter=lfs\n"})
+        self.hub.repositories["model", name] = made
+        self._json({"url": self._url(name), "name": name})
+
+    def _url(self, name: str) -> str:
+        return f"{self.hub.endpoint}/{name}"
+
+    def _branch(self, repository: Repository, branch: str, body: bytes) -> None:
+        if branch in repository.refs:
+            raise _Refused(409, None, f"Reference already exists: refs/heads/{branch}")
+        repository.refs[branch] = repository.refs["main"]
+        self._json({})
+
+    def _preupload(self, repository: Repository, revision: str, body: bytes) -> None:
+        there = repository.commits[self._commit(repository, revision)]
+        files = []
+        for file in json.loads(body)["files"]:
+            path, old = file["path"], there.get(file["path"])
+            large = path.endswith(LFS_SUFFIXES) or file["size"] > LFS_BYTES
+            oid = {"oid": old.etag} if old else {}
+            files.append({"path": path, "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, **oid})
+        self._json({"files": files})
+
+    def _lfs_batch(self, repository: Repository, wanted: Mapping[str, Any]) -> None:
+        assert wanted["operation"] == "upload" and wanted["hash_algo"] == "sha256"
+        objects: list[dict[str, Any]] = [{"oid": one["oid"], "size": one["size"]} for one in wanted["objects"]]
+        for one in objects:
+            if one["oid"] not in self.hub.uploaded:
+                one["actions"] = {"upload": {"href": f"{self.hub.endpoint}/lfs-upload/{one['oid']}"}}
+        self._json({"transfer": "basic", "objects": objects})
+
+    def _put(self, path: str, body: bytes) -> None:
+        oid = path.removeprefix("/lfs-upload/")
+        if hashlib.sha256(body).hexdigest() != oid:
+            raise _Refused(400, None, "the content is not the one that was announced")
+        self.hub.uploaded[oid] = body
+        self._json({})
+
+    def _take_commit(self, repository: Repository, revision: str, body: bytes) -> None:
+        before = repository.commits[self._commit(repository, revision)]
+        content: dict[str, bytes | str | Path] = {name: file.source for name, file in before.items()}
+        header, *operations = map(json.loads, body.splitlines())
+        assert header["key"] == "header"
+        repository.messages.append(header["value"]["summary"])
+        for operation in operations:
+            value = operation["value"]
+            if operation["key"] == "file":
+                content[value["path"]] = base64.b64decode(value["content"])
+            elif operation["key"] == "lfsFile" and value["oid"] in self.hub.uploaded:
+                content[value["path"]] = self.hub.uploaded[value["oid"]]
+            else:
+                raise _Refused(400, None, f"{operation['key']} {value['path']}: nothing was uploaded")
+        commit = repository.commit(content, revision)
+        url = f"{self._url(repository.id)}/commit/{commit}"
+        self._json({"commitUrl": url, "commitOid": commit, "pullRequestUrl": None})
 
     # -- files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,6 +119,12 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
         "".join(f"- {name} {version}\n" for name, version in runtime.versions().items()),
     )
     write_text(folder / "README.md", visible("\n".join(sections)))
+
+
+def with_model(card: str, model: str) -> str:
+    """A run's card whose lines load ``model``, a folder or a repository of the hub, in place of the run's own."""
+    loaded = re.compile(r'((?:from_pretrained\(|pipeline\("[a-z-]+", ))"(?:[^"\\\n]|\\.)*"')
+    return loaded.sub(lambda found: found[1] + json.dumps(model, ensure_ascii=False), card)
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:

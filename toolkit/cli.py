@@ -252,6 +252,39 @@ def report(run: Path) -> None:
     remake_report(_run_folder(run), LiteralConsole())
 
 
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["hf", "paddle", "onnx"]), required=True, help="See below.")
+@click.option("--output", metavar="FOLDER", type=click.Path(path_type=Path), help="By default RUN/export/FORMAT.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export.")
+def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
+    """Write the best model of RUN for use elsewhere, if it gives the port's logits there.
+
+    hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime. What goes
+    in, what comes out, and how far it is from the port is in export.json.
+    """
+    from toolkit.console import LiteralConsole
+    from toolkit.export.command import export_run
+
+    export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
+
+
+@toolkit.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("repository", metavar="OWNER/NAME")
+@click.option("--private", is_flag=True, help="Make the repository private, if it is new.")
+@click.option("--revision", metavar="BRANCH", help="Push to this branch, made if need be; by default main.")
+@click.option("--message", help="Of the commit.")
+@click.option("--with-report", is_flag=True, help="report.html and the parity report, too. They quote the data.")
+@click.option("--despite-skipped-parity", is_flag=True, help="Push a run without the gate; its card says so.")
+def push(run: Path, repository: str, **options: Any) -> None:
+    """Upload the best model of RUN and its card to the Hugging Face hub: no data, no checkpoints."""
+    from toolkit.push import push_run
+
+    for line in push_run(_run_folder(run), repository, **options):
+        click.echo(visible(line))
+
+
 @toolkit.group()
 def recipe() -> None:
     """Begin with a recipe, or look at one without running it."""

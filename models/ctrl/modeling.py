@@ -59,11 +59,14 @@ def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype:
         (length, past + length), or (B, 1, length, past + length) with a mask.
     """
     total = past + length
-    bias = np.triu(np.full([total, total], FUTURE, dtype), 1)[past:]
+    if paddle.in_dynamic_mode():
+        bias = paddle.to_tensor(np.triu(np.full([total, total], FUTURE, dtype), 1)[past:])
+    else:  # computed, where a static graph would write the numbers of a constant down
+        bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
     if attention_mask is None:
-        return paddle.to_tensor(bias)
+        return bias
     padding = (1.0 - attention_mask.astype(dtype)) * float(np.finfo(dtype).min)
-    return paddle.to_tensor(bias) + padding.unsqueeze([1, 2])
+    return bias + padding.unsqueeze([1, 2])
 
 
 class MultiHeadAttention(nn.Layer):

@@ -16,6 +16,7 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
+from models.batch import batch_size
 from models.ops import Linear, masked_softmax, softmax_over
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
@@ -75,23 +76,24 @@ class ChunkedSelfAttention(nn.Layer):
 
     def split_heads(self, projected: Tensor) -> Tensor:
         """(B, T, H*D) -> (B*H*T, D), rows ordered by batch, head, position."""
-        batch, length, _ = projected.shape
-        order = heads_first(batch, length, self.num_attention_heads)
+        order = heads_first(batch_size(projected), projected.shape[1], self.num_attention_heads)
         return at("heads", reorder(projected.reshape([-1, self.attention_head_size]), order))
 
     def merge_heads(self, rows: Tensor, batch: int, length: int) -> Tensor:
         """(B*H*T, D) -> (B, T, H*D)."""
         order = heads_first(batch, length, self.num_attention_heads).inverted()
-        return reorder(rows, order).reshape([batch, length, -1])
+        return reorder(rows, order).reshape([-1, length, self.num_attention_heads * self.attention_head_size])
 
     def adjacent(self, chunks: Tensor) -> Tensor:
         """(B*H, n, C, ...) -> (B*H, n, K, ...); a single chunk is the whole sequence and has no
         neighbours."""
-        rows, count, _, *rest = chunks.shape
+        _, count, size, *rest = chunks.shape
         if count == 1 or self.num_chunks_before == self.num_chunks_after == 0:
             return chunks
-        order = adjacent_chunks(rows, count, self.num_chunks_before, self.num_chunks_after)
-        return at("adjacent", reorder(chunks.reshape([rows * count, -1]), order).reshape([rows, count, -1, *rest]))
+        order = adjacent_chunks(batch_size(chunks), count, self.num_chunks_before, self.num_chunks_after)
+        rows = chunks.reshape([-1, size * math.prod(rest)])
+        seen = size * (self.num_chunks_before + 1 + self.num_chunks_after)
+        return at("adjacent", reorder(rows, order).reshape([-1, count, seen, *rest]))
 
     def mask_per_head(self, attention_mask: Tensor) -> Tensor:
         """(B, T) -> bool (B*H, T)."""
@@ -101,6 +103,8 @@ class ChunkedSelfAttention(nn.Layer):
 
     def drop(self, probabilities: Tensor, batch: int) -> Tensor:
         """Dropout of attention probabilities (B*H, n, C, K); the draw has the axes B, H, n (if chunked), C, K."""
+        if not self.training or self.dropout == 0.0:
+            return at("dropped", probabilities)
         _, chunks, *sizes = probabilities.shape
         axes = [batch, self.num_attention_heads, *([chunks] if chunks > 1 else []), *sizes]
         dropped = dropout(probabilities.reshape(axes), self.dropout, self.training)
@@ -126,9 +130,9 @@ class LocalSelfAttention(ChunkedSelfAttention):
         Returns:
             (B, T, H*D).
         """
-        batch, length, _ = hidden_states.shape
+        batch, length = batch_size(hidden_states), hidden_states.shape[1]
         chunk = min(self.chunk_length, length)
-        chunks = [batch * self.num_attention_heads, length // chunk, chunk, self.attention_head_size]
+        chunks = [-1, length // chunk, chunk, self.attention_head_size]
         query = self.split_heads(self.query(hidden_states)).reshape(chunks)  # (B*H, n, C, D)
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
@@ -180,7 +184,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         Returns:
             (B, T, H*D), and the buckets (B, H, R*T), or None where the sequence is a single chunk.
         """
-        batch, length, _ = hidden_states.shape
+        batch, length = batch_size(hidden_states), hidden_states.shape[1]
         query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
         value = self.split_heads(self.value(hidden_states))
         if length <= self.chunk_length:
@@ -202,7 +206,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
     def in_one_chunk(self, batch: int, length: int) -> Tensor:
         """The positions of an unsorted sequence that is one chunk: (B*H, 1, T)."""
-        return paddle.arange(length).expand([batch * self.num_attention_heads, 1, length])
+        return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
     def attend(
         self,
@@ -250,8 +254,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
         kept = None
         if attention_mask is not None:
             rows = self.mask_per_head(attention_mask)
-            first = paddle.arange(rows.shape[0]).unsqueeze(1) * rows.shape[1]
-            at_seen = paddle.gather(rows.flatten(), (seen.reshape([rows.shape[0], -1]) + first).flatten())
+            first = paddle.arange(batch_size(rows)).unsqueeze(1) * rows.shape[1]
+            at_seen = paddle.gather(rows.flatten(), (seen.flatten(1) + first).flatten())
             kept = at_seen.reshape(seen.shape).unsqueeze(2)  # (B*H, n, 1, K)
         if self.is_decoder:
             causal = against(place, seen, paddle.greater_equal)
@@ -287,23 +291,24 @@ class LSHSelfAttention(ChunkedSelfAttention):
             int64 (B, H, R*T); the rounds' buckets do not overlap.
         """
         heads, rounds, size = self.num_attention_heads, self.num_hashes, self.attention_head_size
-        vectors = vectors.reshape([batch, heads, -1, size])
-        length = vectors.shape[2]
+        length = vectors.shape[0] // (batch * heads) if attention_mask is None else attention_mask.shape[1]
+        vectors = vectors.reshape([-1, heads, length, size])
         factors = self.bucket_factors(length)
         rotated = paddle.matmul(vectors, rotations.reshape([heads, size, -1]))
-        rotated = rotated.reshape([batch, heads, length, rounds, -1])
+        rotated = rotated.reshape([-1, heads, length, rounds, sum(factors) // 2])
         buckets: Any = 0
         below, count = 0, 1
         for factor in factors:
             part = rotated[..., below : below + factor // 2]
             buckets = buckets + count * paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
             below, count = below + factor // 2, count * factor
-        if attention_mask is not None and not bool(attention_mask.astype("bool").all()):
-            padding = attention_mask.astype("bool").logical_not().reshape([batch, 1, length, 1])
+        # A bucket that nothing falls into changes no order: a static graph, which cannot look, has it always.
+        if attention_mask is not None and not (paddle.in_dynamic_mode() and bool(attention_mask.astype("bool").all())):
+            padding = attention_mask.astype("bool").logical_not().reshape([-1, 1, length, 1])
             buckets = paddle.where(padding, paddle.full([1], count, buckets.dtype), buckets)
             count += 1
         buckets = buckets + paddle.arange(rounds) * count
-        return buckets.transpose([0, 1, 3, 2]).reshape([batch, heads, rounds * length])
+        return buckets.transpose([0, 1, 3, 2]).reshape([-1, heads, rounds * length])
 
     def sort_by_bucket(self, buckets: Tensor, length: int) -> tuple[Tensor, Order, Order]:
         """The order of all positions by bucket, within a bucket by position.
@@ -316,16 +321,17 @@ class LSHSelfAttention(ChunkedSelfAttention):
             (B*H*R*T, D); and the one that brings these back to the order B, H, R, T.
         """
         buckets = buckets.reshape([-1, buckets.shape[-1]])
-        count, rounds_length = buckets.shape
+        count, rounds_length = batch_size(buckets), buckets.shape[1]
         sorted_from = paddle.argsort(buckets, axis=-1, stable=True)  # (B*H, R*T)
         first = paddle.arange(count).unsqueeze(1) * rounds_length
         forth = (sorted_from + first).flatten()
-        back = paddle.scatter(paddle.zeros_like(forth), forth, paddle.arange(forth.shape[0]))
+        back = paddle.scatter(paddle.zeros_like(forth), forth, paddle.arange(count * rounds_length))
         position = sorted_from % length
+        rounds = rounds_length // length
         source = (position + paddle.arange(count).unsqueeze(1) * length).flatten()
-        by_round = back.reshape([count, -1, length]).transpose([1, 0, 2]).reshape([-1, count * length])
+        by_round = back.reshape([-1, rounds, length]).transpose([1, 0, 2]).reshape([rounds, -1])
         return (
-            position.reshape([count, -1, self.chunk_length]),
+            position.reshape([-1, rounds_length // self.chunk_length, self.chunk_length]),
             Order(source, by_round),
             Order(back, forth.unsqueeze(0)),
         )

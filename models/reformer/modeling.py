@@ -106,11 +106,11 @@ class ReformerEmbeddings(nn.Layer):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden). Raises ValueError where T exceeds ``max_position_embeddings``."""
-        batch, length = input_ids.shape
+        length = input_ids.shape[1]
         if length > self.max_position_embeddings:
             raise ValueError(f"{length} positions are more than max_position_embeddings {self.max_position_embeddings}")
         embedded = dropout(self.word_embeddings(input_ids), self.dropout, self.training)
-        return embedded + self.position_embeddings(paddle.arange(length).expand([batch, length]))
+        return embedded + self.position_embeddings(paddle.zeros_like(input_ids) + paddle.arange(length))
 
 
 class ReformerSelfOutput(nn.Layer):

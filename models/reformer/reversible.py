@@ -92,13 +92,33 @@ class PairStream:
         return self.plus(-update)
 
 
-Stream = PlainStream | GridStream | PairStream
+@dataclass
+class DoubleStream:
+    """A stream in float64, for a static graph, which cannot look at the numbers that a grid depends on."""
+
+    exact: Tensor
+    dtype: paddle.dtype
+
+    @property
+    def value(self) -> Tensor:
+        return self.exact.astype(self.dtype)
+
+    def plus(self, update: Tensor) -> DoubleStream:
+        return DoubleStream(self.exact + update.astype("float64"), self.dtype)
+
+    def minus(self, update: Tensor) -> DoubleStream:
+        return DoubleStream(self.exact - update.astype("float64"), self.dtype)
+
+
+Stream = PlainStream | GridStream | PairStream | DoubleStream
 
 
 def open_stream(x: Tensor, residual: str) -> Stream:
     """A stream that begins with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
     if residual == "plain":
         return PlainStream(x)
+    if not paddle.in_dynamic_mode():
+        return DoubleStream(x.astype("float64"), x.dtype)
     if x.dtype == paddle.float64:
         return PairStream(x, paddle.zeros_like(x))
     return GridStream.begin(x)
@@ -137,7 +157,8 @@ def run_traced(
     """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
     to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
     inner = open_stream(x.detach(), residual)
-    attention_stream = hidden_stream = TracedStream(x, inner)
+    traced = TracedStream(x, inner) if paddle.in_dynamic_mode() else inner
+    attention_stream = hidden_stream = traced
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
     return attention_stream.value, hidden_stream.value

@@ -8,7 +8,8 @@ and on a GPU the same to the last bit from run to run.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from typing import NamedTuple
 
 import paddle
@@ -47,19 +48,30 @@ class _Gather(PyLayer):
 
 def reorder(rows: paddle.Tensor, order: Order) -> paddle.Tensor:
     """The rows of ``rows`` (rows, width) in ``order``: (rounds * rows, width)."""
-    return _Gather.apply(rows, order)
+    return _Gather.apply(rows, order) if paddle.in_dynamic_mode() else paddle.gather(rows, order.index)
 
 
-@lru_cache(maxsize=16)
+def kept_if_eager(make: Callable[..., Order]) -> Callable[..., Order]:
+    """Keep the orders of the last sizes; those of a static graph belong to it, and their sizes may be unknown."""
+    kept = lru_cache(maxsize=16)(make)
+
+    @wraps(make)
+    def made(*sizes: int) -> Order:
+        return kept(*sizes) if paddle.in_dynamic_mode() else make(*sizes)
+
+    return made
+
+
+@kept_if_eager
 def heads_first(batch: int, length: int, heads: int) -> Order:
     """From rows ordered (batch, position, head), as a projection gives them, to (batch, head, position)."""
     places = paddle.arange(batch * length * heads, dtype="int64")
-    index = places.reshape([batch, length, heads]).transpose([0, 2, 1]).flatten()
-    inverse = places.reshape([batch, heads, length]).transpose([0, 2, 1]).flatten()
+    index = places.reshape([-1, length, heads]).transpose([0, 2, 1]).flatten()
+    inverse = places.reshape([-1, heads, length]).transpose([0, 2, 1]).flatten()
     return Order(index.contiguous(), inverse.contiguous().unsqueeze(0))
 
 
-@lru_cache(maxsize=16)
+@kept_if_eager
 def adjacent_chunks(rows: int, chunks: int, before: int, after: int) -> Order:
     """From chunks (rows * chunks, .) to each chunk with its neighbours (rows * chunks * parts, .).
 
@@ -70,5 +82,5 @@ def adjacent_chunks(rows: int, chunks: int, before: int, after: int) -> Order:
     first = (paddle.arange(rows) * chunks).reshape([-1, 1, 1])
     index = (first + (place + offsets) % chunks).flatten()  # (rows, chunks, parts)
     # Chunk j stands as part p of the chunk that lies offsets[p] before it.
-    holder = (first + (place - offsets) % chunks) * len(offsets) + paddle.arange(len(offsets))
-    return Order(index, holder.transpose([2, 0, 1]).reshape([len(offsets), -1]))
+    holder = (first + (place - offsets) % chunks) * (before + 1 + after) + paddle.arange(before + 1 + after)
+    return Order(index, holder.transpose([2, 0, 1]).reshape([before + 1 + after, -1]))

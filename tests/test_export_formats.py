@@ -1,0 +1,209 @@
+"""`toolkit export`: what leaves this project gives the port's logits, or does not leave it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_question_answering as qa
+from rich.console import Console
+from test_train import recipe_file, train  # noqa: F401
+
+import toolkit.export.check
+from toolkit.errors import ParityDrift, UserError
+from toolkit.export import onnx_file
+from toolkit.export.check import PortLogits, compare
+from toolkit.export.command import export_run
+from toolkit.export.graph import run_graph
+from toolkit.predict import load_run
+from toolkit.recipe import load_recipe
+from toolkit.tasks.classification.task import classify
+from toolkit.train import finetune
+
+TEXTS = ["cat dog cow", "saw axe", "pear fig plum kiwi " * 4]
+
+
+@pytest.fixture(scope="module")
+def run(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
+    """A classifier with local and LSH attention, whose rotations nothing fixes."""
+    return train(recipe_file, tmp_path_factory.mktemp("runs") / "tiny", "train.max_steps=2")
+
+
+@pytest.fixture(scope="module")
+def paddle_graph(run) -> Path:
+    return export_run(run, "paddle", None, False, console())
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=300)
+
+
+def padded(run: Path, folder: Path) -> dict[str, np.ndarray]:
+    """The texts as export.json says that they are to be padded."""
+    about = json.loads((folder / "export.json").read_text())
+    rows = [ids[: about["padding"]["text_cut_to"]] for ids in load_run(run).tokenizer(TEXTS)["input_ids"]]
+    batch = {name: np.full([len(rows), about["padding"]["to"]], about["padding"][name]) for name in about["inputs"]}
+    for index, row in enumerate(rows):
+        batch["input_ids"][index, : len(row)] = row
+        batch["attention_mask"][index, : len(row)] = 1
+    return batch
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def assert_within(folder: Path) -> dict:
+    about = json.loads((folder / "export.json").read_text())
+    found = about["compared_with_the_port"]
+    assert found["max"] <= found["max_bound"] < 1e-3 * found["logits_rms"]
+    assert found["rms"] <= found["rms_bound"] and found["texts"] >= 6
+    return about
+
+
+def test_paddle_inference_gives_what_predict_gives(run, paddle_graph):
+    about = assert_within(paddle_graph)
+    assert paddle_graph == run / "export" / "paddle"
+    assert {path.name for path in paddle_graph.iterdir()} == {
+        "model.json",
+        "model.pdiparams",
+        "export.json",
+        *(path.name for path in (run / "model").iterdir() if path.suffix != ".safetensors"),
+    }
+    assert about["label_names"] == ["animals", "fruit", "tools"] and about["outputs"] == ["logits"]
+    assert about["inputs"]["input_ids"] == {"dtype": "int64", "shape": ["batch", 64]}
+    assert "drawn by the seed" in about["lsh_rotations"]
+    batch = padded(run, paddle_graph)
+    ((logits,),) = run_graph(paddle_graph, [batch])
+    expected = [one.probabilities for one in classify(load_run(run), TEXTS)]
+    assert probabilities(logits) == pytest.approx(np.array(expected), abs=1e-5)
+
+
+def test_two_calls_and_other_batches_give_equal_logits_by_jit_load_too(run, paddle_graph):
+    import paddle
+
+    batch = padded(run, paddle_graph)
+    ((first,), (second,)) = run_graph(paddle_graph, [batch, batch])
+    assert np.array_equal(first, second)
+    loaded = paddle.jit.load(str(paddle_graph / "model"))
+    inputs = [paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")]
+    with paddle.no_grad():
+        calls = [loaded(*inputs).numpy() for _ in range(2)]
+        alone = [loaded(*(one[index : index + 1] for one in inputs)).numpy() for index in range(len(TEXTS))]
+    assert np.array_equal(*calls)
+    assert np.concatenate(alone) == pytest.approx(first, abs=1e-5)
+
+
+def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, tmp_path):
+    folder = export_run(run, "hf", tmp_path / "new" / "hf", False, console())
+    for path in (run / "model").iterdir():
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+    assert json.loads((folder / "export.json").read_text())["compared_with_the_port"]["max"] == 0.0
+    card = (folder / "README.md").read_text()
+    assert 'from_pretrained(".")' in card and 'pipeline("text-classification", ".")' in card
+
+
+def test_a_model_that_differs_by_more_than_rounding_is_not_left(run, tmp_path, monkeypatch):
+    import toolkit.export.graph as graph
+
+    def wrong(folder, batches):
+        return [tuple(one + 1e-4 * np.abs(one).max() for one in outputs) for outputs in run_graph(folder, batches)]
+
+    monkeypatch.setattr(graph, "run_graph", wrong)
+    said = console()
+    with pytest.raises(ParityDrift, match="not written: the exported model does not give the port's logits"):
+        export_run(run, "paddle", tmp_path / "new" / "paddle", False, said)
+    assert "BEYOND float32's rounding" in said.file.getvalue()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_kept_unless_it_is_an_export_to_be_replaced(run, tmp_path):
+    target = export_run(run, "hf", tmp_path / "hf", False, console())
+    (target / "config.json").write_text("old")
+    with pytest.raises(UserError, match="is there already; add --overwrite"):
+        export_run(run, "hf", target, False, console())
+    export_run(run, "hf", target, True, console())
+    assert (target / "config.json").read_text() != "old"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(UserError, match="is there and is no export; name another folder"):
+        export_run(run, "hf", tmp_path / "mine", True, console())
+    assert {path.name for path in tmp_path.iterdir()} == {"hf", "mine"}
+
+
+def test_texts_of_which_rounding_chooses_a_bucket_are_left_out_and_nan_is_never_within():
+    exact = np.linspace(1, 2, 12).reshape(4, 3)
+    ours = (exact * (1 + 1e-7)).astype(np.float32)
+    flipped = ours.copy()
+    flipped[1] += 0.5
+    clear = np.array([True, False, True, True])
+    found = compare(PortLogits([ours], [exact], clear), [(flipped,)])
+    assert found.within and (found.texts, found.left_out) == (3, 1)
+    assert not compare(PortLogits([ours], [exact], np.ones(4, bool)), [(flipped,)]).within
+    assert not compare(PortLogits([ours], [exact], np.zeros(4, bool)), [(flipped,)]).within  # too few: all are compared
+    flipped[0, 0] = np.nan
+    assert not compare(PortLogits([ours], [exact], clear), [(flipped,)]).within
+
+
+def test_a_choice_that_float64_has_as_near_as_rounding_is_found():
+    mask = np.array([[1, 1], [1, 0]])
+    exact = np.array([[[1.0, 0.5], [0.2, 0.9]], [[1.0, -0.2], [1.0, 1.0 - 1e-9]]]).reshape(2, 1, 2, 1, 2)
+    moved = exact + 1e-8
+    assert toolkit.export.check._clear([moved], [exact], mask).tolist() == [True, True]  # padding does not count
+    assert toolkit.export.check._clear([moved], [exact], np.ones_like(mask)).tolist() == [True, False]
+
+
+def test_onnx_says_what_is_missing_before_anything_is_computed(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else types)
+    with pytest.raises(UserError, match="needs onnxruntime, by which the converted model is checked: pip install onn"):
+        export_run(run, "onnx", tmp_path / "onnx", False, console())
+
+
+def test_what_paddle2onnx_complains_of_is_a_line():
+    said = "[ERROR] There are some ops not supported yet, including pd_op.foo,pd_op.bar\nTraceback ...\nRuntimeError: x"
+    assert "pd_op.foo" in onnx_file.reason(said)
+    assert onnx_file.reason("a\nRuntimeError: it   broke\n") == "RuntimeError: it broke"
+    assert onnx_file.reason("") == "it says nothing"
+
+
+@pytest.mark.slow
+def test_a_graph_that_cannot_be_converted_leaves_nothing(tmp_path):
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph" / "model.json").write_text("{}")
+    (tmp_path / "graph" / "model.pdiparams").write_bytes(b"")
+    with pytest.raises(onnx_file.NotConverted, match="--format onnx: Paddle2ONNX cannot convert this model: "):
+        onnx_file.convert(tmp_path / "graph", tmp_path)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.slow
+def test_onnx_runtime_gives_the_port_s_logits(run, tmp_path):
+    pytest.importorskip("onnxruntime")
+    folder = export_run(run, "onnx", tmp_path / "onnx", False, console())
+    about = assert_within(folder)
+    assert list(about["outputs"].values()) == ["logits"]
+    batch = padded(run, folder)
+    ((first,), (second,)) = onnx_file.run_onnx(folder, [batch, batch])
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.slow
+def test_answers_and_next_words_are_exported_too(tmp_path):
+    from test_exports import language_model
+
+    recipe = load_recipe(qa.write_recipe(tmp_path), ["train.max_steps=2", "train.eval_steps=2"])
+    asked = finetune(recipe, "a test", console())
+    about = assert_within(export_run(asked, "paddle", None, False, console()))
+    assert about["outputs"] == ["start_logits", "end_logits"]
+    (tmp_path / "lm").mkdir()
+    speaker = language_model(tmp_path / "lm")
+    assert assert_within(export_run(speaker, "paddle", None, False, console()))["outputs"] == ["logits"]
+    if "onnxruntime" in sys.modules or onnx_file.importlib.util.find_spec("onnxruntime"):
+        for folder in (asked, speaker):
+            assert_within(export_run(folder, "onnx", None, False, console()))
