@@ -53,13 +53,13 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
     recipe = read_recipe(folder)
     target = folder / "export" / form if output is None else output
     _check_target(target, overwrite)
+    silence_startup()
+    runtime.configure("cpu", recipe.runtime.threads)  # before anything imports Paddle
     if form == "onnx":
         from toolkit.export.onnx_file import check_installed
 
         check_installed()
     recipe.commits.update(recorded_commits(folder))
-    silence_startup()
-    runtime.configure("cpu", recipe.runtime.threads)
 
     from toolkit.export.inputs import batches, load_rows
 
