@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from models.families import part
 from toolkit import recipe as schema
+from toolkit import recipe_keys
 
 #: A check that takes longer hangs. Training for a step also imports Paddle and reads data.
 SECONDS = {False: 10.0, True: 60.0}
@@ -247,8 +248,10 @@ def likely_recipes(draw: st.DrawFn) -> tuple[bytes, list[str]]:
 def _known_keys(recipe: dict[str, Any]) -> list[str]:
     """The keys of :data:`LIKELY` that the recipe's task and model know."""
     task, model = recipe.get("task", "classification"), recipe["model"].get("name", "reformer")
-    others = {key for known in (schema.TASK_KEYS, schema.MODEL_KEYS) for keys in known.values() for key in keys}
-    own = {*schema.TASK_KEYS[task], *schema.MODEL_KEYS[model]}
+    others = {
+        key for known in (recipe_keys.TASK_KEYS, recipe_keys.MODEL_KEYS) for keys in known.values() for key in keys
+    }
+    own = {*recipe_keys.TASK_KEYS[task], *recipe_keys.MODEL_KEYS[model]}
     config = part(model, "schema").DEFAULTS
     return sorted(
         key

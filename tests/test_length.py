@@ -348,6 +348,7 @@ def test_the_gate_of_a_run_passes_and_says_what_was_compared(recipe_file, checkp
     assert "positions: the first 4 of 8 rows of the checkpoint's table (64 of 128 tokens)" in notes
 
 
+@pytest.mark.slow
 def test_the_gate_judges_the_cut(checkpoint, tmp_path):
     """Both sides run the step with the same weights: rows of the wrong end would show nowhere else."""
     options = {"attention": None, "layers": None, "batch_size": 1, "seed": 0, "overrides": [], "dtype": "float64"}

@@ -57,6 +57,7 @@ def test_more_runs_widen_the_noise_baseline_to_the_largest_of_all_and_the_report
     reference = ReferenceResult(tensors={"gradient:a": record})
     measured = TensorRecord(shape=[], noise=more, noise_max=more)
     monkeypatch.setattr(remeasure, "measure_again", lambda *_: [{"gradient:a": measured}])
+    monkeypatch.setattr(remeasure, "more_runs", lambda job: remeasure.MORE_RUNS)
     [settled] = remeasure.remeasure([tmp_path], [(reference, judged)], Console(file=io.StringIO()), "python")
     assert compare("gradient:a", settled.tensors["gradient:a"], error, "float32").passed
     assert len(settled.tensors["gradient:a"].noise["float32"]) == 25 and len(runs["float32"]) == 5
@@ -111,6 +112,7 @@ def test_a_reference_that_cannot_run_again_leaves_the_verdict_as_it_is(tmp_path,
         raise Inconclusive("out of memory")
 
     monkeypatch.setattr(remeasure, "measure_again", fail)
+    monkeypatch.setattr(remeasure, "more_runs", lambda job: remeasure.MORE_RUNS)
     finding, comparison = beyond(1.5)
     out, reference = io.StringIO(), ReferenceResult()
     judged = Verdict(comparisons=[comparison], findings=[finding])

@@ -79,6 +79,7 @@ def test_a_length_that_is_asked_for_is_padded_to_one_that_can_be(request_of_512)
     assert fitted.batch["input_ids"].shape == (3, 512)
 
 
+@pytest.mark.slow
 def test_a_gate_over_a_stretch_passes_and_says_over_what(request_of_512, tmp_path):
     report, said = gates.run(replace(request_of_512, length=128, dtypes=("float64",)), tmp_path)
     assert report.passed

@@ -18,7 +18,8 @@ from rich.console import Console
 
 from toolkit import runtime
 from toolkit.quiet import silence_startup
-from toolkit.recipe import Data, Recipe, Train
+from toolkit.recipe import Recipe
+from toolkit.recipe_keys import Data, Train
 from toolkit.tasks.classification import task as classification
 
 silence_startup()

@@ -21,7 +21,8 @@ from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
 from toolkit.nested_columns import names_within, opened
-from toolkit.recipe import FILE_KINDS, Recipe
+from toolkit.recipe import Recipe
+from toolkit.recipe_keys import FILE_KINDS
 from toolkit.revisions import weights_folder
 from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter

@@ -22,12 +22,12 @@ import pandas
 from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
 
 from models.files import UnreadableFile
-from toolkit.recipe import FILE_KINDS
+from toolkit.recipe_keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
 datasets.disable_caching()
 
-#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.FILE_KINDS`.
+#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe_keys.FILE_KINDS`.
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}

@@ -29,7 +29,8 @@ from toolkit.checkpoint import sha256
 from toolkit.digest import digest
 from toolkit.errors import UserError
 from toolkit.install import install_command
-from toolkit.recipe import ENCODED_KINDS, FILE_KINDS, Recipe, settled
+from toolkit.recipe import Recipe, settled
+from toolkit.recipe_keys import ENCODED_KINDS, FILE_KINDS
 from toolkit.revisions import settle_commit
 from toolkit.rows import (
     COMPRESSED,

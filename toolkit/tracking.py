@@ -14,7 +14,8 @@ from typing import Any
 
 from toolkit.checkpoint import write_text
 from toolkit.disk import writing
-from toolkit.recipe import Recipe, Tracking
+from toolkit.recipe import Recipe
+from toolkit.recipe_keys import Tracking
 from toolkit.run_files import reading
 from toolkit.runtime import is_first_process
 from toolkit.strict_json import dumps

@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from models import weights
-from toolkit import optimizer, recipe, tasks, trainer
+from toolkit import optimizer, recipe, recipe_keys, tasks, trainer
 from toolkit.console import LiteralConsole
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
@@ -61,11 +61,11 @@ def training_places() -> dict[str, Place]:
 
 def make_finetuner(model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path) -> trainer.Finetuner:
     """What trains a run of these settings, quietly."""
-    save_best = recipe.TASK_KEYS[job.task]["train.save_best"]
-    train = recipe.Train(**asdict(job.training), eval_steps=NEVER, save_best=save_best)
+    save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
+    train = recipe_keys.Train(**asdict(job.training), eval_steps=NEVER, save_best=save_best)
     train.eval_batch_size = train.batch_size
-    data = recipe.Data(dataset="json", max_length=1)
-    model_section = recipe.Model.model_validate({"name": job.model})
+    data = recipe_keys.Data(dataset="json", max_length=1)
+    model_section = recipe_keys.Model.model_validate({"name": job.model})
     made = recipe.Recipe.model_validate(
         {"task": job.task, "seed": job.seed, "model": model_section, "data": data, "train": train}
     )

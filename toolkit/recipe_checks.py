@@ -1,0 +1,143 @@
+"""What of a recipe must fit together: keys that only some tasks or models know, keys that exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit import yaml_source
+from toolkit.recipe_keys import (
+    DELIMITER,
+    ENCODED_KINDS,
+    FILE_KINDS,
+    PROBLEM_METRICS,
+    TOKENIZER_KINDS,
+    TRAINED_KINDS,
+)
+from toolkit.text_encoding import is_encoding
+
+if TYPE_CHECKING:
+    from toolkit.recipe import Recipe
+
+
+def settle_keys(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give the keys that this task or model knows their defaults; refuse those that only others know."""
+    for key in dict.fromkeys(key for known in keys.values() for key in known):
+        section_name, _, field = key.partition(".")
+        section = getattr(recipe, section_name)
+        if getattr(section, field) is None:
+            setattr(section, field, keys[name].get(key))
+        elif key not in keys[name]:
+            others = " or ".join(other for other, known in keys.items() if key in known)
+            raise recipe.error(key, f"is for {what} {others}, not for {name}; remove it")
+
+
+def check_task(recipe: Recipe) -> None:
+    """What the task says about the recipe."""
+    task = recipe.task_module
+    if recipe.model.name not in task.HEADS:
+        raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
+    known = list(PROBLEM_METRICS.get(recipe.data.problem_type or "", task.LOWER_IS_BETTER))
+    if recipe.train.save_best not in known:
+        given = recipe.train.save_best or ""
+        message = f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(given, known)}"
+        raise recipe.error("train.save_best", message)
+    task.check(recipe)
+
+
+def check_choices(recipe: Recipe) -> None:
+    """Keys that only make sense together, or not together."""
+    train, data, tokenizer = recipe.train, recipe.data, recipe.tokenizer
+    _settle_length(recipe)
+    if (train.epochs is None) == (train.max_steps is None):
+        if train.epochs is None:
+            raise recipe.error("train.epochs", "missing; set epochs or max_steps")
+        raise recipe.error("train.max_steps", "epochs is set too; set one of them to null (train.epochs=null)")
+    if len(data.text_columns) > 1 and recipe.task != "classification":
+        raise recipe.error("data.text", f"two columns are for task classification; for {recipe.task}, name one")
+    if data.dataset in FILE_KINDS and data.files is None and data.sources is None:
+        raise recipe.error("data.files", f"missing; name a {data.dataset} file for train, and for validation and test")
+    for key in ("filter", "split_column"):
+        if data.dataset == "text" and getattr(data, key) is not None:
+            raise recipe.error(f"data.{key}", "is for data with columns, not for text; remove it")
+    if data.split_column is not None and data.files is not None:
+        for split in ("validation", "test"):
+            if getattr(data.files, split) is not None:
+                message = "data.split_column says which rows are of which split; put all files in data.files.train"
+                raise recipe.error(f"data.files.{split}", message)
+    if data.splits is not None:
+        if data.dataset in FILE_KINDS and data.split_column is None:
+            message = f"is for folders and hub data sets; with {data.dataset}, name the files in data.files"
+            raise recipe.error("data.splits", message)
+        if data.splits.get("train", "") is None:
+            raise recipe.error("data.splits.train", "null: without it there is nothing to train on; name a split")
+    _check_files(recipe)
+    if data.dataset not in FILE_KINDS and data.files is not None:
+        raise recipe.error("data.files", f"is for dataset {_any(FILE_KINDS)}, not for {data.dataset}")
+    kinds = TOKENIZER_KINDS[recipe.model.name]
+    if tokenizer.kind not in kinds:
+        raise recipe.error("tokenizer.kind", f"{tokenizer.kind} is not for {recipe.model.name}; {_any(kinds)} is")
+    if tokenizer.kind in TRAINED_KINDS and (tokenizer.path is None) == (tokenizer.vocab_size is None):
+        file = TRAINED_KINDS[tokenizer.kind]
+        message = f"give path ({file}) or vocab_size (train one on this recipe's training text), and not both"
+        raise recipe.error("tokenizer.path" if tokenizer.path else "tokenizer.kind", message)
+    if tokenizer.kind not in TRAINED_KINDS:
+        for key in ("path", "vocab_size"):
+            if getattr(tokenizer, key) is not None:
+                owners = _any([kind for kind in kinds if kind in TRAINED_KINDS])
+                raise recipe.error(f"tokenizer.{key}", f"is for kind: {owners}, not for kind: {tokenizer.kind}")
+    if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
+        raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
+    _check_revisions(recipe)
+
+
+def _check_files(recipe: Recipe) -> None:
+    """How files are read is only open for those that do not say it themselves."""
+    data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
+    if delimiter is not None:
+        if data.dataset != "csv":
+            raise recipe.error("data.delimiter", f"is for dataset: csv, not for {data.dataset}; remove it")
+        if not DELIMITER.fullmatch(delimiter):
+            right = "one character that is no letter or figure, such as ';' or \"\\t\" (a tab)"
+            raise recipe.error("data.delimiter", f"{delimiter!r} is none; it should be {right}")
+    if encoding is not None:
+        known = ENCODED_KINDS if recipe.task != "question_answering" else ("csv",)
+        if data.dataset not in known:
+            raise recipe.error("data.encoding", f"is for dataset: {_any(known)}, not for {data.dataset}; remove it")
+        if not is_encoding(encoding):
+            right = "utf-8, cp1252 or utf-16"
+            raise recipe.error("data.encoding", f"no encoding of text is called {encoding!r}; set one such as {right}")
+
+
+def _check_revisions(recipe: Recipe) -> None:
+    """A revision is one of a hub repository."""
+    places = (
+        ("model", "model.weights", recipe.model.weights, recipe.hub_weights),
+        ("data", "data.dataset", recipe.data.dataset, recipe.hub_dataset),
+    )
+    for section, key, written, repository in places:
+        revision = getattr(recipe, section).revision
+        if revision is None:
+            continue
+        if repository is None:
+            what = f"{key} is {written}, which is none" if written else f"{key} is not set"
+            raise recipe.error(f"{section}.revision", f"is of a hub repository, and {what}; remove it")
+        if not revision.strip() or revision.startswith(("/", ".")) or ".." in revision:
+            right = "a branch, a tag, refs/pr/NUMBER or a commit of the hub repository"
+            raise recipe.error(f"{section}.revision", f"{revision!r} is no revision; it should be {right}")
+
+
+def _settle_length(recipe: Recipe) -> None:
+    """Where the file says epochs and the command line max_steps, or the other way round, the command line has it."""
+    train = recipe.train
+    if train.epochs is None or train.max_steps is None:
+        return
+    for chosen, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
+        if recipe.is_overridden(f"train.{chosen}") and not recipe.is_overridden(f"train.{other}"):
+            setattr(train, other, None)
+            recipe.note(f"train.{chosen}={getattr(train, chosen)} takes the place of the recipe's {other}")
+
+
+def _any(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,281 @@
+"""The keys of a recipe: their types, their defaults, and which tasks and models know them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+#: What Paddle and `datasets` keep in 32 bits.
+MOST = 2**31 - 1
+#: What NumPy takes for a seed.
+MOST_SEED = 2**32 - 1
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+#: Data sets that are files of the user's.
+FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
+
+#: Those that may be in another encoding than UTF-8.
+ENCODED_KINDS = ("csv", "json", "text")
+#: What may part the columns of csv.
+DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
+
+#: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
+TASK_KEYS: dict[str, dict[str, Any]] = {
+    "classification": {
+        "data.label": "label",
+        "data.label_names": None,
+        "data.problem_type": "single_label",
+        "data.sources": None,
+        "train.save_best": "accuracy",
+    },
+    "question_answering": {
+        "data.id": "id",
+        "data.question": "question",
+        "data.context": "context",
+        "data.answers": "answers",
+        "data.document": None,
+        "data.stride": 128,
+        "data.max_answer_length": 64,
+        "data.no_answer_threshold": None,
+        "data.misplaced_answers": "refuse",
+        "data.whole_words": True,
+        "train.save_best": "f1",
+    },
+    "language_modeling": {
+        "data.sources": None,
+        "data.control": None,
+        "data.test_fraction": None,
+        "train.save_best": "perplexity",
+    },
+}
+
+#: By ``data.problem_type``, what ``train.save_best`` may name; the first is its default.
+PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
+    "single_label": ("accuracy", "macro_f1", "loss"),
+    "multi_label": ("micro_f1", "macro_f1", "subset_accuracy", "loss"),
+    "regression": ("mse", "mae", "pearson", "spearman", "loss"),
+}
+
+#: Likewise keys that only some models know.
+MODEL_KEYS: dict[str, dict[str, Any]] = {
+    "reformer": {"model.backward": "reversible", "model.residual": "wide", "tokenizer.kind": "bytes"},
+    "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
+}
+
+#: Keys that had another name in earlier versions -> their name now. They are still understood, and the name is said.
+FORMER_KEYS = {"data.config_name": "data.config"}
+
+#: Keys below which patterns are files.
+FILE_KEYS = (("data", "files"), ("data", "sources"))
+
+#: The tokenizers that each model can be given.
+TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
+
+#: Those that are read from a file or trained on the recipe's text.
+TRAINED_KINDS = {"sentencepiece": "a spiece.model", "bpe": "a folder with vocab.json and merges.txt"}
+
+
+class Section(BaseModel):
+    """A mapping of the recipe. Values must have the type they are declared with: "3" is not 3."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class Model(Section):
+    """Which network, from which weights."""
+
+    name: Literal["reformer", "ctrl"] = "reformer"
+    weights: str | None = None
+    revision: str | None = None
+    config: dict[str, Any] = {}
+    backward: Literal["reversible", "autograd"] | None = None
+    residual: Literal["wide", "plain"] | None = None
+
+
+class Tokenizer(Section):
+    """How text becomes ids."""
+
+    kind: Literal["bytes", "sentencepiece", "bpe", "checkpoint"] | None = None
+    path: str | None = None
+    vocab_size: Annotated[int, Field(ge=8, le=MOST)] | None = None
+
+
+class Files(Section):
+    """A file per split."""
+
+    train: str
+    validation: str | None = None
+    test: str | None = None
+
+
+class Limit(Section):
+    """The most examples a split may hold."""
+
+    train: Positive | None = None
+    validation: Positive | None = None
+    test: Positive | None = None
+
+
+def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
+    """``data.label_names`` as texts: a name may be written as a number is.
+
+    Raises:
+        ValueError: anything but a mapping or a list of two or more names that are not the same.
+    """
+    if given is None:
+        return None
+    right = "write {0: negative, 1: positive}, or the names in the order of the ids, [negative, positive]"
+    names = list(given.values()) if isinstance(given, dict) else given
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float) for name in names):
+        raise ValueError(f"{given!r} names no labels; {right}")
+    texts = [str(name).lower() if isinstance(name, bool) else str(name) for name in names]
+    if not all(text.strip() for text in texts):
+        raise ValueError("a name is empty; write what the label is called")
+    if len(texts) < 2:
+        raise ValueError(f"{len(texts)} named; classification needs two labels or more: {right}")
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is the name of more than one label; each needs its own")
+    return dict(zip(given, texts, strict=True)) if isinstance(given, dict) else texts
+
+
+def _as_text_columns(given: Any) -> str | list[str]:
+    """``data.text``: a column, or two.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list) or not all(isinstance(column, str) for column in given) or len(given) != 2:
+        raise ValueError(f"{given!r} is neither the name of a column nor two of them; write text, or [question, text]")
+    if given[0] == given[1]:
+        raise ValueError(f"{given[0]} is named twice; name two columns, or one without brackets")
+    return given
+
+
+def _as_filter(given: Any) -> dict[str, Any] | None:
+    """``data.filter``: a column -> the value, or the list of values, that its rows are to have.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given is None:
+        return None
+    right = "write {column: value} or {column: [value, value]}"
+    if not isinstance(given, dict) or not given:
+        raise ValueError(f"{given!r} names no column; {right}")
+    for column, values in given.items():
+        listed = values if isinstance(values, list) else [values]
+        if not listed or not all(value is None or isinstance(value, str | int | float) for value in listed):
+            raise ValueError(f"{values!r} is no value for {column} to have; {right}")
+    return given
+
+
+Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
+TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
+LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
+
+
+class Data(Section):
+    """Which texts and labels, and how long a text may be."""
+
+    dataset: str
+    revision: str | None = None
+    config: str | None = None
+    splits: dict[Literal["train", "validation", "test"], str | None] | None = None
+    split_column: str | None = None
+    filter: Filter = None
+    files: Files | None = None
+    delimiter: str | None = None
+    encoding: str | None = None
+    sources: dict[str, str | list[str]] | None = None
+    text: TextColumns = "text"
+    label: str | None = None
+    label_names: LabelNames = None
+    problem_type: Literal["single_label", "multi_label", "regression"] | None = None
+    control: str | None = None
+    id: str | None = None
+    question: str | None = None
+    context: str | None = None
+    answers: str | None = None
+    document: str | None = None
+    stride: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    max_answer_length: Positive | None = None
+    no_answer_threshold: float | None = None
+    misplaced_answers: Literal["refuse", "drop", "find"] | None = None
+    whole_words: bool | None = None
+    max_length: Positive
+    validation_fraction: Fraction | None = None
+    test_fraction: Fraction | None = None
+    limit: Limit = Limit()
+    options: dict[str, Any] = {}
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of the texts: one, or two whose texts are classified together."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+class Train(Section):
+    """The optimisation."""
+
+    output_dir: str | None = None
+    epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    max_steps: Positive | None = None
+    batch_size: Positive = 8
+    eval_batch_size: Positive | None = None
+    gradient_accumulation_steps: Positive = 1
+    learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    adam_beta1: Beta = 0.9
+    adam_beta2: Beta = 0.999
+    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lr_scheduler: Literal["linear", "cosine", "constant"] = "linear"
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    recompute: bool | None = None
+    sharding: Literal["stage1", "stage2"] | None = None
+    eval_steps: Positive | None = None
+    early_stopping_patience: Positive | None = None
+    save_best: str | None = None
+
+
+class Parity(Section):
+    """What the gate compares before the run."""
+
+    dtype: Literal["both", "float64", "float32"] = "both"
+    examples: Positive = 2
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    length: Positive | None = None
+    max_memory: Annotated[float, Field(gt=0, le=10**6)] | None = None
+    reference_python: str | None = None
+
+
+class Tracking(Section):
+    """Where metrics go beside the run folder."""
+
+    wandb: bool = False
+    wandb_mode: Literal["online", "offline"] | None = None
+    project: str | None = None
+    log_model: bool = False
+    visualdl: bool = False
+
+
+class Runtime(Section):
+    """Where the run happens."""
+
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    threads: Annotated[int, Field(gt=0, le=1024)] | None = None
+
+
+class Card(Section):
+    """What the model card tells the hub and nothing here can know: a licence's id there, and codes of languages."""
+
+    license: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
+    language: list[Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]] | None = None
