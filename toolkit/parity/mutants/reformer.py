@@ -35,7 +35,7 @@ def _port() -> SimpleNamespace:
 
 def _no_scale(port):
     """1/sqrt(D) left out: the root of the head size that the module sees becomes 1."""
-    return [(port.attention, "math", SimpleNamespace(sqrt=lambda size: 1.0, isqrt=math.isqrt))]
+    return [(port.attention, "math", SimpleNamespace(**{**vars(math), "sqrt": lambda size: 1.0}))]
 
 
 def _swapped_streams(port):
