@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -50,11 +50,25 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         WriteFailed: the system refuses it; the old text stays.
     """
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
+    """A file of text to write, which takes the place of ``path`` when the ``with`` block ends well.
+
+    Args:
+        errors: what becomes of characters that UTF-8 cannot hold, as of :func:`open`.
+
+    Raises:
+        WriteFailed: the system refuses it; the old file stays.
+    """
     with writing(path):
         handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+            with os.fdopen(handle, "w", encoding="utf-8", errors=errors, newline="") as file:
+                yield file
             os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except BaseException:

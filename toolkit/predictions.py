@@ -6,14 +6,11 @@ Written and read row by row, so that a split of any size takes little memory; th
 from __future__ import annotations
 
 import csv
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint import TEMPORARY, umask
-from toolkit.disk import writing
+from toolkit.checkpoint import replacing
 from toolkit.run_files import reading
 from toolkit.tables import long_fields
 
@@ -36,21 +33,13 @@ def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         WriteFailed: the system refuses it; the old file stays.
     """
-    with writing(path):
-        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-                writer = None
-                for row in rows:
-                    if writer is None:
-                        writer = csv.DictWriter(file, [_cell(name) for name in row])
-                        writer.writeheader()
-                    writer.writerow({_cell(name): _cell(value) for name, value in row.items()})
-            os.chmod(temporary, 0o666 & ~umask())
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    with replacing(path, errors="backslashreplace") as file:
+        writer = None
+        for row in rows:
+            if writer is None:
+                writer = csv.DictWriter(file, [_cell(name) for name in row])
+                writer.writeheader()
+            writer.writerow({_cell(name): _cell(value) for name, value in row.items()})
 
 
 def read_predictions(path: Path) -> Iterator[dict[str, str]]:

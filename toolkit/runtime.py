@@ -20,6 +20,7 @@ from pathlib import Path
 from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
 from toolkit.escape import visible
+from toolkit.memory import physical_memory
 from toolkit.scratch import scratch_until_exit
 
 #: The distributions whose versions decide what a run computes; recorded in every run and every parity report.
@@ -224,8 +225,8 @@ def hardware() -> dict[str, str | int]:
     name = paddle.device.cuda.get_device_name() if device() == "gpu" else _processor()
     found: dict[str, str | int] = {"device": device(), "name": name, "cores": physical_cores()}
     found["processes"] = processes()
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        found["memory"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if memory := physical_memory():
+        found["memory"] = memory
     return found
 
 
