@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
 from toolkit.failure import describe, keep_traceback
@@ -148,7 +149,7 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, 
     run(checked, skip_parity, LiteralConsole())
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, bench):
     toolkit.add_command(command)
 
 

@@ -222,7 +222,7 @@ def hardware() -> dict[str, str | int]:
     of memory where the system tells them."""
     import paddle
 
-    name = paddle.device.cuda.get_device_name() if device() == "gpu" else _processor()
+    name = paddle.device.cuda.get_device_name() if device() == "gpu" else processor()
     found: dict[str, str | int] = {"device": device(), "name": name, "cores": physical_cores()}
     found["processes"] = processes()
     if memory := physical_memory():
@@ -230,7 +230,7 @@ def hardware() -> dict[str, str | int]:
     return found
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name as Linux tells it, else what Python knows of it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():

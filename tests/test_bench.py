@@ -1,0 +1,88 @@
+"""`toolkit bench`: the interval of a ratio, and both sides measured for real. No time is asserted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+
+from toolkit.bench.ratios import CONFIDENCE, ratio
+
+ONES = [1.0] * 7
+
+
+def test_the_interval_is_that_of_the_sign_test():
+    """Of n pairs each lies above the true median or below it, like a coin: the interval misses it when k or fewer lie
+    on one side. Counted here over all 2^n falls of the coins."""
+    for count in range(1, 15):
+        falls = [sum(coins) for coins in itertools.product((0, 1), repeat=count)]
+        values = [float(2**k) for k in range(count)]
+        found = ratio(values, [1.0] * count)
+        if math.isinf(found.high):
+            assert count < 6 and not found.decided
+            continue
+        place = values.index(found.low)
+        assert values.index(found.high) == count - 1 - place
+        missed = sum(n <= place or n >= count - place for n in falls) / len(falls)
+        narrower = sum(n <= place + 1 or n >= count - place - 1 for n in falls) / len(falls)
+        assert missed <= 1 - CONFIDENCE < narrower
+
+
+def test_a_difference_within_the_spread_is_none():
+    rising = [0.7, 0.8, 0.9, 0.9, 0.9, 0.95]
+    within, beyond = ratio([*rising, 1.01], ONES), ratio([*rising, 0.99], ONES)
+    assert (within.median, within.decided, beyond.decided) == (0.9, False, True)
+    assert str(within) == "0.90 (0.70 to 1.01): no difference"
+    assert str(beyond) == "0.90 (0.70 to 0.99)"
+    assert "too few pairs" in str(ratio([0.1], [1.0]))
+
+
+def test_pairs_are_compared_with_each_other():
+    """A machine that slows down slows both sides."""
+    slowing = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    assert (ratio([t / 2 for t in slowing], slowing).low, ratio([t / 2 for t in slowing], slowing).high) == (0.5, 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--model", "reformer", "--layers", "2", "--length", "64", "--depths", "1,2", "hidden_dropout_prob=0",
+         "local_attention_probs_dropout_prob=0", "attn_layers=[local, local]"],
+        ["--model", "ctrl", "--layers", "2", "--length", "16", "embd_pdrop=0", "resid_pdrop=0"],
+        ["--model", "ctrl", "--layers", "2", "--length", "16", "--work", "generate", "--new-tokens", "8"],
+        ["--model", "ctrl", "--layers", "2", "--length", "16", "--work", "generate-without-cache", "--new-tokens", "8"],
+    ],
+    ids=["reformer", "ctrl", "generate", "generate-without-cache"],
+)  # fmt: skip
+def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
+    """Without dropout the first loss is the same, and so is the last of the tokens that are generated."""
+    status, _, err = command_line("bench", *arguments, "--pairs", "2", "--output", str(tmp_path / "bench"))
+    assert status == 0, err
+    told = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    ours, theirs = told["main"]["sides"].values()
+    assert ours["first_value"] == pytest.approx(theirs["first_value"], rel=1e-5)
+    assert len(ours["seconds"]) == len(theirs["seconds"]) == 2
+    if "--depths" in arguments:
+        assert [one["workload"]["config"]["num_hidden_layers"] for one in told["layers"]] == [1, 2]
+    page = (tmp_path / "bench" / "bench.html").read_text()
+    assert "port / other" in page and "too few pairs" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "reformer", "--work", "generate"], "--work generate: is for ctrl"),
+        (["--model", "reformer", "--against", "paddlenlp"], "--against paddlenlp: is for training steps of ctrl"),
+        (["--model", "ctrl", "--lengths", "8,x"], "8,x is no list of whole numbers"),
+        (["--model", "ctrl", "n_embd"], "n_embd: expected KEY=VALUE"),
+        (["--model", "ctrl", "n_head=3"], "n_embd"),
+        (["--model", "reformer", "--reference-python", "nothing-of-this-name"], "no such interpreter"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments, words, command_line, tmp_path):
+    status, _, err = command_line("bench", *arguments, "--output", str(tmp_path / "bench"))
+    assert status == 2 and words in err
+    assert not (tmp_path / "bench").exists()

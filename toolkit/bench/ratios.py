@@ -1,0 +1,76 @@
+"""From measurements in turn to a ratio that can be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: How sure an interval is, at least.
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over theirs.
+
+    Attributes:
+        median: of the pairs' ratios.
+        low, high: an interval that holds the true median of such pairs with :data:`CONFIDENCE`; (0, inf) of too few.
+        pairs: how many there were.
+    """
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves out 1: only then is one side said to be faster."""
+        return self.low > 1 or self.high < 1
+
+    def __str__(self) -> str:
+        interval = "too few pairs for an interval" if math.isinf(self.high) else f"{self.low:.2f} to {self.high:.2f}"
+        said = f"{self.median:.2f} ({interval})"
+        return said if self.decided else f"{said}: no difference"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """The ratio of two sides that were measured in turn.
+
+    The interval is that of the sign test, from the k-th smallest to the k-th largest ratio: it asks nothing of how the
+    times are spread (Conover 1999, Practical Nonparametric Statistics, section 3.2).
+
+    Args:
+        ours, theirs: seconds of each pair.
+
+    Raises:
+        ValueError: no pair, or not as many of one side as of the other.
+    """
+    found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
+    count = len(found)
+    if not count:
+        raise ValueError("no pairs were measured")
+    place = _place(count)
+    low, high = (0.0, math.inf) if place is None else (found[place], found[-1 - place])
+    return Ratio(median(found), low, high, count)
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle one; of an even number, the mean of the middle two."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _place(count: int) -> int | None:
+    """The largest k so that the (k+1)-th smallest to the (k+1)-th largest of ``count`` hold the median with
+    :data:`CONFIDENCE`; None where even all of them do not."""
+    outside, place = 0.0, None
+    for k in range(count // 2):
+        outside += 2 * math.comb(count, k) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        place = k
+    return place
