@@ -60,6 +60,8 @@ TITLES = {"multi_label": "labels", "regression": "value"}
 
 def check(recipe: Recipe) -> None:
     """Refuse data that cannot hold labels."""
+    from toolkit.tasks.classification.class_weights import check_class_weights
+
     data = recipe.data
     if data.dataset == "text" and (data.files is not None or not data.sources):
         right = "name the files of each label in data.sources: {good: good/*.txt, ...}, or use json or csv"
@@ -68,6 +70,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.problem_type", "in plain text files each text has one label; use json or parquet")
     if data.problem_type == "regression" and data.label_names is not None:
         raise recipe.error("data.label_names", "the labels of regression are numbers; remove it")
+    check_class_weights(recipe)
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:
@@ -98,11 +101,13 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     right to T = ``length``, and ``labels``, all int64: a scalar. Of several labels a text that is
     float32 [L] of 0 and 1, of regression a float32.
     """
+    from toolkit.tasks.classification.class_weights import class_weights_of, described
     from toolkit.tasks.classification.labels import tokenize
 
     kind = splits["train"].features["label"]
     kind = getattr(kind, "feature", kind)  # of lists of labels
     names = list(getattr(kind, "names", [settled(recipe.data.label)]))
+    weights = class_weights_of(recipe, names, splits["train"])
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
     padded = {
@@ -117,11 +122,15 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         + (f"{len(names)} labels" if hasattr(kind, "names") else f"a number each ({names[0]})"),
         label_names=names,
         notes=[
-            f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
-            for name, count in truncated.items()
-            if count
+            *(
+                f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
+                for name, count in truncated.items()
+                if count
+            ),
+            *([] if weights is None else [described(names, weights)]),
         ],
         truncated=truncated,
+        class_weights=weights,
     )
 
 
