@@ -400,7 +400,7 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
     Exit status: 0 nothing that would stop a run, 1 a fault.
     """
-    from toolkit.doctor import diagnose
+    from toolkit.doctor.command import diagnose
 
     return diagnose(network, reference_python)
 
