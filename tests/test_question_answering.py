@@ -17,7 +17,7 @@ from toolkit.errors import UserError
 from toolkit.predictions import read_predictions
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
-from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import scoring, squad
 
 silence_startup()
 runtime.configure("cpu")
@@ -121,7 +121,7 @@ def qa_run(tmp_path_factory) -> Path:
 def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(qa_run):
     results = json.loads((qa_run / "metrics.json").read_text())
     assert results["validation"]["f1"] > 50 > results["baseline"]["validation"]["f1"]
-    scores, missing = squad.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
+    scores, missing = scoring.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
     assert missing == 0
     assert scores == {key: results["validation"][key] for key in ("exact_match", "f1")}
     ranked = json.loads((qa_run / "nbest.json").read_text())

@@ -1,7 +1,7 @@
 """Question answering: the span of a context that answers a question, in SQuAD's form, with v2's no answer.
 
 A context is read in overlapping windows (:mod:`.windows`); the model's logits become answers in :mod:`.spans`, which
-:mod:`.squad` scores.
+:mod:`.scoring` scores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from toolkit.batches import collate
 from toolkit.errors import UserError
 from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
-from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
@@ -290,9 +290,9 @@ def _inside_words(examples: Sequence[Example]) -> list[Example]:
 
 
 def _baseline(windows: Windows) -> dict[str, float]:
-    """The scores of :func:`.squad.guess`, which answers without a model."""
-    found = {item.id: squad.guess(item.question, item.context) for item in windows.examples}
-    return squad.score(windows.examples, found) if windows.examples else {}
+    """The scores of :func:`.scoring.guess`, which answers without a model."""
+    found = {item.id: scoring.guess(item.question, item.context) for item in windows.examples}
+    return scoring.score(windows.examples, found) if windows.examples else {}
 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
@@ -323,7 +323,7 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
     from toolkit.tasks.question_answering import spans
 
     dataset.answered = spans.answers(dataset, outputs)
-    return squad.score(dataset.examples, _first(dataset))
+    return scoring.score(dataset.examples, _first(dataset))
 
 
 def _first(windows: Windows) -> dict[str, str]:
@@ -345,7 +345,7 @@ def predictions(
     sizes = dataset.contexts.sizes()[dataset.context_of]
     for item, best, size in zip(dataset.examples, spans.answers(dataset, outputs), sizes, strict=True):
         first = best[0]
-        exact, overlap = squad.agreement(first.text, item.answers, unanswerable)
+        exact, overlap = scoring.agreement(first.text, item.answers, unanswerable)
         start, end = passage(item, first)
         yield {
             "id": item.id,
