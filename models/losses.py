@@ -37,12 +37,13 @@ def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights
     Args:
         logits: (N, classes).
         labels: int64 (N,); :data:`IGNORED_LABEL` is left out.
-        weights: (classes,), in the dtype of the logits.
+        weights: (classes,).
     """
     counted = labels != IGNORED_LABEL
     chosen = paddle.where(counted, labels, paddle.zeros_like(labels))
-    weight = paddle.gather(weights, chosen) * counted.astype(weights.dtype)
-    return (cross_entropies(logits, chosen) * weight).sum() / weight.sum()
+    losses = cross_entropies(logits, chosen)
+    weight = paddle.gather(weights, chosen).astype(losses.dtype) * counted.astype(losses.dtype)
+    return (losses * weight).sum() / weight.sum()
 
 
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
@@ -74,9 +75,9 @@ def classification(
         config.problem_type = "regression" if config.num_labels == 1 else several
     if config.problem_type == "regression":
         return F.mse_loss(logits.reshape(labels.shape), labels)
-    weighed = None if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
     if config.problem_type == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weighed)
-    if weighed is not None:
-        return weighted_cross_entropy(logits, labels.flatten(), weighed)
+        positive = None if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=positive)
+    if weights is not None:
+        return weighted_cross_entropy(logits, labels.flatten(), paddle.to_tensor(weights))
     return cross_entropy(logits, labels.flatten())

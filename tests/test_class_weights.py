@@ -114,10 +114,7 @@ def test_balanced_weights_are_those_of_scikit_learn():
 
 
 def weights_of_recipe(made) -> np.ndarray | None:
-    splits = classification.load_splits(made)
-    feature = splits["train"].features["label"]
-    names = getattr(feature, "feature", feature).names
-    return class_weights.class_weights_of(made, names, splits["train"])
+    return class_weights.class_weights_of(made, classification.load_splits(made)["train"])
 
 
 @pytest.fixture
@@ -264,8 +261,9 @@ def test_a_run_trains_on_the_weighted_loss_and_reports_the_plain_one(tmp_path, m
     assert results["validation"]["loss"] == pytest.approx(-np.log(probabilities).mean(), rel=1e-4)
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["train"]["class_weights"] == "balanced"
     assert "The loss that trained weighs labels" in (folder / "README.md").read_text()
-    job = assemble(load_recipe(made))
-    assert any(note.startswith("the training loss weighs labels: animals 0.6667, fruit 0.8889, tools 2.667") for note in job.notes)
+    loaded = load_recipe(made)
+    assemble(loaded)
+    assert any(note.startswith("the training loss weighs labels: animals 0.6667, fruit 0.8889, tools 2.667") for note in loaded.notes)
     assert "class_weights" not in (folder / "model" / "config.json").read_text() and not out.getvalue()
 
     plain = train(made, tmp_path / "plain", "train.class_weights=null")

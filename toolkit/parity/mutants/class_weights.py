@@ -34,7 +34,7 @@ def _over_the_count(port):
     plain = port.losses.weighted_cross_entropy
 
     def cross_entropy(logits, labels, weights):
-        return plain(logits, labels, weights) * port.paddle.gather(weights, labels).mean()
+        return plain(logits, labels, weights) * port.paddle.gather(weights, labels).mean().astype(logits.dtype)
 
     return [(port.losses, "weighted_cross_entropy", cross_entropy)]
 

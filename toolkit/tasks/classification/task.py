@@ -79,9 +79,14 @@ def check(recipe: Recipe) -> None:
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     """Splits with the columns ``text`` and ``label``; see :func:`.labels.labelled_splits`."""
+    from toolkit.tasks.classification.class_weights import class_weights_of, described
     from toolkit.tasks.classification.labels import labelled_splits
 
-    return labelled_splits(recipe, CORPORA)
+    splits = labelled_splits(recipe, CORPORA)
+    weights = class_weights_of(recipe, splits["train"])
+    if weights is not None:
+        recipe.note(described(splits["train"], weights))
+    return splits
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
@@ -101,13 +106,12 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     right to T = ``length``, and ``labels``, all int64: a scalar. Of several labels a text that is
     float32 [L] of 0 and 1, of regression a float32.
     """
-    from toolkit.tasks.classification.class_weights import class_weights_of, described
+    from toolkit.tasks.classification.class_weights import class_weights_of
     from toolkit.tasks.classification.labels import tokenize
 
     kind = splits["train"].features["label"]
     kind = getattr(kind, "feature", kind)  # of lists of labels
     names = list(getattr(kind, "names", [settled(recipe.data.label)]))
-    weights = class_weights_of(recipe, names, splits["train"])
     tokens = {name: tokenize(rows, tokenizer, recipe.data.max_length, name) for name, rows in splits.items()}
     truncated = {name: int(np.sum(rows["truncated"][:])) for name, rows in tokens.items()}
     padded = {
@@ -122,15 +126,12 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         + (f"{len(names)} labels" if hasattr(kind, "names") else f"a number each ({names[0]})"),
         label_names=names,
         notes=[
-            *(
-                f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
-                for name, count in truncated.items()
-                if count
-            ),
-            *([] if weights is None else [described(names, weights)]),
+            f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
+            for name, count in truncated.items()
+            if count
         ],
         truncated=truncated,
-        class_weights=weights,
+        class_weights=class_weights_of(recipe, splits["train"]),
     )
 
 

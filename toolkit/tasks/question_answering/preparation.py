@@ -25,6 +25,16 @@ def make_windows(
     length: int | None,
     cached: bool = True,
 ) -> Windows:
+    """The windows of some questions, cut and padded as the recipe says.
+
+    Args:
+        name: of their split; "" of what is asked of a finished run.
+        length: that windows are padded to; None for ``data.max_length``.
+        cached: whether their tokens are kept.
+
+    Raises:
+        UserError: a question leaves its context no room.
+    """
     from toolkit.tasks.question_answering.windows import QuestionTooLong, Windows
 
     data = recipe.data
