@@ -38,15 +38,14 @@ def check_class_weights(recipe: Recipe) -> None:
             raise recipe.error(_path(label), f"{weight!r} is no weight of a label; it should be {right}")
 
 
-def class_weights_of(recipe: Recipe, names: Sequence[str], train: datasets.Dataset) -> np.ndarray | None:
+def class_weights_of(recipe: Recipe, train: datasets.Dataset) -> np.ndarray | None:
     """By label, how much it counts in the loss that trains: float32 (labels,), or None for all alike.
 
     Of one label a text, ``balanced`` is scikit-learn's n / (k * count), for n texts of k labels that occur. Of several
     it is that of each label's yes beside its no, (n - count) / count, which is what ``pos_weight`` is.
 
     Args:
-        names: of the labels, in the order of their ids.
-        train: with a column ``label``: the id of each row's, or a list of ids.
+        train: the training split, with a column ``label``: the id of each row's, or a list of ids.
 
     Raises:
         UserError: a weight of a label that there is not.
@@ -54,6 +53,7 @@ def class_weights_of(recipe: Recipe, names: Sequence[str], train: datasets.Datas
     given = recipe.train.class_weights
     if given is None:
         return None
+    names = _names(train)
     if isinstance(given, dict):
         return _by_name(recipe, given, names)
     several = recipe.data.problem_type == "multi_label"
@@ -84,9 +84,9 @@ def positive_weights(counts: np.ndarray, total: int) -> np.ndarray:
     return np.where(is_told, (total - counts) / np.maximum(counts, 1), 1.0)
 
 
-def described(names: Sequence[str], weights: np.ndarray) -> str:
+def described(train: datasets.Dataset, weights: np.ndarray) -> str:
     """What the loss weighs, in a line."""
-    each = listed(f"{name} {format_number(weight)}" for name, weight in zip(names, weights, strict=True))
+    each = listed(f"{name} {format_number(weight)}" for name, weight in zip(_names(train), weights, strict=True))
     return f"the training loss weighs labels: {each}; validation and test losses do not"
 
 
@@ -96,6 +96,12 @@ def _by_name(recipe: Recipe, given: Mapping[str, Any], names: Sequence[str]) -> 
             near = suggest(label, names) or f"; known: {listed(names)}"
             raise recipe.error(_path(label), f"the data has no label of this name{near}")
     return np.array([given.get(name, 1.0) for name in names], np.float32)
+
+
+def _names(train: datasets.Dataset) -> list[str]:
+    """The names of a split's labels, in the order of their ids."""
+    kind = train.features["label"]
+    return getattr(kind, "feature", kind).names  # of one label a text, or of lists
 
 
 def _path(label: str) -> tuple[str, ...]:
