@@ -5,6 +5,6 @@ be imported to know is imported by a child process, whose crash or silence is an
 imported at the top that an installation could lack. Nobody is called, but with ``--network``.
 
 :mod:`.command` runs the checks and prints the table. They are in :mod:`.versions` (what is installed),
-:mod:`.frameworks` and :mod:`.gpu` (what it runs on), :mod:`.services` (the hub, wandb) and :mod:`.machine` (memory, disk,
-caches); :mod:`.child` asks a process of its own.
+:mod:`.frameworks` and :mod:`.gpu` (what it runs on), :mod:`.services` (the hub, wandb) and :mod:`.machine` (memory,
+disk, caches); :mod:`.child` asks a process of its own.
 """

@@ -28,7 +28,7 @@ def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray
 
 def by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
     """In place of the labels (N,) of an update's examples, classes from the heaviest to the lightest: its
-    micro-batches then do not weigh as their numbers of examples do. Several labels a text (N, labels) stay as they are, since
+    micro-batches then do not weigh as their numbers of examples do. Several labels a text (N, labels) stay as they are:
     their weights do not change by what the loss is divided."""
     if labels.ndim > 1:
         return labels

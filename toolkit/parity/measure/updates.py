@@ -27,9 +27,7 @@ def rows_of_update(batch_size: int, accumulation_steps: int) -> int:
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 
 
-def loss_terms(
-    task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None
-) -> np.ndarray:
+def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None) -> np.ndarray:
     """How many terms of the mean loss each example has, by the loss's definition: int64 (N,). Where the mean is one by
     class weights, the weight of each example's class: float64 (N,).
 
