@@ -312,12 +312,21 @@ def test_faults_of_class_weights_have_names_of_their_own():
     assert list(weighted_trials(trial_request("ctrl", "random", 0))) == []  # a language model has no classes
 
 
+#: Small, since nothing before the loss matters here.
+ONE_LAYER = {
+    **TINY_REFORMER,
+    "attn_layers": ["local"],
+    "axial_pos_shape": [4, 8],
+    "max_position_embeddings": 32,
+    "local_attn_chunk_length": 8,
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CLASS_WEIGHTS)
 def test_every_fault_of_class_weights_is_caught_and_named(kind):
-    (request,) = (
-        one for one in weighted_trials(trial_request("reformer", "random", 0)) if one.config["problem_type"] == kind
-    )
+    plain = reformer_request(ONE_LAYER, dtypes=("float64",), training=TrainingSettings(max_grad_norm=0.001))
+    (request,) = (one for one in weighted_trials(plain) if one.config["problem_type"] == kind)
     trials = try_mutants(request, quiet())
     assert len(trials) == len(CLASS_WEIGHTS[kind])
     assert [(t.mutant.name, t.verdict, t.culprit, t.operation) for t in trials if not t.passed] == []
@@ -325,23 +334,21 @@ def test_every_fault_of_class_weights_is_caught_and_named(kind):
 
 @pytest.mark.slow
 def test_right_ports_with_class_weights_pass_in_both_dtypes(tmp_path):
-    wide = (1e-3, 40.0, 2.0)
+    several = {**ONE_LAYER, "problem_type": "multi_label_classification"}
     classified = {**CTRL_TRIAL, "num_labels": 3}
     requests = [
-        reformer_request({**TINY_REFORMER, "problem_type": kind}, class_weights=WEIGHTS, trace=True) for kind in LABELS
+        reformer_request(several, class_weights=(1e-3, 40.0, 2.0)),  # 1e-3 is no number of float32's
+        request_for("ctrl", "sequence_classification", classified, 24, class_weights=(1e-3, 40.0, 2.0)),
     ]
-    requests += [request_for("ctrl", "sequence_classification", classified, 24, class_weights=wide)]
-    requests += [replace(requests[0], config={**TINY_REFORMER}, class_weights=wide, seed=1, trace=False)]
     gates = PreparedGates(tmp_path / "jobs", requests)
     for number, request in enumerate(requests):
         report, text = gates.run(request, tmp_path / str(number))
         assert report.passed, text
         assert report.reference.own_loss.units < report.reference.own_loss.allowed / 3
-        assert report.trace is None or report.trace.faulty == []
 
 
 @pytest.mark.slow
 def test_a_run_with_class_weights_passes_its_gate(tmp_path):
-    quick = ("parity.dtype=float64", "model.config.attn_layers=[local]", "train.max_steps=2")
+    quick = ("model.config.attn_layers=[local]", "train.max_steps=2")
     folder = train(rows_with_few_tools(tmp_path), tmp_path / "run", *quick, skip=None)
     assert json.loads((folder / "parity" / "parity.json").read_text())["passed"] is True

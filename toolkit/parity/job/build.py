@@ -94,7 +94,7 @@ def job_of(request: GateRequest) -> Job:
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
         checkpoint_config=None if whole is None else _keys(request.model, whole),
-        class_weights=request.class_weights,
+        class_weights=_held(request.class_weights),
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
@@ -207,6 +207,11 @@ def _of_float32(settings: TrainingSettings) -> TrainingSettings:
         if isinstance(value, float) and key != "warmup_ratio"
     }
     return replace(settings, **given)
+
+
+def _held(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """Class weights as float32 holds them, and so the run."""
+    return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
 
 def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> TokenizerJob | None:
