@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import paddle
 import paddle.nn.functional as F
 
@@ -30,6 +31,21 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
     return (losses * counted.astype(losses.dtype)).sum() / count.clip(min=1) + of_none
 
 
+def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
+    """The cross entropies' mean by the weights of their labels: sum(w * x) / sum(w). Of no weight it is NaN.
+
+    Args:
+        logits: (N, classes).
+        labels: int64 (N,); :data:`IGNORED_LABEL` is left out.
+        weights: (classes,).
+    """
+    counted = labels != IGNORED_LABEL
+    chosen = paddle.where(counted, labels, paddle.zeros_like(labels))
+    losses = cross_entropies(logits, chosen)
+    weight = paddle.gather(weights, chosen).astype(losses.dtype) * counted.astype(losses.dtype)
+    return (losses * weight).sum() / weight.sum()
+
+
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
     """The labels (B, T) one position earlier: what each position is to predict. The last has nothing to."""
     return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
@@ -40,7 +56,9 @@ def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tens
     return cross_entropy(logits.reshape([-1, logits.shape[-1]]), next_tokens(labels).flatten())
 
 
-def classification(config: Any, logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
+def classification(
+    config: Any, logits: paddle.Tensor, labels: paddle.Tensor, weights: np.ndarray | None = None
+) -> paddle.Tensor:
     """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels.
 
     Args:
@@ -48,6 +66,8 @@ def classification(config: Any, logits: paddle.Tensor, labels: paddle.Tensor) ->
         logits: (B, labels).
         labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number, or
             (B, labels) for several.
+        weights: float32 (labels,), how much each class counts in the mean; for several labels at once, how much a text
+            that has a label counts beside one that has not (``pos_weight``); None for all alike.
     """
     if config.problem_type is None:
         whole = labels.dtype in (paddle.int64, paddle.int32)
@@ -56,5 +76,8 @@ def classification(config: Any, logits: paddle.Tensor, labels: paddle.Tensor) ->
     if config.problem_type == "regression":
         return F.mse_loss(logits.reshape(labels.shape), labels)
     if config.problem_type == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, labels)
+        positive = None if weights is None else paddle.to_tensor(weights).astype(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=positive)
+    if weights is not None:
+        return weighted_cross_entropy(logits, labels.flatten(), paddle.to_tensor(weights))
     return cross_entropy(logits, labels.flatten())

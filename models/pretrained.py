@@ -89,6 +89,9 @@ class Port(PretrainedModel):
     #: Of a language model: what divides the positive logits of tokens that the text already has, in generation.
     repetition_penalty = 1.0
 
+    #: Of a classifier, by label, how much each counts in the loss of training (:func:`models.losses.classification`);
+    #: None for all alike. They are not saved with the model.
+    class_weights: np.ndarray | None = None
     #: What :meth:`hold_constants` was given.
     given_constants: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -111,6 +114,11 @@ class Port(PretrainedModel):
                 raise ValueError(f"{name}: {value.dtype} {value.shape}, but the model has {own.dtype} {own.shape}")
             setattr(owner, attribute, value)
         self.given_constants = dict(constants)
+
+    @property
+    def active_class_weights(self) -> np.ndarray | None:
+        """:attr:`class_weights` in training; None in evaluation, whose loss says how good the model is on the data."""
+        return self.class_weights if self.training else None
 
     def stored(self) -> tuple[PortConfig, dict[str, np.ndarray]]:
         """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout."""

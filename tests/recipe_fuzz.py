@@ -204,6 +204,9 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "train.recompute": st.booleans(),
     "train.eval_steps": SMALL,
     "train.early_stopping_patience": SMALL,
+    "train.class_weights": st.sampled_from(
+        ["balanced", {"fruit": 2.5}, {"animals": 1, "fruit": 0.001}, {"figs": 2}, {"fruit": 0}]
+    ),
     "train.save_best": st.sampled_from(
         ["loss", "accuracy", "macro_f1", "mse", "micro_f1", "f1", "exact_match", "perplexity"]
     ),

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from test_disk import needs_mount, on_small_disk
 
-from toolkit import doctor
-from toolkit.doctor import Finding, ask, diagnose, examine
+from toolkit.doctor import command, frameworks, gpu, machine, services, versions
+from toolkit.doctor.child import ask
+from toolkit.doctor.command import diagnose, examine
+from toolkit.doctor.finding import Finding
 
 ROOT = Path(__file__).parents[1]
 SITE = Path(sysconfig.get_path("purelib"))
@@ -57,7 +59,7 @@ def test_a_version_that_does_not_fit_is_a_fault_with_the_range_that_does(
     requires = ["tokenizers<0.22,>=0.21"] if name == "paddlenlp" else []
     distribution(tmp_path, name, version, *requires)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (wrong,) = [one for one in doctor.check_versions() if one.what.startswith(name)]
+    (wrong,) = [one for one in versions.check_versions() if one.what.startswith(name)]
     assert wrong.state == "fault" and said in wrong.what and wrong.mend.startswith(mend)
 
 
@@ -67,7 +69,7 @@ def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_n
     distribution(tmp_path, "ccc", "1.0")
     distribution(tmp_path, "ddd", "1.0", "fff; extra == 'deep'", "ggg; extra == 'other'")
     monkeypatch.syspath_prepend(str(tmp_path))
-    examined, faults = doctor.unfit_distributions("toolkit")
+    examined, faults = versions.unfit_distributions("toolkit")
     assert [fault.what for fault in faults] == [
         "ccc is 1.0, and toolkit needs >=2",
         "fff, which ddd needs, is not installed",
@@ -76,10 +78,10 @@ def test_what_is_missing_below_a_requirement_is_a_fault_and_what_only_an_extra_n
 
 
 def test_another_version_than_the_pin_is_a_warning_where_the_pins_are(tmp_path, monkeypatch):
-    assert worst(doctor.check_versions(), "versions").state == "ok"
+    assert worst(versions.check_versions(), "versions").state == "ok"
     (tmp_path / "constraints.txt").write_text("# pins\ntorch==1.0\nnumpy==9 ; python_full_version < '3'\n")
-    monkeypatch.setattr(doctor, "CHECKOUT", tmp_path)
-    found = worst(doctor.check_versions(), "versions")
+    monkeypatch.setattr(versions, "CHECKOUT", tmp_path)
+    found = worst(versions.check_versions(), "versions")
     assert found.state == "warn" and found.what.endswith("(pin 1.0)") and "numpy" not in found.what
     assert found.mend.startswith("pip install -c constraints.txt -e '.[")
 
@@ -87,7 +89,7 @@ def test_another_version_than_the_pin_is_a_warning_where_the_pins_are(tmp_path, 
 def test_both_wheels_of_paddle_are_a_fault(tmp_path, monkeypatch):
     distribution(tmp_path, "paddlepaddle-gpu", "3.0.0")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = worst(doctor.check_paddle(), "paddle")
+    found = worst(frameworks.check_paddle(), "paddle")
     assert found.state == "fault" and "both installed" in found.what
     assert found.mend.startswith("pip uninstall -y paddlepaddle paddlepaddle-gpu, then pip install")
 
@@ -111,7 +113,7 @@ def test_the_drivers_view_of_gpus_and_paddles(monkeypatch, gpus, fault, cuda, se
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-    found = doctor._gpu(gpus, fault, cuda, seen)
+    found = gpu.gpu_finding(gpus, fault, cuda, seen)
     assert found.state == state and said in found.what and bool(found.mend) == (state != "ok")
 
 
@@ -127,37 +129,37 @@ def test_the_driver_is_asked_by_its_own_program(tmp_path, monkeypatch, script, g
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert doctor._driver() == (gpus, fault)
+    assert gpu.driver() == (gpus, fault)
 
 
 def test_threads_and_flags_that_the_shell_has_set_are_a_warning(monkeypatch):
     for name in ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "NVIDIA_TF32_OVERRIDE", "FLAGS_cudnn_deterministic"):
         monkeypatch.delenv(name, raising=False)
-    assert worst(doctor.check_environment(), "threads").state == "ok"
+    assert worst(frameworks.check_environment(), "threads").state == "ok"
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    found = worst(doctor.check_environment(), "threads")
+    found = worst(frameworks.check_environment(), "threads")
     assert found.state == "warn" and "OMP_NUM_THREADS=77 is set" in found.what
     assert found.mend == "unset OMP_NUM_THREADS NVIDIA_TF32_OVERRIDE"
 
 
 def test_little_memory_is_a_warning(monkeypatch):
-    monkeypatch.setattr(doctor, "available_memory", lambda: (1_000_000_000, 4_000_000_000))
-    found = worst(doctor.check_memory(), "memory")
+    monkeypatch.setattr(machine, "available_memory", lambda: (1_000_000_000, 4_000_000_000))
+    found = worst(machine.check_memory(), "memory")
     assert found.state == "warn" and "1.0 GB of 4.0 GB are free" in found.what
 
 
 def test_a_cache_that_cannot_be_written_is_a_fault_that_names_the_variable(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOOLKIT_CACHE", "/proc/cache")
-    found = worst(doctor.check_disk(), "disk")
+    found = worst(machine.check_disk(), "disk")
     assert found.state == "fault" and "the cache, /proc/cache: cannot be written" in found.what
     assert found.mend.startswith("export TOOLKIT_CACHE=") and list(tmp_path.iterdir()) == []
 
 
 @needs_mount
 def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
-    code = "from toolkit import doctor; [print(f.state, f.what, '|', f.mend) for f in doctor.check_disk()]"
+    code = "from toolkit.doctor import machine; [print(f.state, f.what, '|', f.mend) for f in machine.check_disk()]"
     script = f'cd "$0"; "{sys.executable}" -c "{code}"'
     disk = tmp_path / "disk"
     done = on_small_disk(disk, "1m", script, TMPDIR=str(disk), TOOLKIT_CACHE=str(disk / "c"), PYTHONPATH=str(ROOT))
@@ -184,8 +186,8 @@ def test_however_a_child_ends_is_an_answer(code, failed):
 
 
 def test_a_paddle_that_crashes_when_it_is_imported_is_a_fault(monkeypatch):
-    monkeypatch.setattr(doctor, "PADDLE", "import os; os.kill(os.getpid(), 11)")
-    found = worst(doctor.check_paddle(), "paddle")
+    monkeypatch.setattr(frameworks, "PADDLE", "import os; os.kill(os.getpid(), 11)")
+    found = worst(frameworks.check_paddle(), "paddle")
     assert found.state == "fault" and "does not work: the process was ended by SIGSEGV" in found.what and found.mend
 
 
@@ -195,7 +197,7 @@ def test_a_check_that_fails_is_a_fault_and_the_others_go_on(monkeypatch, capsys)
         yield
 
     for name in ("paddle", "paddlenlp", "reference", "hub", "wandb", "versions"):
-        monkeypatch.setattr(doctor, f"check_{name}", fails)
+        monkeypatch.setattr(command, f"check_{name}", fails)
     monkeypatch.setenv("COLUMNS", "400")
     assert diagnose(network=False, reference_python=None) == 1
     said = capsys.readouterr().out
@@ -207,7 +209,7 @@ def test_a_reference_python_that_is_none_or_lacks_torch_is_a_fault(tmp_path):
     lacking = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     for path, said in ((tmp_path / "none", "no such interpreter"), (lacking, "lacks torch, transformers")):
-        (found,) = doctor._caught("reference", lambda path=path: doctor.check_reference(str(path)))
+        (found,) = command.caught("reference", lambda path=path: frameworks.check_reference(str(path)))
         assert found.state == "fault" and said in found.what and found.mend
 
 
@@ -237,11 +239,11 @@ def hub(monkeypatch):
 
 
 def test_the_hub_is_asked_only_if_that_is_wanted(hub, monkeypatch):
-    found = worst(doctor.check_hub(network=False), "hub")
+    found = worst(services.check_hub(network=False), "hub")
     assert (found.state, hub) == ("ok", []) and found.what.startswith("mirror http://127.0.0.1:")
-    assert "answers" in worst(doctor.check_hub(network=True), "hub").what and len(hub) == 1
+    assert "answers" in worst(services.check_hub(network=True), "hub").what and len(hub) == 1
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    found = worst(doctor.check_hub(network=True), "hub")
+    found = worst(services.check_hub(network=True), "hub")
     assert "offline (HF_HUB_OFFLINE)" in found.what and len(hub) == 1
 
 
@@ -255,13 +257,13 @@ def test_the_hub_is_asked_only_if_that_is_wanted(hub, monkeypatch):
 def test_a_mirror_that_is_none(monkeypatch, endpoint, state, said):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    found = worst(doctor.check_hub(network=True), "hub")
+    found = worst(services.check_hub(network=True), "hub")
     assert found.state == state and said in found.what and "HF_ENDPOINT" in found.mend
 
 
 def test_a_wandb_whose_settings_are_wrong_is_a_warning(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "onlin")
-    found = worst(doctor.check_wandb(), "wandb")
+    found = worst(services.check_wandb(), "wandb")
     assert found.state == "warn" and "does not start" in found.what
 
 
@@ -342,8 +344,8 @@ def test_an_installation_without_almost_anything_and_a_cache_that_cannot_be_writ
 
 def test_nothing_heavy_is_imported_by_the_command_itself():
     code = (
-        "import sys; from toolkit import doctor\n"
-        "for check in (doctor.check_memory, doctor.check_disk, doctor.check_caches): list(check())\n"
+        "import sys; from toolkit.doctor import command, machine\n"
+        "for check in (machine.check_memory, machine.check_disk, machine.check_caches): list(check())\n"
         "print([name for name in ('paddle', 'torch', 'datasets', 'wandb', 'paddlenlp') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -351,7 +353,7 @@ def test_nothing_heavy_is_imported_by_the_command_itself():
 
 
 def test_every_check_is_in_the_table(monkeypatch):
-    names = [name.removeprefix("check_") for name in vars(doctor) if name.startswith("check_")]
+    names = [name.removeprefix("check_") for name in vars(command) if name.startswith("check_")]
     for name in names:
-        monkeypatch.setattr(doctor, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
+        monkeypatch.setattr(command, f"check_{name}", lambda *_, name=name: iter([Finding(name, "ok", "")]))
     assert sorted(one.check for one in examine(False, None)) == sorted(names) and len(names) == 10

@@ -25,7 +25,7 @@ from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.predict import load_run
 from toolkit.recipe import load_recipe
 from toolkit.tasks.classification.task import classify
-from toolkit.tasks.question_answering.task import answer
+from toolkit.tasks.question_answering.answering import answer
 from toolkit.train import finetune
 
 LENGTH = 64

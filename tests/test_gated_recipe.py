@@ -36,6 +36,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.warmup_ratio": ("train.warmup_ratio=0.2",),
     "train.lr_scheduler": ("train.lr_scheduler=cosine",),
     "train.max_grad_norm": ("train.max_grad_norm=null",),
+    "train.class_weights": ("train.class_weights={tools: 2}",),
     "train.precision": ("train.precision=bfloat16",),
     "train.sharding": ("train.sharding=stage1",),
     "runtime.threads": ("runtime.threads=1",),

@@ -25,7 +25,7 @@ from toolkit.predict import load_run
 from toolkit.predict_file import label_file
 from toolkit.recipe import load_recipe
 from toolkit.tasks.classification.task import classify
-from toolkit.tasks.question_answering.task import answer
+from toolkit.tasks.question_answering.answering import answer
 from toolkit.train import finetune
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ from toolkit.errors import UserError
 from toolkit.predictions import read_predictions
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
-from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import answering, scoring
 
 silence_startup()
 runtime.configure("cpu")
@@ -121,7 +121,7 @@ def qa_run(tmp_path_factory) -> Path:
 def test_a_run_learns_and_leaves_a_predictions_file_that_scores_as_the_run_says(qa_run):
     results = json.loads((qa_run / "metrics.json").read_text())
     assert results["validation"]["f1"] > 50 > results["baseline"]["validation"]["f1"]
-    scores, missing = squad.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
+    scores, missing = scoring.score_files(qa_run.parent / "validation.jsonl", qa_run / "predictions.json")
     assert missing == 0
     assert scores == {key: results["validation"][key] for key in ("exact_match", "f1")}
     ranked = json.loads((qa_run / "nbest.json").read_text())
@@ -171,7 +171,7 @@ def test_predictions_need_a_question_and_a_context(qa_run):
 def test_an_answer_may_be_in_any_window_of_a_long_text(qa_run):
     run = load_run(qa_run)
     filler = " ".join(row["context"].translate(str.maketrans("0123456789", "abcdeabcde")) for row in rows("x", 4))
-    found = [question_answering.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
+    found = [answering.answer(run, "Which number?", text)[0] for text in (f"5 {filler}", f"{filler} 5")]
     assert [(answer.text, answer.start) for answer in found] == [("5", 0), ("5", len(filler) + 1)]
 
 
@@ -195,7 +195,7 @@ def test_answers_are_whole_words_however_they_are_asked_for(qa_run, tmp_path):
         (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
         scores = evaluate(folder, console(), "validation")
         run = load_run(folder)
-        one = question_answering.answer(run, question, context)[0]
+        one = answering.answer(run, question, context)[0]
         columns = question_answering.label_rows(
             run, {"question": [question], "context": [context]}, lambda count: None
         ).columns
@@ -351,5 +351,5 @@ def test_a_question_as_long_as_the_window_is_said_at_the_length(tmp_path):
 )
 def test_the_sentence_around_an_answer(text, answer, sentence):
     start = text.index(answer)
-    first, past = question_answering.sentence_around(text, start, start + len(answer))
+    first, past = answering.sentence_around(text, start, start + len(answer))
     assert text[first:past] == sentence

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit import cli
 from toolkit.errors import UserError
-from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import scoring, squad
 
 CONTEXT = "Helsinki is the capital of Finland. Its currency is the euro."
 ROW = {
@@ -27,7 +27,7 @@ def example(*answers: str, name: str = "q1") -> squad.Example:
 
 
 def scored(prediction: str, *answers: str) -> tuple[float, float]:
-    found = squad.score([example(*answers)], {"q1": prediction})
+    found = scoring.score([example(*answers)], {"q1": prediction})
     return found["exact_match"], found["f1"]
 
 
@@ -35,7 +35,7 @@ def scored(prediction: str, *answers: str) -> tuple[float, float]:
 def test_a_published_system_scores_what_is_published_to_the_last_digit(shared_data):
     folder = shared_data / "squad"
     expected = json.loads((folder / "expected.json").read_text())
-    found, missing = squad.score_files(folder / expected["dataset"], folder / expected["predictions"])
+    found, missing = scoring.score_files(folder / expected["dataset"], folder / expected["predictions"])
     assert found == {"exact_match": expected["exact_match"], "f1": expected["f1"]}
     assert missing == 0
 
@@ -76,10 +76,10 @@ def test_an_empty_reference_is_scored_as_each_version_does():
     out, and a question without any has the empty answer."""
     assert scored("a", "the") == (100, 0)
     nothing = example(name="q2")
-    both = squad.score([example("the", "red"), nothing], {"q1": "a", "q2": ""})
+    both = scoring.score([example("the", "red"), nothing], {"q1": "a", "q2": ""})
     assert (both["exact_match"], both["f1"]) == (50, 50)  # q1 wants "red", q2 wants nothing
     for answer, expected in (("something", 0), ("the", 100)):
-        found = squad.score([nothing], {"q2": answer})
+        found = scoring.score([nothing], {"q2": answer})
         assert found == {
             "exact_match": expected, "f1": expected, "NoAns_exact": expected, "NoAns_f1": expected, "NoAns_total": 1
         }  # fmt: skip
@@ -87,8 +87,8 @@ def test_an_empty_reference_is_scored_as_each_version_does():
 
 def test_a_question_without_a_prediction_counts_as_wrong():
     pair = [example("red"), example("blue", name="q2")]
-    assert squad.score(pair, {"q2": "blue", "other": "red"}) == {"exact_match": 50, "f1": 50}
-    either = squad.score([example("red"), example(name="q2")], {"q1": "red"})
+    assert scoring.score(pair, {"q2": "blue", "other": "red"}) == {"exact_match": 50, "f1": 50}
+    either = scoring.score([example("red"), example(name="q2")], {"q1": "red"})
     assert (either["exact_match"], either["HasAns_exact"], either["NoAns_exact"]) == (50, 100, 0)
 
 
@@ -181,9 +181,9 @@ def test_predictions_that_belong_to_other_questions_are_refused(tmp_path):
     for content, expected in (("[]", "one JSON object"), ('{"q1": 3}', "answer of q1 is 3"), ("{}", "none of the 2")):
         (tmp_path / "found.json").write_text(content)
         with pytest.raises(UserError, match=expected):
-            squad.score_files(tmp_path / "data.json", tmp_path / "found.json")
+            scoring.score_files(tmp_path / "data.json", tmp_path / "found.json")
     (tmp_path / "found.json").write_text('{"q1": "helsinki"}')
-    assert squad.score_files(tmp_path / "data.json", tmp_path / "found.json") == (
+    assert scoring.score_files(tmp_path / "data.json", tmp_path / "found.json") == (
         {"exact_match": 50.0, "f1": 50.0},
         1,
     )
@@ -199,13 +199,13 @@ def test_predictions_that_belong_to_other_questions_are_refused(tmp_path):
 )
 def test_the_baseline_takes_the_longest_name_of_the_likeliest_sentence(question, answer):
     context = "Finland has 1,187,888 lakes. The capital of Finland is Helsinki. Its currency is the Euro!"
-    assert squad.guess(question, context) == answer
+    assert scoring.guess(question, context) == answer
 
 
 def test_the_baseline_says_something_whatever_it_is_asked():
-    assert squad.guess("", "only small words") == "only small words"
-    assert squad.guess("Who?", "Who?") == "Who?"
-    assert squad.guess("?", "") == ""
+    assert scoring.guess("", "only small words") == "only small words"
+    assert scoring.guess("Who?", "Who?") == "Who?"
+    assert scoring.guess("?", "") == ""
 
 
 def test_the_command_line_prints_the_two_numbers_and_nothing_else(tmp_path, capsys):

@@ -13,7 +13,7 @@ from toolkit import cli
 from toolkit.data import check_data
 from toolkit.errors import UserError
 from toolkit.recipe import load_recipe
-from toolkit.tasks.question_answering import squad
+from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering import task as question_answering
 from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Found, find, placed
 from toolkit.tasks.question_answering.words import whole_words
@@ -300,8 +300,8 @@ def published_v2(rows: list[dict], predictions: dict[str, str]) -> dict[str, flo
     order of steps: raw scores, then the means of all, of the answerable and of the others."""
     exact, f1 = {}, {}
     for row in rows:
-        gold = [text for text in row["answers"]["text"] if squad.normalize(text)] or [""]
-        words = [(squad.normalize(text).split(), squad.normalize(predictions[row["id"]]).split()) for text in gold]
+        gold = [text for text in row["answers"]["text"] if scoring.normalize(text)] or [""]
+        words = [(scoring.normalize(text).split(), scoring.normalize(predictions[row["id"]]).split()) for text in gold]
         exact[row["id"]] = max(float(theirs == ours) for theirs, ours in words)
         f1[row["id"]] = max(_overlap(theirs, ours) for theirs, ours in words)
     groups = {

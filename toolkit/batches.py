@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from toolkit.metrics import IGNORED_LABEL
+
 if TYPE_CHECKING:
     import paddle
 
@@ -31,6 +33,12 @@ def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, pa
     ]
 
 
-def loss_weights(num_terms: Sequence[int]) -> list[float]:
+def loss_weights(num_terms: Sequence[float]) -> list[float]:
     """The weight of each micro-batch's mean loss in that of the whole batch: its share of the loss terms."""
-    return [count / max(1, sum(num_terms)) for count in num_terms]
+    total = sum(num_terms)
+    return [count / total if total else 0.0 for count in num_terms]
+
+
+def weight_of_labels(labels: np.ndarray, class_weights: np.ndarray) -> float:
+    """What the labels (B,) weigh together in a mean that is weighed by class; those to be ignored, nothing."""
+    return float(class_weights.astype(np.float64)[labels[labels != IGNORED_LABEL]].sum())

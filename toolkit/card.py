@@ -310,9 +310,11 @@ def _training(recipe: Recipe, task: Description, results: dict[str, Any]) -> str
     train, done = recipe.train, results["training"]
     batch = train.batch_size * train.gradient_accumulation_steps
     stopped = ", stopped early" if done["stopped_early"] else ""
+    weighed = " The loss that trained weighs labels (`class_weights` in `metrics.json`); the losses above do not."
     return (
         f"{done['steps']} steps of {batch} {task.examples} ({done['epochs']} epochs{stopped}), AdamW with learning "
         f"rate {train.learning_rate:g} ({train.lr_scheduler}, warm-up {train.warmup_ratio:g}), weight decay "
-        f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s. "
+        f"{train.weight_decay:g} (not on biases and LayerNorm), seed {recipe.seed}, {done['seconds']:.0f} s."
+        f"{weighed if train.class_weights else ''} "
         "The whole recipe is `recipe.yaml`.\n"
     )

@@ -401,7 +401,7 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
     Exit status: 0 nothing that would stop a run, 1 a fault.
     """
-    from toolkit.doctor import diagnose
+    from toolkit.doctor.command import diagnose
 
     return diagnose(network, reference_python)
 
@@ -410,7 +410,7 @@ def _evaluate_squad(dataset: Path, predictions: Path) -> None:
     """Print exact match and F1 of a predictions file as one JSON object, and nothing else on the standard output."""
     import json
 
-    from toolkit.tasks.question_answering.squad import score_files
+    from toolkit.tasks.question_answering.scoring import score_files
 
     scores, missing = score_files(dataset, predictions)
     if missing:

@@ -30,6 +30,7 @@ TASK_KEYS: dict[str, dict[str, Any]] = {
         "data.label_names": None,
         "data.problem_type": "single_label",
         "data.sources": None,
+        "train.class_weights": None,
         "train.save_best": "accuracy",
     },
     "question_answering": {
@@ -176,6 +177,20 @@ def _as_filter(given: Any) -> dict[str, Any] | None:
     return given
 
 
+def _as_class_weights(given: Any) -> dict[str, Any] | str | None:
+    """``train.class_weights``: null, ``balanced``, or a label -> its weight.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if given is None or given == "balanced":
+        return given
+    if not isinstance(given, dict) or not given:
+        raise ValueError(f"{given!r} weighs no labels; write balanced, or {{LABEL: 2.5}} (others weigh 1)")
+    return given
+
+
+ClassWeights = Annotated[dict[str, Any] | str | None, PlainValidator(_as_class_weights)]
 Filter = Annotated[dict[str, Any] | None, PlainValidator(_as_filter)]
 TextColumns = Annotated[str | list[str], PlainValidator(_as_text_columns)]
 LabelNames = Annotated[dict[str, str] | list[str] | None, PlainValidator(_as_label_names)]
@@ -243,6 +258,7 @@ class Train(Section):
     sharding: Literal["stage1", "stage2"] | None = None
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
+    class_weights: ClassWeights = None
     save_best: str | None = None
 
 

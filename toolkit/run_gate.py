@@ -63,7 +63,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     from toolkit.model_config import head_of, port_settings
     from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
 
-    chosen, train = recipe.parity, recipe.train
+    chosen, train, weights = recipe.parity, recipe.train, job.prepared.class_weights
     job.tokenizer.save(scratch)
 
     def examples(count: int) -> list[dict[str, np.ndarray]]:
@@ -95,6 +95,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         port={**port_settings(recipe), "recompute": bool(train.recompute)},
         training=training,
         labels=collate(examples(training.examples_of_update)),
+        class_weights=None if weights is None else tuple(weights.tolist()),
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),

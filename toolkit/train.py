@@ -38,7 +38,7 @@ from toolkit.metrics import COUNTS
 from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
-from toolkit.recipe import Recipe
+from toolkit.recipe import Recipe, settled
 from toolkit.report.page import PAGE, write_report
 from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
@@ -203,7 +203,7 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
 
 
 def load_model(recipe: Recipe, job: Job) -> Any:
-    """The port with the job's first weights, and the constants that the gate compared it with."""
+    """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 
     from toolkit.model_config import model_class
@@ -211,6 +211,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
 
     model = model_class(recipe)(job.config)
     families.part(recipe.model.name, "weights").load(model, job.weights)
+    model.class_weights = job.prepared.class_weights
     if job.unreached_rows is not None:
         model.unreached_rows = job.unreached_rows
     if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
@@ -273,6 +274,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         },
         "examples": prepared.sizes,
         **({"baseline": prepared.baseline} if prepared.baseline else {}),
+        **_class_weights(prepared),
         "parameters": job.parameters,
         "hardware": runtime.hardware(),
     }
@@ -291,6 +293,13 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
     trainer.checkpoints.remove()
     return results
+
+
+def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
+    """How much each label counted in the loss that trained, by its name; nothing where all did alike."""
+    if prepared.class_weights is None:
+        return {}
+    return {"class_weights": dict(zip(settled(prepared.label_names), prepared.class_weights.tolist(), strict=True))}
 
 
 def write_split_predictions(

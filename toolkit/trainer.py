@@ -29,7 +29,7 @@ from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, Trainer
 from rich.console import Console
 
 from toolkit import checkpoint, optimizer
-from toolkit.batches import collate, loss_weights, split_batch
+from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
@@ -228,13 +228,14 @@ class Finetuner(Trainer):
     def training_step(self, model: Any, inputs: dict[str, paddle.Tensor], step_control: int = 0) -> paddle.Tensor:
         """Add the gradient of the mean loss over the whole accumulated batch; returns that loss, a scalar.
 
-        The mean is over the loss terms (labels that are not ignored), so a short last micro-batch weighs less.
+        The mean is over the loss terms (labels that are not ignored, each by the weight of its class if classes have
+        weights), so a short last micro-batch weighs less.
         """
         model.train()
         self.step_learning_rate = self._get_learning_rate()
         micro_batches = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
         whole = len(micro_batches) == 1
-        weights = [1.0] if whole else loss_weights([self.task.num_loss_terms(batch) for batch in micro_batches])
+        weights = [1.0] if whole else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
         total = paddle.zeros([])
         for index, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True)):
             if weight == 0.0:  # all its labels are ignored, and its mean loss is 0/0
@@ -249,6 +250,14 @@ class Finetuner(Trainer):
             total = total + loss.detach().astype("float32")
         self._loss = total
         return total
+
+    def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
+        """What a micro-batch's loss is the mean of: how many terms, or what its labels weigh together where the loss is
+        a mean by class weights. Those of several labels a text weigh terms, and do not change how many there are."""
+        weights = getattr(self.model, "class_weights", None)
+        if weights is None or batch["labels"].ndim > 1:
+            return self.task.num_loss_terms(batch)
+        return weight_of_labels(batch["labels"].numpy(), weights)
 
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
         """Read the step's loss, the only time in a step that the host waits for the device."""

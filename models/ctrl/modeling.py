@@ -296,7 +296,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
             raise schema.ConfigError("pad_token_id", "not set: where each of several texts ends cannot be told")
         scores = self.classifier(self.transformer(input_ids, attention_mask, position_ids).last_hidden_state)
         logits = scores[:, -1] if padding is None else _at_last(scores, input_ids != padding)
-        loss = None if labels is None else losses.classification(self.config, logits, labels)
+        loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 

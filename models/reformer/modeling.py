@@ -327,7 +327,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
             ``logits`` (B, labels) and, given labels, the mean ``loss``.
         """
         logits = self.classifier(self.reformer(input_ids, attention_mask).last_hidden_state)
-        loss = None if labels is None else losses.classification(self.config, logits, labels)
+        loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 
 

@@ -21,7 +21,7 @@ from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolkit.corpora.cldr_languages import SPLITS, generator, place
-from toolkit.tasks.question_answering.task import squad_features
+from toolkit.tasks.question_answering.questions import squad_features
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"

@@ -185,13 +185,14 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 def mutants(**trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named."""
     from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.mutation import print_trials, try_mutants
+    from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
 
     passed = True
-    for request in trial_requests(**trial):
-        trials = try_mutants(request, _console())
-        print_trials(trials, _console())
-        passed = passed and all(trial.passed for trial in trials)
+    for plain in trial_requests(**trial):
+        for request in (plain, *weighted_trials(plain)):
+            trials = try_mutants(request, _console())
+            print_trials(trials, _console())
+            passed = passed and all(trial.passed for trial in trials)
     return int(not passed)
 
 

@@ -147,6 +147,7 @@ class Prepared:
         offsets: whether the task uses the character span of each token, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
         baseline: split -> metric -> its value without a model (from token frequencies, say), to compare with.
+        class_weights: float32, by label, how much it counts in the loss that trains; None for all alike.
     """
 
     train: Any
@@ -158,6 +159,7 @@ class Prepared:
     offsets: bool = False
     truncated: dict[str, int] = field(default_factory=dict)
     baseline: dict[str, dict[str, float]] = field(default_factory=dict)
+    class_weights: np.ndarray | None = None
 
     @property
     def sizes(self) -> dict[str, int]:

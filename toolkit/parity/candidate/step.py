@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ class Step:
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
+        self.model.class_weights = as_weights(job.class_weights)
         if dtype == "float64":
             self.model.to(dtype="float64")
         part(job.model, "weights").load(self.model, self.given_weights)
@@ -215,6 +216,11 @@ class Step:
             name: float(np.abs(held[name].astype("float64") - value).max())
             for name, value in self.given_weights.items()
         }
+
+
+def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
+    """Class weights as a port holds them."""
+    return None if class_weights is None else np.array(class_weights, np.float32)
 
 
 def ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:

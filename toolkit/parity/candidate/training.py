@@ -43,7 +43,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate")
     finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
     step.model.clear_gradients()
-    with given_gradients(step.model, truth, loss_terms(job.task, labels), finetuner):
+    with given_gradients(step.model, truth, loss_terms(job.task, labels, job.class_weights), finetuner):
         finetuner.fit()
     measure("learning_rate", rates_of(finetuner, job.training.max_steps))
     step.model.train()

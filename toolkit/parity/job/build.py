@@ -15,6 +15,7 @@ from models.families import part
 from toolkit import runtime
 from toolkit.memory import parameters_of
 from toolkit.parity.job import files
+from toolkit.parity.job.class_labels import by_weight, contrasting
 from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
@@ -93,6 +94,7 @@ def job_of(request: GateRequest) -> Job:
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
         checkpoint_config=None if whole is None else _keys(request.model, whole),
+        class_weights=_held(request.class_weights),
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
     )
@@ -123,6 +125,8 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
     if "attention_mask" not in given:
         layouts = [FULL] * count
     added = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
+    if request.class_weights is not None:
+        added["labels"] = contrasting(added["labels"], request.class_weights, given["labels"])
     return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
 
 
@@ -183,12 +187,16 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
     """The labels of the examples of an update: none whose labels are all ignored, if there are others, since it would
-    make a micro-batch of less weight than it has examples look like a smaller gradient, to which Adam is blind."""
+    make a micro-batch of less weight than it has examples look like a smaller gradient, to which Adam is blind. Where
+    classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
     given = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in given.items() if key in LABELS}
     terms = loss_terms(TASKS[request.head], labels)
     rows = np.flatnonzero(terms) if terms.any() else np.arange(len(terms))
-    return {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
+    labels = {key: value[rows[: request.training.examples_of_update]] for key, value in labels.items()}
+    if request.class_weights is not None:
+        labels["labels"] = by_weight(labels["labels"], request.class_weights)
+    return labels
 
 
 def _of_float32(settings: TrainingSettings) -> TrainingSettings:
@@ -199,6 +207,11 @@ def _of_float32(settings: TrainingSettings) -> TrainingSettings:
         if isinstance(value, float) and key != "warmup_ratio"
     }
     return replace(settings, **given)
+
+
+def _held(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """Class weights as float32 holds them, and so the run."""
+    return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
 
 def _with_adversarial_texts(tokenizer: TokenizerJob | None, seed: int) -> TokenizerJob | None:

@@ -279,7 +279,9 @@ def _request_of(folder: Path) -> GateRequest:
         raise ValueError(f"model {job.model!r} with head {job.head!r}")
     if not job.dtypes or not set(job.dtypes) <= {"float64", "float32"}:
         raise ValueError(f"dtypes {job.dtypes}")
-    part(job.model, "schema").resolve(job.config)
+    outputs = part(job.model, "schema").resolve(job.config)["num_labels"]
+    if job.class_weights is not None and len(job.class_weights) != outputs:
+        raise ValueError(f"{len(job.class_weights)} class weights for {outputs} labels")
     return GateRequest(
         model=job.model,
         head=job.head,
@@ -290,6 +292,7 @@ def _request_of(folder: Path) -> GateRequest:
         seed=job.seed,
         port=job.port,
         training=job.training,
+        class_weights=job.class_weights,
         judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
         origin=job.origin,

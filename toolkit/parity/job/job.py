@@ -92,6 +92,9 @@ class Job:
         tokenizer: to be compared, if any.
         mutants: names of faults that the port is measured with, one after another.
         streamed: stage by stage.
+        class_weights: how much each class counts in the loss that trains, in numbers that float32 holds: of one label
+            a text torch's ``CrossEntropyLoss(weight=...)``, of several ``BCEWithLogitsLoss(pos_weight=...)``; None for
+            all alike. The loss of evaluation has none.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
     """
@@ -118,6 +121,7 @@ class Job:
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
     kernels: list[str] | None = None
+    class_weights: tuple[float, ...] | None = None
     schema: int = SCHEMA
 
     @property

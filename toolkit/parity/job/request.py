@@ -32,6 +32,7 @@ class GateRequest:
         port: settings of the port itself, as the run has them; :class:`.job.Job`.
         training: how the run changes the parameters.
         labels: those of the run's first examples, by their keys in a batch; None for those of ``batch``.
+        class_weights: of the loss that trains, by label; as of :class:`.job.Job`.
         threads: of either side; None for the physical cores.
         not_run: what the run does otherwise than the gate, in words.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
@@ -60,6 +61,7 @@ class GateRequest:
     port: Mapping[str, Any] = field(default_factory=dict)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     labels: Mapping[str, np.ndarray] | None = None
+    class_weights: tuple[float, ...] | None = None
     threads: int | None = None
     not_run: tuple[str, ...] = ()
     judge_reference_reversible: bool = False

@@ -27,23 +27,28 @@ def rows_of_update(batch_size: int, accumulation_steps: int) -> int:
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 
 
-def loss_terms(task: str, labels: Mapping[str, np.ndarray]) -> np.ndarray:
-    """How many terms of the mean loss each example has, by the loss's definition: int64 (N,).
+def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None) -> np.ndarray:
+    """How many terms of the mean loss each example has, by the loss's definition: int64 (N,). Where the mean is one by
+    class weights, the weight of each example's class: float64 (N,).
 
     Args:
         task: of a recipe.
         labels: ``labels`` (N, ...), or ``start_positions`` (N,).
+        class_weights: by class. Those of several labels a text are no part of what the loss is divided by.
     """
     if task == "question_answering":
         return np.ones(len(labels["start_positions"]), np.int64)
     given = labels["labels"]
+    if class_weights is not None and given.ndim == 1:
+        return np.where(given == IGNORED, 0.0, np.asarray(class_weights, np.float64)[given.clip(0)])
     kept = given[:, 1:] if task == "language_modeling" else given.reshape(len(given), -1)
     return (kept != IGNORED).sum(1)
 
 
 def weights_of(terms: np.ndarray) -> np.ndarray:
     """Each example's weight in the mean over all terms; 0 where there are none."""
-    return terms / max(1, terms.sum())
+    total = terms.sum()
+    return terms / total if total else np.zeros(len(terms))
 
 
 def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray) -> np.ndarray:

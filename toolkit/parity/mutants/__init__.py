@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from toolkit.parity.mutants import change
 from toolkit.parity.mutants.batch import CTRL_BATCH, REFORMER_BATCH
+from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
 from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATION
@@ -21,7 +22,7 @@ from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
-__all__ = ["CATALOGUES", "Mutant", "by_name"]
+__all__ = ["CATALOGUES", "CLASS_WEIGHTS", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
@@ -52,7 +53,8 @@ CATALOGUES = {
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, or a change of one parameter. Raises KeyError."""
+    """The mutant of that name: of the catalogues, of class weights, or a change of one parameter. Raises KeyError."""
     if changed := change.of_name(name):
         return changed
-    return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]
+    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values())
+    return {mutant.name: mutant for catalogue in catalogues for mutant in catalogue}[name]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import ReferenceResult
+from toolkit.parity.job.results import OwnLoss, ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
@@ -63,8 +64,14 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         leaks=leaks,
         notes=step.notes,
         narrowings=step.narrowings,
-        own_loss=own_loss.check(truth, files.read_tensors(folder / "batch.safetensors"), job.head, step.model),
+        own_loss=_own_loss(job, folder, truth, step.model),
         saturated_rows=saturated,
         unhooked=[n for n, value in unhooked.items() if not np.array_equal(value, truth[n], equal_nan=True)],
         own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
     )
+
+
+def _own_loss(job: Job, folder: Path, truth: TensorFile, model: torch.nn.Module) -> OwnLoss:
+    """R64's loss against its definition."""
+    batch = files.read_tensors(folder / "batch.safetensors")
+    return own_loss.check(truth, batch, job.head, model, job.class_weights)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from toolkit.parity.job.results import OwnLoss
+from toolkit.parity.reference.class_weights import weighted_loss
 
 #: How far the reference's loss may lie from its definition, in units of float64's rounding of what is added up.
 UNITS = 300.0
@@ -29,22 +30,36 @@ class Loss(NamedTuple):
     scale: float
 
 
-def check(truth: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], head: str, model: Any) -> OwnLoss:
+def check(
+    truth: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    head: str,
+    model: Any,
+    class_weights: Sequence[float] | None = None,
+) -> OwnLoss:
     """Compare R64's loss with its definition.
 
     Args:
         truth: R64's ``logits`` (or ``start_logits``, ``end_logits``) and ``loss``.
         batch: with its labels or positions.
         model: the reference, to say where it computes its loss.
+        class_weights: by class, where its loss has weights.
     """
-    defined = of(head, truth, batch, getattr(model, "config", None))
+    defined = of(head, truth, batch, getattr(model, "config", None), class_weights)
     given = float(truth["loss"])
     both_nothing = math.isnan(given) and math.isnan(defined.value)  # no label is left to score
     units = 0.0 if both_nothing else abs(given - defined.value) / (2.0**-53 * max(defined.scale, 2.0**-1022))
-    return OwnLoss(given, defined.value, units, UNITS, place(model))
+    where = place(model) if class_weights is None else _line(weighted_loss)
+    return OwnLoss(given, defined.value, units, UNITS, where)
 
 
-def of(head: str, scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray], config: Any = None) -> Loss:
+def of(
+    head: str,
+    scores: Mapping[str, np.ndarray],
+    batch: Mapping[str, np.ndarray],
+    config: Any = None,
+    class_weights: Sequence[float] | None = None,
+) -> Loss:
     """The loss that a head is defined to have.
 
     Args:
@@ -52,6 +67,7 @@ def of(head: str, scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarr
             (B, T).
         batch: ``labels``, or ``start_positions`` and ``end_positions`` (B,).
         config: for a classifier's ``problem_type`` and ``num_labels``.
+        class_weights: of a classifier, by class; None for all alike.
     """
     if head == "question_answering":
         return _span(scores, batch)
@@ -64,12 +80,15 @@ def of(head: str, scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarr
     if kind == "regression":
         return _squared(logits, labels)
     if kind == "multi_label_classification":
-        return _binary(logits, labels)
-    return cross_entropy(logits, labels, IGNORED)
+        return _binary(logits, labels, class_weights)
+    return cross_entropy(logits, labels, IGNORED, class_weights)
 
 
-def cross_entropy(logits: np.ndarray, labels: np.ndarray, ignored: int) -> Loss:
-    """The mean of log(sum(exp(x))) - x[label] over all rows whose label is not ``ignored``."""
+def cross_entropy(
+    logits: np.ndarray, labels: np.ndarray, ignored: int, class_weights: Sequence[float] | None = None
+) -> Loss:
+    """The mean of log(sum(exp(x))) - x[label] over all rows whose label is not ``ignored``; by class weights w,
+    sum(w[label] * of the row) / sum(w[label])."""
     rows, chosen = logits.reshape(-1, logits.shape[-1]).astype(np.float64), labels.reshape(-1)
     rows, chosen = rows[chosen != ignored], chosen[chosen != ignored]
     if not len(rows):
@@ -77,7 +96,9 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, ignored: int) -> Loss:
     largest = rows.max(-1, keepdims=True)
     normaliser = largest[:, 0] + np.log(np.exp(rows - largest).sum(-1))
     picked = rows[np.arange(len(rows)), chosen]
-    return Loss(float((normaliser - picked).mean()), float((np.abs(normaliser) + np.abs(picked) + 1.0).mean()))
+    weights = None if class_weights is None else np.asarray(class_weights, np.float64)[chosen]
+    size = np.abs(normaliser) + np.abs(picked) + 1.0
+    return Loss(float(np.average(normaliser - picked, weights=weights)), float(np.average(size, weights=weights)))
 
 
 def _span(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> Loss:
@@ -105,10 +126,12 @@ def _squared(logits: np.ndarray, labels: np.ndarray) -> Loss:
     return Loss(float(((given - wanted) ** 2).mean()), float(((np.abs(given) + np.abs(wanted)) ** 2).mean()))
 
 
-def _binary(logits: np.ndarray, labels: np.ndarray) -> Loss:
-    """The mean of log(1 + exp(x)) - x * label over all labels."""
+def _binary(logits: np.ndarray, labels: np.ndarray, class_weights: Sequence[float] | None = None) -> Loss:
+    """The mean over all labels of log(1 + exp(-x)) * w where a text has the label, of log(1 + exp(x)) where not."""
     x, wanted = logits.astype(np.float64), labels.astype(np.float64)
-    return Loss(float((np.logaddexp(0.0, x) - x * wanted).mean()), float((2 * np.abs(x) + 1.0).mean()))
+    weights = np.ones(x.shape[-1]) if class_weights is None else np.asarray(class_weights, np.float64)
+    terms = weights * wanted * np.logaddexp(0.0, -x) + (1 - wanted) * np.logaddexp(0.0, x)
+    return Loss(float(terms.mean()), float(((2 * np.abs(x) + 1.0) * np.maximum(weights, 1.0)).mean()))
 
 
 def place(model: Any) -> str:
@@ -118,9 +141,14 @@ def place(model: Any) -> str:
     if found is None:
         return file
     if "self.loss_function" in lines[found]:
-        _, first, file = _source(model.loss_function)
-        return f"{file}:{first}"
+        return _line(model.loss_function)
     return f"{file}:{first + found}"
+
+
+def _line(function: Any) -> str:
+    """``file.py:LINE`` of a function."""
+    _, first, file = _source(function)
+    return f"{file}:{first}"
 
 
 def _source(function: Any) -> tuple[list[str], int, str]:

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, is_scored, named
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
+from toolkit.parity.reference.class_weights import weighted_loss
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
@@ -80,6 +81,7 @@ class Step:
         self.task = job.task
         self.updates = job.updates
         self.labels = labels
+        self.class_weights = job.class_weights
         self.spare_memory = job.spare_memory
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
         self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
@@ -146,7 +148,7 @@ class Step:
             narrowing if is_truth else contextlib.nullcontext(),
             saturation if is_truth else contextlib.nullcontext(),
         ):
-            output = self.model(**self._inputs())
+            output = self._trained_on()
             for name in LOGITS:
                 if watched and getattr(output, name, None) is not None:
                     keep(name, to_numpy(getattr(output, name)))
@@ -169,7 +171,7 @@ class Step:
         recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
         with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
-            output = self.model(**self._inputs())
+            output = self._trained_on()
             for name in LOGITS:
                 if getattr(output, name, None) is not None:
                     points.keep(name, to_numpy(getattr(output, name)))
@@ -211,7 +213,7 @@ class Step:
             rounded: as :meth:`.optimizer.Optimizer.update`.
         """
         optimizer = Optimizer(self.model, self.settings)
-        weights = weights_of(loss_terms(self.task, self.labels))
+        weights = weights_of(loss_terms(self.task, self.labels, self.class_weights))
         self.model.train()
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
@@ -226,7 +228,7 @@ class Step:
         recorder = Recorder(self.model, self.draws[UPDATED], keep)
         recorder.recording = False
         with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
-            keep(numbered("loss", 2), to_numpy(self.model(**self._inputs()).loss))
+            keep(numbered("loss", 2), to_numpy(self._trained_on().loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
@@ -262,6 +264,14 @@ class Step:
         """What is rounded by luck, and by the same luck however the weights are moved, comes out another way inside the
         ``with`` block, by draws that differ with ``nudge``; 0: as it is."""
         return contextlib.nullcontext()
+
+    def _trained_on(self) -> Any:
+        """What the model gives of the batch, with the loss that trains."""
+        inputs = self._inputs()
+        output = self.model(**inputs)
+        if self.class_weights is not None:
+            output.loss = weighted_loss(output.logits, inputs["labels"], self.class_weights)
+        return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         """The batch; labels that are numbers have the model's dtype, in which the reference computes their loss."""

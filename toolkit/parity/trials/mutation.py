@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pydoc_data.topics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, Mutant
+from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, Mutant
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -76,6 +76,8 @@ WIDE_REFORMER = {
 }
 #: What a causal Reformer needs in its place.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
+#: By label, in trials of class weights.
+TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 #: By family: configuration, head, length.
 TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
     "reformer": (WIDE_REFORMER, "sequence_classification", 112),
@@ -123,6 +125,26 @@ def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
     return folder
 
 
+def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
+    """The same with class weights, of one label a text and of several; none of a head that has no classes."""
+    if request.head != "sequence_classification":
+        return
+    count, labels = len(request.batch["input_ids"]), len(TRIAL_WEIGHTS)
+    classes = np.arange(count) % labels
+    several = (classes[:, None] != np.arange(labels)).astype(np.float32)
+    for kind in CLASS_WEIGHTS:
+        config = {**request.config, "problem_type": kind, "num_labels": labels}
+        batch = {**request.batch, "labels": several if kind == "multi_label_classification" else classes}
+        yield replace(request, config=config, batch=batch, class_weights=TRIAL_WEIGHTS)
+
+
+def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
+    """The catalogue that a request is tried with: its family's, or that of class weights where it has them."""
+    if request.class_weights is None:
+        return CATALOGUES[request.model]
+    return CLASS_WEIGHTS[request.config["problem_type"]]
+
+
 @dataclass(frozen=True)
 class Trial:
     """What the gate made of one mutant.
@@ -157,8 +179,8 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
-    mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
+    """Run the gate once for each mutant of :func:`faults_of` (or those of ``names``), all on the same reference run."""
+    mutants = [mutant for mutant in faults_of(request) if names is None or mutant.name in names]
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"

@@ -60,6 +60,8 @@ TITLES = {"multi_label": "labels", "regression": "value"}
 
 def check(recipe: Recipe) -> None:
     """Refuse data that cannot hold labels."""
+    from toolkit.tasks.classification.class_weights import check_class_weights
+
     data = recipe.data
     if data.dataset == "text" and (data.files is not None or not data.sources):
         right = "name the files of each label in data.sources: {good: good/*.txt, ...}, or use json or csv"
@@ -68,6 +70,7 @@ def check(recipe: Recipe) -> None:
         raise recipe.error("data.problem_type", "in plain text files each text has one label; use json or parquet")
     if data.problem_type == "regression" and data.label_names is not None:
         raise recipe.error("data.label_names", "the labels of regression are numbers; remove it")
+    check_class_weights(recipe)
     if data.dataset == "text" and len(data.text_columns) > 1:
         raise recipe.error("data.text", "plain text has no columns; remove it, or use json or csv")
     if data.dataset != "text" and data.sources is not None:
@@ -76,9 +79,14 @@ def check(recipe: Recipe) -> None:
 
 def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     """Splits with the columns ``text`` and ``label``; see :func:`.labels.labelled_splits`."""
+    from toolkit.tasks.classification.class_weights import class_weights_of, described
     from toolkit.tasks.classification.labels import labelled_splits
 
-    return labelled_splits(recipe, CORPORA)
+    splits = labelled_splits(recipe, CORPORA)
+    weights = class_weights_of(recipe, splits["train"])
+    if weights is not None:
+        recipe.note(described(splits["train"], weights))
+    return splits
 
 
 def texts(rows: datasets.Dataset) -> Sequence[str]:
@@ -98,6 +106,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
     right to T = ``length``, and ``labels``, all int64: a scalar. Of several labels a text that is
     float32 [L] of 0 and 1, of regression a float32.
     """
+    from toolkit.tasks.classification.class_weights import class_weights_of
     from toolkit.tasks.classification.labels import tokenize
 
     kind = splits["train"].features["label"]
@@ -122,6 +131,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
             if count
         ],
         truncated=truncated,
+        class_weights=class_weights_of(recipe, splits["train"]),
     )
 
 

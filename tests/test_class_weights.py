@@ -1,0 +1,354 @@
+"""train.class_weights: the weighted loss is torch's, is what trains and what the gate judges; evaluation has none."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+import torch
+import yaml
+from gates import TINY_REFORMER, PreparedGates, quiet, reformer_request, request_for
+from sklearn.utils.class_weight import compute_class_weight
+from test_data import HEAD, ROWS, cache, recipe  # noqa: F401
+from test_problem_types import write_recipe
+from test_train import RECIPE, WORDS, assert_same_run, recipe_file, train  # noqa: F401
+from test_trainer import CLASSES, Network, examples, finetuner, gradients
+
+from models import losses
+from models.pretrained import model_outputs
+from toolkit.assembly import assemble
+from toolkit.errors import UserError
+from toolkit.parity.job.build import batch_of, job_of, labels_of
+from toolkit.parity.job.class_labels import by_weight, contrasting
+from toolkit.parity.job.job import TrainingSettings
+from toolkit.parity.measure.updates import loss_terms, weights_of
+from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS
+from toolkit.parity.reference import own_loss
+from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request, try_mutants, weighted_trials
+from toolkit.predictions import read_predictions
+from toolkit.recipe import load_recipe
+from toolkit.run_gate import gate_request
+from toolkit.tasks.classification import class_weights
+from toolkit.tasks.classification import task as classification
+from toolkit.trainer import Finetuner
+
+WEIGHTS = (0.25, 3.0, 1.5)
+#: The labels of four texts: one each (one of them to be ignored), or several.
+LABELS = {"single_label_classification": [2, 0, -100, 1, 0], "multi_label_classification": np.eye(5, 3) * 1.0}
+
+
+class Config:
+    """What the loss asks of a configuration."""
+
+    num_labels = 3
+
+    def __init__(self, problem_type: str) -> None:
+        self.problem_type = problem_type
+
+
+def scores(dtype: str) -> np.ndarray:
+    return (3 * np.random.default_rng(0).standard_normal((5, 3))).astype(dtype)
+
+
+def theirs(kind: str, logits: torch.Tensor) -> torch.Tensor:
+    """torch's own weighted loss."""
+    weights = torch.tensor(WEIGHTS, dtype=logits.dtype)
+    if kind == "single_label_classification":
+        return torch.nn.CrossEntropyLoss(weight=weights)(logits, torch.tensor(LABELS[kind]))
+    return torch.nn.BCEWithLogitsLoss(pos_weight=weights)(logits, torch.tensor(LABELS[kind], dtype=logits.dtype))
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_weighted_loss_and_its_gradient_are_torchs(kind, dtype):
+    logits = torch.tensor(scores(dtype), requires_grad=True)
+    expected = theirs(kind, logits)
+    expected.backward()
+    ours = paddle.to_tensor(scores(dtype), stop_gradient=False)
+    labels = np.asarray(LABELS[kind])
+    labels = paddle.to_tensor(labels if labels.ndim == 1 else labels.astype(dtype))
+    loss = losses.classification(Config(kind), ours, labels, np.array(WEIGHTS, np.float32))
+    loss.backward()
+    tolerance = 8 * np.finfo(dtype).eps
+    np.testing.assert_allclose(loss.numpy(), expected.detach().numpy(), rtol=tolerance)
+    np.testing.assert_allclose(ours.grad.numpy(), logits.grad.numpy(), rtol=tolerance, atol=tolerance)
+    plain = losses.classification(Config(kind), ours, labels)
+    assert abs(float(plain) - float(loss)) > 0.05  # these weights matter here
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_the_gate_checks_the_references_weighted_loss_by_its_definition(kind):
+    truth = {"logits": scores("float64"), "loss": theirs(kind, torch.tensor(scores("float64"))).numpy()}
+    batch, model = {"labels": np.asarray(LABELS[kind])}, torch.nn.Module()
+    model.config = Config(kind)
+    checked = own_loss.check(truth, batch, "sequence_classification", model, WEIGHTS)
+    assert checked.units < checked.allowed / 10 and checked.place.startswith("class_weights.py:")
+    for wrong in (None, WEIGHTS[::-1]):
+        checked = own_loss.check(truth, batch, "sequence_classification", model, wrong)
+        assert not checked.units <= checked.allowed
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    labels = np.random.default_rng(0).choice([0, 1, 3], 50, p=[0.7, 0.2, 0.1])
+    found = class_weights.balanced_weights(np.bincount(labels, minlength=5), len(labels))
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels)
+    np.testing.assert_allclose(found[[0, 1, 3]], expected, rtol=1e-15)
+    assert found[[2, 4]].tolist() == [1, 1]  # no text has these
+
+    several = np.random.default_rng(1).random((50, 4)) < [0.1, 0.5, 0, 1]
+    found = class_weights.positive_weights(several.sum(0), len(several))
+    for label in (0, 1):
+        no, yes = compute_class_weight("balanced", classes=np.array([False, True]), y=several[:, label])
+        assert found[label] == pytest.approx(yes / no, rel=1e-15)
+    assert found[[2, 3]].tolist() == [1, 1]  # nothing tells these apart
+
+
+def weights_of_recipe(made) -> np.ndarray | None:
+    return class_weights.class_weights_of(made, classification.load_splits(made)["train"])
+
+
+@pytest.fixture
+def weighted(recipe):  # noqa: F811
+    """A recipe with these weights, with more lines for the data section."""
+
+    def make(weights: str, more: str = "", **splits):
+        return recipe(more, (f"train.class_weights={weights}",), **splits)
+
+    return make
+
+
+def test_a_recipe_says_the_weights_by_the_labels_names(weighted):
+    rare = [{"text": f"t{n}", "label": n % 4 == 0} for n in range(12)]
+    found = weights_of_recipe(weighted("balanced", train=rare, validation=rare))
+    assert found.tolist() == pytest.approx([12 / (2 * 9), 12 / (2 * 3)]) and found.dtype == np.float32
+    named = "  label_names: {'false': fine, 'true': broken}\n"
+    assert weights_of_recipe(weighted("{broken: 4}", named, train=rare, validation=rare)).tolist() == [1, 4]
+    assert weights_of_recipe(weighted("null", train=rare, validation=rare)) is None
+    stars = [{"text": f"t{n}", "label": n % 3} for n in range(12)]
+    assert weights_of_recipe(weighted("{2: 0.5}", train=stars, validation=stars)).tolist() == [1, 1, 0.5]
+    lists = [{"text": f"t{n}", "label": ["a", "b"] if n % 4 == 0 else ["b"]} for n in range(12)]
+    several = "  problem_type: multi_label\n"
+    found = weights_of_recipe(weighted("balanced", several, train=lists, validation=lists))
+    assert found.tolist() == [3, 1]  # nine without a beside three with it; all have b
+    assert weights_of_recipe(weighted("{a: 2}", several, train=lists, validation=lists)).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "label", "said"),
+    [
+        ("class_weights: balance", 3, "", "'balance' weighs no labels; write balanced, or {LABEL"),
+        ("class_weights: {}", 3, "", "{} weighs no labels"),
+        ("class_weights: [1, 2]", 3, "", "[1, 2] weighs no labels"),
+        ("class_weights:\n    yes: 1\n    no: 0", 5, "no", "0 is no weight of a label; it should be"),
+        ("class_weights: {yes: .inf}", 3, "yes", "inf is no weight"),
+        ("class_weights: {yes: .nan}", 3, "yes", "nan is no weight"),
+        ("class_weights: {yes: true}", 3, "yes", "True is no weight"),
+        ("class_weights: {yes: a}", 3, "yes", "'a' is no weight"),
+        ("class_weights: {yes: {a: 1}}", 3, "yes", "{'a': 1} is no weight"),
+        (f"class_weights: {{yes: {10**400}}}", 3, "yes", "1000"),
+        ("class_weights:\n    yes: 2\n    yess: 2", 5, "yess", "the data has no label of this name, did you mean yes?"),
+        ("class_weights: {other: 2}", 3, "other", "the data has no label of this name; known: no, yes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_weight_of_a_label_is_one_line_at_its_place(tmp_path, lines, line, label, said):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    files = f"{{train: {tmp_path}/rows.jsonl, validation: {tmp_path}/rows.jsonl}}"
+    head = HEAD.replace(
+        "train: {epochs: 1, learning_rate: 1e-3}", f"train:\n  epochs: 1\n  {lines}\n  learning_rate: 1e-3"
+    )
+    (tmp_path / "x.yaml").write_text(f"{head}  dataset: json\n  files: {files}\n")
+    with pytest.raises(UserError) as raised:
+        weights_of_recipe(load_recipe(tmp_path / "x.yaml"))
+    text = str(raised.value)
+    key = ".".join(filter(None, ("train.class_weights", label)))
+    assert f"x.yaml:{line}: {key}: {said}" in text and len(text.splitlines()) == 1 and len(text) < 1000
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("data.problem_type=regression",), "train.class_weights: the labels of regression are numbers"),
+        (("task=language_modeling",), "train.class_weights: is for task classification, not for language_modeling"),
+    ],
+)
+def test_what_has_no_classes_has_no_weights_of_them(recipe, lines, said):  # noqa: F811
+    with pytest.raises(UserError) as raised:
+        recipe("", ("train.class_weights=balanced", *lines))
+    assert said in str(raised.value)
+
+
+class Weighted(Network):
+    """The tests' network with the ports' loss."""
+
+    class_weights = np.array(WEIGHTS, np.float32)
+
+    def forward(self, input_ids, labels=None):
+        hidden = self.layer_norm(self.embedding(input_ids).mean(axis=1))
+        logits = self.output(hidden)
+        weights = self.class_weights if self.training else None
+        loss = losses.classification(Config("single_label_classification"), logits, labels, weights)
+        return model_outputs.SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+@pytest.mark.parametrize("size", [12, 10, 5])
+def test_accumulating_gives_the_weighted_mean_of_one_large_batch(tmp_path, size):
+    rows = sorted(examples(size), key=lambda row: row["labels"])  # micro-batches weigh otherwise than they count
+    one = finetuner(tmp_path / "one", Weighted(), batch_size=12)
+    many = finetuner(tmp_path / "many", Weighted(), batch_size=4, gradient_accumulation_steps=3)
+    (loss, expected), (accumulated_loss, accumulated) = gradients(one, rows), gradients(many, rows)
+    assert accumulated_loss == pytest.approx(loss, rel=1e-6)
+    for name in expected:
+        np.testing.assert_allclose(accumulated[name], expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
+    batch = {name: paddle.to_tensor(np.stack([row[name] for row in rows])) for name in rows[0]}
+    logits = torch.tensor(one.model(**batch).logits.numpy())
+    right = torch.nn.CrossEntropyLoss(torch.tensor(WEIGHTS))(logits, torch.tensor([row["labels"] for row in rows]))
+    assert loss == pytest.approx(float(right), rel=1e-5) and len(WEIGHTS) == CLASSES
+
+
+def test_the_gates_examples_weigh_as_their_classes():
+    labels = {"labels": np.array([1, -100, 0])}
+    terms = loss_terms("classification", labels, WEIGHTS)
+    assert terms.tolist() == [3, 0, 0.25] and weights_of(terms).sum() == pytest.approx(1)
+    assert weights_of(np.array([0.1, 0.3])).tolist() == pytest.approx([0.25, 0.75])  # less than 1 together
+    assert loss_terms("classification", {"labels": np.eye(3)}, WEIGHTS).tolist() == [3, 3, 3]
+
+
+def test_the_gate_contrasts_classes_by_their_weights():
+    made = np.zeros(4, np.int64)
+    assert contrasting(made, WEIGHTS, np.array([0])).tolist() == [1, 0, 2, 1]
+    assert contrasting(made[:1], WEIGHTS, np.array([1, 1])).tolist() == [0]  # the given ones have the heaviest
+    assert contrasting(np.zeros((2, 3), np.float32), WEIGHTS, np.zeros((1, 3))).tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert by_weight(np.zeros(3, np.int64), (1.0, 5.0)).tolist() == [1, 1, 0]
+    assert by_weight(np.zeros(2, np.int64), WEIGHTS).tolist() == [1, 2]
+
+    alike = replace(reformer_request(TINY_REFORMER), class_weights=WEIGHTS, widened=True)
+    batch = {**alike.batch, "labels": np.ones_like(alike.batch["labels"])}
+    alike = replace(alike, batch=batch, training=TrainingSettings(batch_size=4, gradient_accumulation_steps=2))
+    assert set(batch_of(alike)["labels"].tolist()) > {0, 1}
+    assert labels_of(alike)["labels"].tolist() == [1, 2, 0]
+    assert job_of(alike).class_weights == WEIGHTS
+
+
+def rows_with_few_tools(folder: Path) -> Path:
+    """A recipe of words in which one kind is rare."""
+    draw = np.random.default_rng(0)
+    counts = {"animals": 12, "fruit": 9, "tools": 3}
+    for split in ("train", "validation"):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            rows = [
+                (" ".join(draw.choice(WORDS[kind], 6)), kind) for kind, count in counts.items() for _ in range(count)
+            ]
+            csv.writer(file).writerows([("text", "label"), *rows])
+    data = {**RECIPE["data"], "files": {"train": "train.csv", "validation": "validation.csv"}, "max_length": 64}
+    steps = {"max_steps": 4, "eval_steps": 2, "class_weights": "balanced"}
+    (folder / "x.yaml").write_text(yaml.safe_dump({**RECIPE, "data": data, "train": {**RECIPE["train"], **steps}}))
+    return folder / "x.yaml"
+
+
+def test_a_run_trains_on_the_weighted_loss_and_reports_the_plain_one(tmp_path, monkeypatch):
+    made = rows_with_few_tools(tmp_path)
+    out = io.StringIO()
+    folder = train(made, tmp_path / "run")
+    results = json.loads((folder / "metrics.json").read_text())
+    expected = {"animals": 24 / (3 * 12), "fruit": 24 / (3 * 9), "tools": 24 / (3 * 3)}
+    assert results["class_weights"] == pytest.approx(expected)
+    probabilities = [
+        float(row[f"probability_{row['label']}"]) for row in read_predictions(folder / "predictions-validation.csv")
+    ]
+    assert results["validation"]["loss"] == pytest.approx(-np.log(probabilities).mean(), rel=1e-4)
+    assert yaml.safe_load((folder / "recipe.yaml").read_text())["train"]["class_weights"] == "balanced"
+    assert "The loss that trained weighs labels" in (folder / "README.md").read_text()
+    loaded = load_recipe(made)
+    assemble(loaded)
+    assert any(
+        note.startswith("the training loss weighs labels: animals 0.6667, fruit 0.8889, tools 2.667")
+        for note in loaded.notes
+    )
+    assert "class_weights" not in (folder / "model" / "config.json").read_text() and not out.getvalue()
+
+    plain = train(made, tmp_path / "plain", "train.class_weights=null")
+    assert "class_weights" not in json.loads((plain / "metrics.json").read_text())
+    assert (plain / "model/model.safetensors").read_bytes() != (folder / "model/model.safetensors").read_bytes()
+
+    step = Finetuner.training_step
+
+    def stopped(self, *given):
+        if self.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *given)
+
+    monkeypatch.setattr(Finetuner, "training_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train(made, tmp_path / "resumed")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"train\.class_weights: balanced there, None here"):
+        train(made, tmp_path / "resumed", "train.class_weights=null")
+    resumed = train(made, tmp_path / "resumed")
+    assert (resumed / "model/model.safetensors").read_bytes() == (folder / "model/model.safetensors").read_bytes()
+
+
+def test_the_gate_is_told_the_weights_of_the_run(tmp_path):
+    for make, kind in ((rows_with_few_tools, 1), (lambda folder: write_recipe(folder, "multi_label"), 2)):
+        loaded = load_recipe(make(tmp_path), ["train.class_weights=balanced"])
+        job = assemble(loaded)
+        request = gate_request(loaded, job, "cpu", tmp_path)
+        assert request.class_weights == tuple(job.prepared.class_weights.tolist()) and len(request.class_weights) == 3
+        assert batch_of(request)["labels"].ndim == kind
+        heaviest = np.argmax(request.class_weights)
+        labels = batch_of(request)["labels"]
+        assert heaviest in labels if kind == 1 else labels[2].all()
+
+
+def test_faults_of_class_weights_have_names_of_their_own():
+    names = [mutant.name for several in (*CATALOGUES.values(), *CLASS_WEIGHTS.values()) for mutant in set(several)]
+    assert len({*names}) == len({mutant for s in (*CATALOGUES.values(), *CLASS_WEIGHTS.values()) for mutant in s})
+    assert list(weighted_trials(trial_request("ctrl", "random", 0))) == []  # a language model has no classes
+
+
+#: Small, since nothing before the loss matters here.
+ONE_LAYER = {
+    **TINY_REFORMER,
+    "attn_layers": ["local"],
+    "axial_pos_shape": [4, 8],
+    "max_position_embeddings": 32,
+    "local_attn_chunk_length": 8,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CLASS_WEIGHTS)
+def test_every_fault_of_class_weights_is_caught_and_named(kind):
+    plain = reformer_request(ONE_LAYER, dtypes=("float64",), training=TrainingSettings(max_grad_norm=0.001))
+    (request,) = (one for one in weighted_trials(plain) if one.config["problem_type"] == kind)
+    trials = try_mutants(request, quiet())
+    assert len(trials) == len(CLASS_WEIGHTS[kind])
+    assert [(t.mutant.name, t.verdict, t.culprit, t.operation) for t in trials if not t.passed] == []
+
+
+@pytest.mark.slow
+def test_right_ports_with_class_weights_pass_in_both_dtypes(tmp_path):
+    several = {**ONE_LAYER, "problem_type": "multi_label_classification"}
+    classified = {**CTRL_TRIAL, "num_labels": 3}
+    requests = [
+        reformer_request(several, class_weights=(1e-3, 40.0, 2.0)),  # 1e-3 is no number of float32's
+        request_for("ctrl", "sequence_classification", classified, 24, class_weights=(1e-3, 40.0, 2.0)),
+    ]
+    gates = PreparedGates(tmp_path / "jobs", requests)
+    for number, request in enumerate(requests):
+        report, text = gates.run(request, tmp_path / str(number))
+        assert report.passed, text
+        assert report.reference.own_loss.units < report.reference.own_loss.allowed / 3
+
+
+@pytest.mark.slow
+def test_a_run_with_class_weights_passes_its_gate(tmp_path):
+    quick = ("model.config.attn_layers=[local]", "train.max_steps=2")
+    folder = train(rows_with_few_tools(tmp_path), tmp_path / "run", *quick, skip=None)
+    assert json.loads((folder / "parity" / "parity.json").read_text())["passed"] is True

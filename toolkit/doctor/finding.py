@@ -1,0 +1,50 @@
+"""What a check finds, and the words that several checks say it in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.errors import ToolkitError
+from toolkit.escape import one_line
+from toolkit.install import install_command
+
+#: Characters of others' last words that are shown.
+LONGEST_WORDS = 300
+
+State = Literal["ok", "warn", "fault"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row of the table.
+
+    Attributes:
+        state: ``ok``; ``warn`` where a run works, but not as it could; ``fault`` where one would not.
+        what: is there, in a line.
+        mend: the command, or what to do; empty where nothing is to be done.
+    """
+
+    check: str
+    state: State
+    what: str
+    mend: str = ""
+
+
+def told(problem: ToolkitError) -> tuple[str, str]:
+    """The toolkit's own message in its halves: what is wrong, and what to do."""
+    what, _, mend = one_line(str(problem)).partition("; ")
+    return what, mend
+
+
+def version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def reinstall() -> str:
+    wheel = "gpu" if version_of("paddlepaddle-gpu") else "cpu"
+    return install_command(f"{wheel},reference")

@@ -1,0 +1,36 @@
+"""Labels by which class weights show: where all examples weigh the same, a weighted mean is as good as a plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray) -> np.ndarray:
+    """Labels for made-up texts, beside those of given ones: the heaviest class and the lightest, the next heaviest and
+    the next lightest, and so on; first that which the given texts lack. Of several labels a text, the first text has
+    all of them.
+
+    Args:
+        labels: of the made-up texts: int64 (N,), or float32 (N, labels) of 0 and 1.
+        weights: by label.
+        beside: labels of the given texts.
+    """
+    if labels.ndim > 1:
+        return np.concatenate([np.ones_like(labels[:1]), labels[1:]])
+    rising = np.argsort(weights, kind="stable")
+    ends = np.stack([rising[::-1], rising], 1).ravel()[: len(rising)]
+    if rising[-1] in beside:
+        ends[:2] = ends[1::-1]
+    return np.resize(ends, len(labels)).astype(labels.dtype)
+
+
+def by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """In place of the labels (N,) of an update's examples, classes from the heaviest to the lightest: its
+    micro-batches then do not weigh as their numbers of examples do. Several labels a text (N, labels) stay as they are:
+    their weights do not change by what the loss is divided."""
+    if labels.ndim > 1:
+        return labels
+    falling = np.argsort(weights, kind="stable")[::-1]
+    return falling[np.arange(len(labels)) * len(falling) // len(labels)].astype(labels.dtype)

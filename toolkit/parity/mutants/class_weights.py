@@ -1,0 +1,132 @@
+"""Faults of a loss whose classes have weights: a job without them cannot show these. They are the same for every
+model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+
+from toolkit.parity.mutants.fault import Mutant
+
+
+def _port() -> SimpleNamespace:
+    import paddle
+
+    from models import losses, pretrained
+    from toolkit import trainer
+
+    return SimpleNamespace(paddle=paddle, losses=losses, port=pretrained.Port, finetuner=trainer.Finetuner)
+
+
+def _weights(port, change: Callable):
+    """The loss takes ``change(weights)`` for its class weights."""
+    plain = port.losses.classification
+
+    def classification(config, logits, labels, weights=None):
+        return plain(config, logits, labels, None if weights is None else change(weights))
+
+    return [(port.losses, "classification", classification)]
+
+
+def _over_the_count(port):
+    """The weighted losses are divided by how many there are."""
+    plain = port.losses.weighted_cross_entropy
+
+    def cross_entropy(logits, labels, weights):
+        return plain(logits, labels, weights) * port.paddle.gather(weights, labels).mean().astype(logits.dtype)
+
+    return [(port.losses, "weighted_cross_entropy", cross_entropy)]
+
+
+def _over_the_weights(port):
+    """The loss of several labels is divided by what they weigh, not by how many there are."""
+    plain = port.losses.classification
+
+    def classification(config, logits, labels, weights=None):
+        loss = plain(config, logits, labels, weights)
+        if weights is None:
+            return loss
+        weighed = 1 + labels * (port.paddle.to_tensor(weights).astype(labels.dtype) - 1)
+        return loss / weighed.mean()
+
+    return [(port.losses, "classification", classification)]
+
+
+def _weighs_the_negatives(port):
+    """Of several labels, what a text lacks weighs as much as what it has."""
+    plain = port.losses.classification
+
+    def classification(config, logits, labels, weights=None):
+        if weights is None:
+            return plain(config, logits, labels)
+        weighed = port.paddle.to_tensor(weights).astype(logits.dtype)
+        return port.paddle.nn.functional.binary_cross_entropy_with_logits(logits, labels, weight=weighed)
+
+    return [(port.losses, "classification", classification)]
+
+
+def _in_evaluation(port):
+    return [(port.port, "active_class_weights", property(lambda self: self.class_weights))]
+
+
+def _accumulated_by_count(port):
+    """A micro-batch counts by its examples, whatever they weigh."""
+    return [(port.finetuner, "num_loss_terms", lambda self, batch: self.task.num_loss_terms(batch))]
+
+
+_fault = partial(Mutant, port=_port, operation="loss")
+
+#: By the configuration's ``problem_type``.
+CLASS_WEIGHTS: dict[str, tuple[Mutant, ...]] = {
+    "single_label_classification": (
+        _fault("class-weights-ignored", "class weights are ignored", "loss", lambda p: _weights(p, lambda given: None)),
+        _fault(
+            "class-weights-order",
+            "class weights are in the opposite order",
+            "loss",
+            lambda p: _weights(p, lambda given: given[::-1].copy()),
+        ),
+        _fault(
+            "class-weights-over-count",
+            "the weighted losses are averaged over their count, not over their weights",
+            "loss",
+            _over_the_count,
+        ),
+        _fault(
+            "class-weights-in-evaluation",
+            "the loss of evaluation is weighed, too",
+            "evaluation/loss",
+            _in_evaluation,
+            operation="",
+        ),
+        _fault(
+            "class-weights-accumulated-by-count",
+            "micro-batches count by their examples, not by what these weigh",
+            "updated:",
+            _accumulated_by_count,
+            operation="",
+        ),
+    ),
+    "multi_label_classification": (
+        _fault("label-weights-ignored", "weights of labels are ignored", "loss", lambda p: _weights(p, lambda w: None)),
+        _fault(
+            "label-weights-order",
+            "weights of labels are in the opposite order",
+            "loss",
+            lambda p: _weights(p, lambda given: given[::-1].copy()),
+        ),
+        _fault(
+            "label-weights-of-all",
+            "weights of labels are those of texts without them, too",
+            "loss",
+            _weighs_the_negatives,
+        ),
+        _fault(
+            "label-weights-divided",
+            "the loss is divided by the weights of its labels",
+            "loss",
+            _over_the_weights,
+        ),
+    ),
+}

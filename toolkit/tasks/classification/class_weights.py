@@ -1,0 +1,109 @@
+"""``train.class_weights``: how much each label counts in the loss that trains, given or by how rare it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.progress import format_number
+from toolkit.tasks.classification.label_names import listed
+from toolkit.yaml_source import suggest
+
+if TYPE_CHECKING:
+    import datasets
+
+    from toolkit.recipe import Recipe
+
+KEY = "train.class_weights"
+#: A weight beyond these would leave a batch with no loss, or one that overflows.
+LEAST, MOST = 1e-6, 1e6
+
+
+def check_class_weights(recipe: Recipe) -> None:
+    """Refuse weights of what has no labels, and what is no weight.
+
+    Raises:
+        UserError: at the weight's line.
+    """
+    given = recipe.train.class_weights
+    if given is None:
+        return
+    if recipe.data.problem_type == "regression":
+        raise recipe.error(KEY, "the labels of regression are numbers, which have no classes; remove it")
+    for label, weight in given.items() if isinstance(given, dict) else ():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not LEAST <= weight <= MOST:
+            right = f"a number from {LEAST:g} to {MOST:g}; one that is not named weighs 1"
+            raise recipe.error(_path(label), f"{weight!r} is no weight of a label; it should be {right}")
+
+
+def class_weights_of(recipe: Recipe, train: datasets.Dataset) -> np.ndarray | None:
+    """By label, how much it counts in the loss that trains: float32 (labels,), or None for all alike.
+
+    Of one label a text, ``balanced`` is scikit-learn's n / (k * count), for n texts of k labels that occur. Of several
+    it is that of each label's yes beside its no, (n - count) / count, which is what ``pos_weight`` is.
+
+    Args:
+        train: the training split, with a column ``label``: the id of each row's, or a list of ids.
+
+    Raises:
+        UserError: a weight of a label that there is not.
+    """
+    given = recipe.train.class_weights
+    if given is None:
+        return None
+    names = _names(train)
+    if isinstance(given, dict):
+        return _by_name(recipe, given, names)
+    several = recipe.data.problem_type == "multi_label"
+    rows = train["label"][:]
+    ids = np.asarray([label for row in rows for label in row] if several else rows, np.int64)
+    counts = np.bincount(ids, minlength=len(names))
+    return (positive_weights if several else balanced_weights)(counts, len(rows)).astype(np.float32)
+
+
+def balanced_weights(counts: np.ndarray, total: int) -> np.ndarray:
+    """n / (k * count) of each class; one that no text has weighs 1, and is not one of the k.
+
+    Args:
+        counts: (classes,) of texts.
+        total: n, of all texts.
+    """
+    return np.where(counts > 0, total / (np.count_nonzero(counts) * np.maximum(counts, 1)), 1.0)
+
+
+def positive_weights(counts: np.ndarray, total: int) -> np.ndarray:
+    """(n - count) / count of each label; one that no text has, or every one, weighs 1.
+
+    Args:
+        counts: (labels,) of the texts that have it.
+        total: n, of all texts.
+    """
+    is_told = (counts > 0) & (counts < total)
+    return np.where(is_told, (total - counts) / np.maximum(counts, 1), 1.0)
+
+
+def described(train: datasets.Dataset, weights: np.ndarray) -> str:
+    """What the loss weighs, in a line."""
+    each = listed(f"{name} {format_number(weight)}" for name, weight in zip(_names(train), weights, strict=True))
+    return f"the training loss weighs labels: {each}; validation and test losses do not"
+
+
+def _by_name(recipe: Recipe, given: Mapping[str, Any], names: Sequence[str]) -> np.ndarray:
+    for label in given:
+        if label not in names:
+            near = suggest(label, names) or f"; known: {listed(names)}"
+            raise recipe.error(_path(label), f"the data has no label of this name{near}")
+    return np.array([given.get(name, 1.0) for name in names], np.float32)
+
+
+def _names(train: datasets.Dataset) -> list[str]:
+    """The names of a split's labels, in the order of their ids."""
+    kind = train.features["label"]
+    return getattr(kind, "feature", kind).names  # of one label a text, or of lists
+
+
+def _path(label: str) -> tuple[str, ...]:
+    """Where a label's weight stands."""
+    return (*KEY.split("."), label)
