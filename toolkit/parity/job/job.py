@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity.job.pair import Pair
 from toolkit.parity.measure.updates import rows_of_update
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
@@ -94,6 +95,7 @@ class Job:
         streamed: stage by stage.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
+        pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
     """
 
     model: str
@@ -118,9 +120,10 @@ class Job:
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
     kernels: list[str] | None = None
+    pair: Pair | None = None
     schema: int = SCHEMA
 
     @property
     def task(self) -> str:
-        """The task of recipes that puts this head on its model, or one whose loss has the same terms."""
-        return TASKS[self.head]
+        """The task of recipes that puts this head on its model, or one whose loss has the same terms; "" of a pair."""
+        return TASKS.get(self.head, "")

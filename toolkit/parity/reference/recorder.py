@@ -55,6 +55,12 @@ class Draws:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
         return self.tensors[name]
 
+    def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers between 0 and 1 in float32."""
+        if name not in self.tensors:
+            self.tensors[name] = self._generator(name).random(shape, np.float32)
+        return self.tensors[name]
+
     def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
         """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may come out on either side, and
         with it a whole row of a gradient."""

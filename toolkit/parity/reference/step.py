@@ -6,7 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class Step:
         labels: Mapping[str, np.ndarray],
     ) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
-        self.model = self.heads[job.head](self.configuration(job.config))
+        self.model = self.build(job)
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.settings = job.training
@@ -87,6 +87,22 @@ class Step:
         self.narrowings: list[str] = []
         self.saturated = 0
         self.saturation: dict[str, float] = {}
+
+    def build(self, job: Job) -> torch.nn.Module:
+        """The model of the job's head."""
+        return self.heads[job.head](self.configuration(job.config))
+
+    def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """The model's output, with its ``loss`` where there are labels."""
+        return self.model(**inputs)
+
+    def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The batch of each evaluation, by its name."""
+        return batches(self._inputs(), self.config)
+
+    def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
+        """Whether an evaluation has a loss."""
+        return is_scored(batch)
 
     def configuration(self, keys: Mapping) -> object:
         """The reference's configuration object."""
@@ -146,7 +162,7 @@ class Step:
             narrowing if is_truth else contextlib.nullcontext(),
             saturation if is_truth else contextlib.nullcontext(),
         ):
-            output = self.model(**self._inputs())
+            output = self.compute(self._inputs())
             for name in LOGITS:
                 if watched and getattr(output, name, None) is not None:
                     keep(name, to_numpy(getattr(output, name)))
@@ -169,7 +185,7 @@ class Step:
         recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
         with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
-            output = self.model(**self._inputs())
+            output = self.compute(self._inputs())
             for name in LOGITS:
                 if getattr(output, name, None) is not None:
                     points.keep(name, to_numpy(getattr(output, name)))
@@ -226,13 +242,13 @@ class Step:
         recorder = Recorder(self.model, self.draws[UPDATED], keep)
         recorder.recording = False
         with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
-            keep(numbered("loss", 2), to_numpy(self.model(**self._inputs()).loss))
+            keep(numbered("loss", 2), to_numpy(self.compute(self._inputs()).loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
-        for run, batch in batches(self._inputs(), self.config).items():
+        for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
                 keep(named(run, name), value)
@@ -245,11 +261,11 @@ class Step:
                 self.clean(recorder, True),
                 self.rounded_otherwise(recorder, nudge),
             ):
-                output = self.model(**{name: value.contiguous() for name, value in batch.items()})
+                output = self.compute({name: value.contiguous() for name, value in batch.items()})
                 for name in LOGITS:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
-                if is_scored(batch):
+                if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
         with torch.no_grad(), no_downcast():
             self.decode(keep)
@@ -265,7 +281,8 @@ class Step:
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         """The batch; labels that are numbers have the model's dtype, in which the reference computes their loss."""
-        dtypes = {name: self.model.dtype if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
+        floating = next(self.model.parameters()).dtype
+        dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager
