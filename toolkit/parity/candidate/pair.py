@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -107,24 +107,30 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def given(self, left: Left, run: str = TRAINING, entered: Entered | None = None) -> Iterator[RecordedDraws]:
-        draws = _PairDraws(self.recorded[run], self.rates, self.map.draws)
+        draws = _PairDraws(self.recorded[run], self.rates, self.map.draws, self.map.drawn)
         with use(draws), watch(self.model, draws.stack, left, entered=entered):
             yield draws
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-            if measure is None or not self.recording or name not in self.module_of:
+            if measure is None or not self.recording or TensorName.parse(called).module not in self.module_of:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                measure(self.name_of(called), tensor.numpy())
+                called = self.name_of(called)
+                measure(called, self._laid_out(called, tensor.numpy()))
 
         return left
+
+    def _laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
+        """An output in the reference's shape, where it has as many elements: B x T x D may be B*T x D there."""
+        shape = self.map.shapes.get(TensorName.parse(name).module, value.shape)
+        return value.reshape(shape) if math.prod(shape) == value.size else value
 
     def name_of(self, called: str) -> str:
         """The reference's name of what is named after a module of the port."""
         parsed = TensorName.parse(called)
-        return str(parsed._replace(module=self.module_of.get(parsed.module, parsed.module)))
+        return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
 
     def parameter_names(self) -> list[str]:
         return [name for name, _, _ in self.parameters()]
@@ -152,7 +158,7 @@ class PairStep(Step):
             with scaled_gradients(self, truth, update, settings.max_grad_norm):
                 adamw.step()
             for name, parameter, transposed in self.parameters():
-                if not parameter.stop_gradient:
+                if name in self.given_weights and not parameter.stop_gradient:
                     value = parameter.numpy()
                     measure(numbered(f"updated:{name}", update), value.T if transposed else value)
 
@@ -271,10 +277,11 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
     modules: list[ModuleFacts] = []
 
     def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-        tensor = first_tensor(output) if name and not TensorName.parse(called).call else None
+        parsed = TensorName.parse(called)
+        tensor = first_tensor(output) if name and not parsed.call else None
         if tensor is not None:
-            shape = list(tensor.shape) if tensor.is_floating_point() else None
-            modules.append(ModuleFacts(name, type(layer).__name__, shape))
+            shape = tuple(tensor.shape) if tensor.is_floating_point() else None
+            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape))
 
     draws = _InOrder()
     model.train()
@@ -329,9 +336,16 @@ def _from_here(where: str) -> str:
 class _PairDraws(RecordedDraws):
     """The reference's draws by the port's names of them."""
 
-    def __init__(self, tensors: Mapping[str, np.ndarray], rates: Mapping[str, float], names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        rates: Mapping[str, float],
+        names: Mapping[str, str],
+        expected: Collection[str] = (),
+    ) -> None:
         super().__init__(tensors, rates, ModuleStack())
         self.names = names
+        self.expected = expected
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         own = self.stack.draw("dropout")
@@ -348,13 +362,22 @@ class _PairDraws(RecordedDraws):
         own = self.stack.draw(kind)
         return self._take(self.names.get(own, own), shape, what)
 
+    def _take(self, name: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+        value = super()._take(name, self._shape_of(name, shape), what)
+        return None if value is None else value.reshape(shape)
+
+    def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
+        """The reference's shape of a draw of as many numbers, else the given one."""
+        theirs = self.tensors.get(name)
+        return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
+
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
         drawn = self.stack.draw("relu")
         return self.signs(TensorName.parse(self.names.get(drawn, drawn)), x, own)
 
     def unused(self) -> list[str]:
-        kinds = ("dropout", "normal", "uniform")
-        return sorted(n for n in self.tensors if TensorName.parse(n).kind in kinds and n not in self.used)
+        """Draws of the reference that matter to it, and that the port never asked for."""
+        return sorted(name for name in self.expected if name in self.tensors and name not in self.used)
 
 
 class _InOrder(_PairDraws):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,20 +281,19 @@ def watch(
         entered: called before each module, and asked what goes in.
     """
 
-    def on_entering(name: str) -> Callable[[nn.Layer, tuple], tuple | None]:
+    def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
-            stack.enter(name)
+            stack.enter(stack.called_as(names))
             return (entered(args[0]), *args[1:]) if entered is not None and args else None
 
         return hook
 
     hooks = []
-    for name, layer in model.named_sublayers(include_self=True):
-        name = ".".join(filter(None, [prefix, name]))
-        hooks.append(layer.register_forward_pre_hook(on_entering(name)))
+    for layer, names in paths_of(model, prefix).items():
+        hooks.append(layer.register_forward_pre_hook(on_entering(names)))
         hooks.append(
             layer.register_forward_post_hook(
-                lambda layer, args, output, name=name: left(name, stack.leave(), layer, output)
+                lambda layer, args, output, name=names[0]: left(name, stack.leave(), layer, output)
             )
         )
     try:
@@ -302,6 +301,19 @@ def watch(
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
+    """Every layer, the model's own first, and all the paths by which it is part of the model."""
+    found: dict[nn.Layer, list[str]] = {}
+
+    def visit(layer: nn.Layer, path: str) -> None:
+        found.setdefault(layer, []).append(path)
+        for name, part in layer.named_children():
+            visit(part, ".".join(filter(None, [path, name])))
+
+    visit(model, prefix)
+    return found
 
 
 def first_tensor(output: Any) -> paddle.Tensor | None:

@@ -42,7 +42,7 @@ class ModuleFacts:
 
     name: str
     kind: str
-    shape: list[int] | None
+    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,16 @@ class PairMap:
 
     Attributes:
         modules: the reference's path -> the port's, of modules whose outputs are compared.
+        shapes: of these outputs in the reference.
         draws: the port's name of a draw -> the reference's.
+        drawn: all draws of the reference that change what it computes.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
+    shapes: dict[str, list[int]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Where both name the same counterpart, the match is certain; where they do not, i
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,10 +41,13 @@ def propose(reference: Description, port: Description, given: Mapping[str, str] 
         given: parameters of the reference -> the port's, which the user has said; they win.
     """
     parameters = match_parameters(reference.parameters, port.parameters, given or {})
+    modules = match_modules(reference, port, parameters)
     return PairMap(
         parameters=parameters,
-        modules=match_modules(reference, port, parameters),
+        modules=modules,
+        shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
         draws=match_draws(reference.draws, port.draws),
+        drawn=[draw.name for draw in reference.draws if draw.kind != "relu"],
     )
 
 
@@ -84,33 +88,54 @@ def _fits(one: ParameterFacts, other: ParameterFacts) -> bool:
 
 
 def leaf(name: str) -> str:
-    """``weight``, ``bias`` or whatever else a parameter is called in its module, by the common words."""
-    last = name.rpartition(".")[2]
+    """``weight``, ``bias`` or what else the last word of a parameter's name is, by the common words."""
+    last = re.split(r"[._]", name)[-1]
     return SAME.get(last, last)
 
 
 def _assigned(
     left: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
-    """The cheapest assignment among parameters that could be each other."""
-    if not left or not free:
-        return []
-    places = (_places(left), _places(free))
-    order = np.abs(np.subtract.outer(*places)) * OF_ORDER
-    names = np.array([[_distance(one.name, other.name) for other in free] for one in left])
-    possible = np.array([[_fits(one, other) for other in free] for one in left])
+    """The cheapest assignment among parameters that could be each other, and whether each pair of it is certain."""
+    possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
     if not possible.any():
         return []
-    cost = np.where(possible, names + order, NEVER)
+    names = np.array([[_distance(one.name, other.name) for other in free] for one in left])
+    order = np.abs(np.subtract.outer(_places(left), _places(free))) * OF_ORDER
+    names, cost = (np.where(possible, table, NEVER) for table in (names, names + order))
     rows, columns = linear_sum_assignment(cost)
-    by_name, by_order = (_first_choices(np.where(possible, table, NEVER)) for table in (names, order))
-    chosen = []
-    for row, column in zip(rows, columns, strict=True):
-        if possible[row, column]:
-            alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
-            certain = bool(alone or (column in by_name[row] and by_order[row] == {column}))
-            chosen.append((left[row], free[column], certain))
-    return chosen
+    chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
+    crossing = _crossing([(left[row], free[column]) for row, column in chosen])
+    found = []
+    for place, (row, column) in enumerate(chosen):
+        alone = possible[row].sum() == 1 and possible[:, column].sum() == 1
+        best = _is_best(names[row], column) and _is_best(names[:, column], row)
+        found.append((left[row], free[column], bool(alone or (best and place not in crossing))))
+    return found
+
+
+def _is_best(costs: np.ndarray, place: int) -> bool:
+    """Whether one costs less than all others."""
+    others = np.delete(costs, place)
+    return not others.size or bool(costs[place] < others.min() - 1e-9)
+
+
+def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
+    """The places of pairs that ran in another order on one side than on the other, among those of one shape."""
+    groups: dict[tuple, list[int]] = defaultdict(list)
+    for place, (one, _) in enumerate(pairs):
+        groups[(*one.shape, leaf(one.name))].append(place)
+    found = set()
+    for members in groups.values():
+        for place in members:
+            here, there = (side.order for side in pairs[place])
+            for other in members:
+                a, b = (side.order for side in pairs[other])
+                if None in (here, there, a, b):
+                    continue
+                if (here - a) * (there - b) < 0:  # type: ignore[operator]
+                    found |= {place, other}
+    return found
 
 
 def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
@@ -118,17 +143,12 @@ def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
     places = np.ones(len(parameters))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
-        groups[(*one.shape, leaf(one.name))].append(index)
+        if one.order is not None:
+            groups[(*one.shape, leaf(one.name))].append(index)
     for members in groups.values():
-        ranked = sorted(members, key=lambda index: (parameters[index].order is None, parameters[index].order))
-        for rank, index in enumerate(ranked):
-            places[index] = rank / max(1, len(ranked) - 1)
+        for rank, index in enumerate(sorted(members, key=lambda index: parameters[index].order or 0)):
+            places[index] = rank / max(1, len(members) - 1)
     return places
-
-
-def _first_choices(cost: np.ndarray) -> list[set[int]]:
-    """By row, the columns that cost least."""
-    return [set(np.flatnonzero(np.isclose(row, row.min()))) for row in cost]
 
 
 def words(name: str) -> list[str]:
@@ -151,29 +171,45 @@ def _distance(one: str, other: str) -> float:
 
 
 def match_modules(reference: Description, port: Description, parameters: Sequence[ParameterMatch]) -> dict[str, str]:
-    """The modules that hold the same parameters and give tensors of the same shape, the reference's path first.
-
-    Of modules within each other that hold the same parameters, the outermost are matched with each other, then the
-    next.
-    """
+    """The modules whose outputs are compared, the reference's path first: those that hold matched parameters
+    themselves, and those around them that hold the same ones in all, where both sides have as many of these within each
+    other. What one side computes beside its layers, such as an activation after one, makes no counterpart of them."""
     of_port = {match.port: match.reference for match in parameters}
-    held_there = _held(port.modules, {one.name: of_port.get(one.name, f"port:{one.name}") for one in port.parameters})
-    held_here = _held(reference.modules, {one.name: one.name for one in reference.parameters})
+    names = ({one.name: one.name for one in reference.parameters},
+             {one.name: of_port.get(one.name, f"port:{one.name}") for one in port.parameters})  # fmt: skip
     found: dict[str, str] = {}
-    for held, modules in held_here.items():
-        for one, other in zip(modules, held_there.get(held, []), strict=False):
-            if one.shape == other.shape and one.shape is not None:
-                found[one.name] = other.name
+    for themselves in (True, False):
+        here, there = (
+            _held(side.modules, held, themselves) for side, held in zip((reference, port), names, strict=True)
+        )
+        for held, modules in here.items():
+            others = there.get(held, [])
+            if len(others) == len(modules):
+                found |= {
+                    one.name: other.name
+                    for one, other in zip(modules, others, strict=True)
+                    if _same_elements(one.shape, other.shape)
+                }
     order = [one.name for one in reference.modules]
     return {name: found[name] for name in sorted(found, key=order.index)}
 
 
-def _held(modules: Iterable[ModuleFacts], names: Mapping[str, str]) -> dict[frozenset[str], list[ModuleFacts]]:
-    """The parameters that modules hold, themselves or in those within them -> the modules, the outermost first."""
+def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
+    """Whether two outputs may hold the same vectors: B x T x D, or B*T x D."""
+    if not one or not other:
+        return one == other == ()
+    return one[-1] == other[-1] and math.prod(one) == math.prod(other)
+
+
+def _held(
+    modules: Iterable[ModuleFacts], names: Mapping[str, str], themselves: bool
+) -> dict[frozenset[str], list[ModuleFacts]]:
+    """The parameters that modules hold, ``themselves`` or else in those within them -> the modules, outermost first."""
+    owners = {name.rpartition(".")[0] for name in names}
     groups: dict[frozenset[str], list[ModuleFacts]] = defaultdict(list)
-    for module in modules:
+    for module in dict.fromkeys(modules):
         held = frozenset(names[name] for name in names if name.startswith(f"{module.name}."))
-        if module.name and held:
+        if module.name and held and (module.name in owners) == themselves:
             groups[held].append(module)
     return {held: sorted(group, key=lambda one: one.name.count(".")) for held, group in groups.items()}
 
@@ -182,19 +218,40 @@ def _held(modules: Iterable[ModuleFacts], names: Mapping[str, str]) -> dict[froz
 
 
 def match_draws(reference: Sequence[DrawFacts], port: Sequence[DrawFacts]) -> dict[str, str]:
-    """The port's draws and the reference's: the longest sequence that both have in common, kind by kind.
+    """The port's draws and the reference's, kind by kind, in the order in which both were made.
 
-    What is drawn at the same place in another shape, or not at all, is left out, and the gate then says so by name.
+    Only draws of as many numbers are each other's; among the ways to line them up, the names decide. What one side
+    draws and the other does not is left out, and the gate then says so by name.
     """
     found: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
         ours, theirs = ([one for one in side if one.kind == kind] for side in (port, reference))
-        common = SequenceMatcher(None, [_key(one) for one in theirs], [_key(one) for one in ours], autojunk=False)
-        for start, other, size in common.get_matching_blocks():
-            for offset in range(size):
-                found[ours[other + offset].name] = theirs[start + offset].name
+        found |= {ours[there].name: theirs[here].name for here, there in _lined_up(theirs, ours)}
     return found
 
 
-def _key(draw: DrawFacts) -> tuple:
-    return (*draw.shape,)
+def _lined_up(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts]) -> list[tuple[int, int]]:
+    """The places of draws that are each other's: the best alignment of two sequences (Needleman and Wunsch 1970)."""
+    alike = np.array([[_alike(one, other) for other in ours] for one in theirs]).reshape(len(theirs), len(ours))
+    best = np.zeros((len(theirs) + 1, len(ours) + 1))
+    for here in range(len(theirs) - 1, -1, -1):
+        for there in range(len(ours) - 1, -1, -1):
+            both = alike[here, there] + best[here + 1, there + 1] if alike[here, there] else 0.0
+            best[here, there] = max(both, best[here + 1, there], best[here, there + 1])
+    found, here, there = [], 0, 0
+    while here < len(theirs) and there < len(ours):
+        if alike[here, there] and np.isclose(best[here, there], alike[here, there] + best[here + 1, there + 1]):
+            found.append((here, there))
+            here, there = here + 1, there + 1
+        elif best[here + 1, there] >= best[here, there + 1]:
+            here += 1
+        else:
+            there += 1
+    return found
+
+
+def _alike(one: DrawFacts, other: DrawFacts) -> float:
+    """How well two draws go together; 0 of those that cannot."""
+    if math.prod(one.shape) != math.prod(other.shape):
+        return 0.0
+    return 3.0 - _distance(one.name.partition(":")[2], other.name.partition(":")[2])

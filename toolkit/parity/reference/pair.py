@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from transformers import PretrainedConfig
 
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
@@ -23,7 +24,7 @@ from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.optimizer import Optimizer
-from toolkit.parity.reference.points import Keep, to_numpy
+from toolkit.parity.reference.points import Keep, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
 from toolkit.parity.reference.step import Step, nudged
 
@@ -34,6 +35,8 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)),
     ("conv", (nn.modules.conv._ConvNd,)),
 )
+#: Kinds of draws that are numbers, not masks.
+NUMBERS = ("normal", "uniform")
 #: Types in which float64 loses digits.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -94,7 +97,7 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        with functional_relu(recorder), uniform_draws(recorder), KeepsDouble():
+        with changed_functions(recorder), uniform_draws(recorder), KeepsDouble():
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -115,13 +118,27 @@ def built(source: Any, job: Job) -> nn.Module:
         UserCodeError: it is no torch module.
     """
     torch.manual_seed(job.seed)
-    model = source.build(dict(job.config))
+    with eager_attention():
+        model = source.build(dict(job.config))
     if not isinstance(model, nn.Module):
         given = type(model).__name__
         raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
-    if hasattr(model, "set_attn_implementation"):
-        model.set_attn_implementation("eager")
     return model
+
+
+@contextlib.contextmanager
+def eager_attention() -> Iterator[None]:
+    """A configuration of transformers that is made inside the block asks for attention written out step by step."""
+    original = PretrainedConfig.__init__
+
+    def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
+        original(self, *args, **{"attn_implementation": "eager", **keys})
+
+    undo = set_attribute(PretrainedConfig, "__init__", make)
+    try:
+        yield
+    finally:
+        undo()
 
 
 def round_epsilons(model: nn.Module) -> dict[str, float]:
@@ -173,12 +190,18 @@ def run(job: Job, folder: Path) -> Description:
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
-    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
     draws = _InOrder(job.seed)
-    recorder = Recorder(model, draws, lambda name, value: _note(modules, kinds, name, value))
     model.train()
-    with recorder.watch(), functional_relu(recorder), uniform_draws(recorder):
-        computed(source, model, batch)
+
+    def loss_with(drawn: Draws, keep: Keep) -> float:
+        recorder = Recorder(model, drawn, keep)
+        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder):
+            return float(computed(source, model, batch).loss.detach())
+
+    loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
+    if loss == loss_with(_OtherNumbers(job.seed), ignore):
+        draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     return Description([*parameters_of(model, order)], modules, draws.made)
 
@@ -187,7 +210,7 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
     parsed = TensorName.parse(name)
     if not parsed.call:
         modules.append(
-            ModuleFacts(parsed.module, kinds[parsed.module], list(value.shape) if value.dtype.kind == "f" else None)
+            ModuleFacts(parsed.module, kinds[parsed.module], tuple(value.shape) if value.dtype.kind == "f" else None)
         )
 
 
@@ -210,6 +233,14 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
             order=order.get(path),
             trained=parameter.requires_grad,
         )
+
+
+class _OtherNumbers(Draws):
+    """The same masks as others of this seed, and other numbers: what a module draws may change nothing, as that by
+    which layers are dropped at a rate of 0."""
+
+    def _generator(self, name: str) -> np.random.Generator:
+        return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
 
 
 class _InOrder(Draws):
@@ -240,18 +271,47 @@ class _InOrder(Draws):
 
 
 @contextlib.contextmanager
-def functional_relu(recorder: Recorder) -> Iterator[None]:
-    """The signs under a ReLU that is a function, too, are R64's inside the ``with`` block."""
+def changed_functions(recorder: Recorder) -> Iterator[None]:
+    """The signs under a ReLU that is a function, too, are R64's inside the ``with`` block; and attention that is one is
+    written out, so that its dropout is one of the recorded draws."""
 
     def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
         return recorder._relu(x)
 
-    undo = [set_attribute(nn.functional, "relu", relu), set_attribute(torch, "relu", relu)]
+    undo = [
+        set_attribute(nn.functional, "relu", relu),
+        set_attribute(torch, "relu", relu),
+        set_attribute(nn.functional, "scaled_dot_product_attention", attention),
+    ]
     try:
         yield
     finally:
         for restore in undo:
             restore()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """``scaled_dot_product_attention`` as torch's documentation defines it."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+    return nn.functional.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
 
 
 @contextlib.contextmanager
