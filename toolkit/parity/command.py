@@ -258,12 +258,36 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
 
 @click.command("parity mutants")
-@takes(*TRIAL)
-def mutants(**trial: Any) -> int:
-    """Try the gate on a catalogue of faults, in a small model: each must be caught and named."""
+@takes(*PAIR, OVERRIDES, *TRIAL[1:])
+def mutants(
+    port: str | None,
+    reference_model: str | None,
+    map_file: Path | None,
+    overrides: tuple[str, ...],
+    model: str | None,
+    **trial: Any,
+) -> int:
+    """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
+
+    Of a --port of yours, the faults are made from its own layers.
+    """
+    from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
     from toolkit.parity.trials.mutation import print_trials, try_mutants
 
+    if port or reference_model or map_file:
+        from toolkit.parity.trials.pair_mutation import try_pair
+
+        if model or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu":
+            raise UserError("--model, --weights and --device: are not for a pair, which has its own")
+        described = {"port": port, "reference_model": reference_model, "map_file": map_file, "overrides": overrides}
+        others = {key: trial[key] for key in ("seed", "reference_python")}
+        trials = try_pair(_pair({**described, **others, "dtype": "float64"}), _console())
+        print_trials(trials, _console())
+        return int(not all(trial.passed for trial in trials))
+    if model is None or overrides:
+        raise UserError(f"{' '.join(overrides)}: is for a --port of yours" if overrides else "name a --model, or --port")
+    trial["model"] = model
     passed = True
     for request in trial_requests(**trial):
         trials = try_mutants(request, _console())

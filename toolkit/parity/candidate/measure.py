@@ -41,11 +41,16 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     return CandidateResult(
         dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
-        generators=GeneratorStats() if job.pair else generators.measure(job, folder),
+        generators=_generators(job, folder),
         loading_problems={} if job.pair else loading_problems(job, folder),
         new_weights=NewWeights() if job.pair else new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
     )
+
+
+def _generators(job: Job, folder: Path) -> GeneratorStats:
+    """The port's own random draws; a pair's are Paddle's, and only where they are made is compared."""
+    return GeneratorStats() if job.pair else generators.measure(job, folder)
 
 
 def _run_streamed(job: Job, folder: Path) -> CandidateResult:
@@ -126,7 +131,7 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
             if mutant.initialisation:
                 return MutantResult(new_weights=new_weights(job, folder))
             measured = measure_dtype(job, folder, truth, "float64")
-            return MutantResult(dtypes={"float64": measured}, generators=generators.measure(job, folder))
+            return MutantResult(dtypes={"float64": measured}, generators=_generators(job, folder))
         except Exception as error:
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

@@ -31,6 +31,7 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
 from toolkit.parity.measure.naming import ModuleStack, TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS
 
 #: By layer: what its ``weight`` is.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -281,7 +282,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
         tensor = first_tensor(output) if name and not parsed.call else None
         if tensor is not None:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
-            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape))
+            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer))))
 
     draws = _InOrder()
     model.train()
@@ -289,6 +290,17 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
         computed(source, model, batch)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     return Description([*parameters_of(model, order)], modules, draws.made)
+
+
+def _has(layer: nn.Layer) -> Iterator[str]:
+    """What of :attr:`.pair.ModuleFacts.has` a layer has."""
+    if any(isinstance(getattr(layer, name, None), float) for name in EPSILONS):
+        yield "epsilon"
+    applied = any(callable(getattr(layer, name, None)) for name in ACTIVATIONS)
+    if applied or type(layer).__module__ == nn.GELU.__module__:
+        yield "activation"
+    if isinstance(layer, nn.Dropout):
+        yield "dropout"
 
 
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:

@@ -38,11 +38,19 @@ class ParameterFacts:
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """A module that ran: its class, and the shape of its first tensor where that is of floats."""
+    """A module that ran.
+
+    Attributes:
+        name: its path.
+        kind: its class.
+        shape: of the first tensor of its output, where that is of floats.
+        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout``.
+    """
 
     name: str
     kind: str
     shape: tuple[int, ...] | None
+    has: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the fault lies: a part of the name of the finding nearest to the cause.
 
 from __future__ import annotations
 
-from toolkit.parity.mutants import change
+from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.batch import CTRL_BATCH, REFORMER_BATCH
 from toolkit.parity.mutants.ctrl import CTRL
 from toolkit.parity.mutants.draws import CTRL_DRAWS, REFORMER_DRAWS
@@ -52,7 +52,8 @@ CATALOGUES = {
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, or a change of one parameter. Raises KeyError."""
-    if changed := change.of_name(name):
-        return changed
+    """The mutant of that name: of the catalogues, a change of one parameter, or a fault of a pair's port. Raises
+    KeyError."""
+    if made := change.of_name(name) or generic.of_name(name):
+        return made
     return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]
