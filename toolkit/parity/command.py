@@ -191,12 +191,13 @@ def _pair(described: dict[str, Any]) -> Any:
     """What the options of a pair describe."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
-    from toolkit.parity.pairs.options import pair_request
+    from toolkit.parity.pairs.options import configuration, pair_request
 
     for option in ("port", "reference_model"):
         if not described[option]:
             raise UserError(f"--{option.replace('_', '-')} is missing; a pair is a --port and a --reference-model")
-    return pair_request(dtypes=dtypes_of(described.pop("dtype", "both")), **described)
+    config = configuration(described.pop("overrides"))
+    return pair_request(config=config, dtypes=dtypes_of(described.pop("dtype", "both")), **described)
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
@@ -286,7 +287,9 @@ def mutants(
         print_trials(trials, _console())
         return int(not all(trial.passed for trial in trials))
     if model is None or overrides:
-        raise UserError(f"{' '.join(overrides)}: is for a --port of yours" if overrides else "name a --model, or --port")
+        raise UserError(
+            f"{' '.join(overrides)}: is for a --port of yours" if overrides else "name a --model, or --port"
+        )
     trial["model"] = model
     passed = True
     for request in trial_requests(**trial):

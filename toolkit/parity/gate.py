@@ -15,7 +15,7 @@ from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
-from toolkit.parity.followup.trace import OperationTrace, trace, unavailable
+from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
     ADDED,
@@ -36,9 +36,9 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.stretch import fitted
 from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.parity.pairs.describe import described, write_pair
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.pairs.describe import described, write_pair
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
@@ -189,7 +189,7 @@ def _measure_pair(request: GateRequest, console: Console) -> Measured:
         [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
         verdict = judge(found.reference, found.candidate)
         found.reference.notes += sides.notes()
-        found.trace = trace(job, verdict, request.trace, console, interpreters)
+        found.trace = trace(job, verdict, request.trace or lacks_gradients(verdict), console, interpreters)
         return Measured(found, {})
 
 

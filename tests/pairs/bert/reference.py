@@ -15,5 +15,5 @@ def build(config):
 
 def batch(config, rng):
     ids = rng.integers(1, 101, (3, 17))
-    mask = np.arange(17) < np.array([[17], [12], [5]])
+    mask = np.arange(17) < np.array([[17], [12], [5]] if config.get("padded", True) else [[17]] * 3)
     return {"input_ids": ids, "attention_mask": mask.astype(np.int64), "labels": np.where(mask, ids, -100)}

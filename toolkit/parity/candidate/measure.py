@@ -18,7 +18,14 @@ from toolkit.parity.candidate.step import PLAIN, Step, make_step
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateDtype, CandidateResult, GeneratorStats, MutantResult, NewWeights, Replayed
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateResult,
+    GeneratorStats,
+    MutantResult,
+    NewWeights,
+    Replayed,
+)
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats

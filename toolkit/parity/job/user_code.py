@@ -65,7 +65,9 @@ def functions_of(source: str) -> set[str]:
             found.add(node.name)
         elif isinstance(node, (ast.ImportFrom, ast.Assign)):
             names = node.names if isinstance(node, ast.ImportFrom) else node.targets
-            bound = {getattr(one, "asname", None) or getattr(one, "name", None) or getattr(one, "id", "") for one in names}
+            bound = {
+                getattr(one, "asname", None) or getattr(one, "name", None) or getattr(one, "id", "") for one in names
+            }
             found |= FUNCTIONS.keys() & bound
     if "build" not in found:
         raise UserCodeError(f"{source}: has no build(config) that gives its model")

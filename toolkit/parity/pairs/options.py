@@ -19,7 +19,7 @@ def pair_request(
     *,
     port: str,
     reference_model: str,
-    overrides: Sequence[str],
+    config: dict[str, Any],
     seed: int,
     dtypes: tuple[str, ...] = ("float64", "float32"),
     device: str = "cpu",
@@ -32,7 +32,7 @@ def pair_request(
     Args:
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
-        overrides: ``KEY=VALUE``, which become ``config``.
+        config: what both files' ``build`` is given.
         map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
 
     Raises:
@@ -50,7 +50,7 @@ def pair_request(
     return GateRequest(
         model=PAIR,
         head="",
-        config=configuration(overrides),
+        config=config,
         weights={},
         batch={},
         dtypes=dtypes,

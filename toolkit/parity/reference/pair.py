@@ -93,7 +93,9 @@ class PairStep(Step):
                     keep(numbered(f"updated:{name}", number), to_numpy(parameter))
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        return replace(super().facts(records), epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules})
+        return replace(
+            super().facts(records), epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules}
+        )
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:

@@ -20,7 +20,13 @@ from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ForcedInputResult, ReferenceResult, read_results
+from toolkit.parity.job.results import (
+    CandidateResult,
+    ForcedInputDtype,
+    ForcedInputResult,
+    ReferenceResult,
+    read_results,
+)
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
@@ -229,7 +235,7 @@ def _trial(
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
-    if trace.is_wanted(verdict):
+    if trace.is_wanted(verdict) or (mutant.operation and trace.lacks_gradients(verdict)):
         faulty = trace.summary(records, traced).faulty
         operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)

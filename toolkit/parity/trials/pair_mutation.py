@@ -8,6 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from toolkit.errors import UserError
+from toolkit.parity.followup import trace
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, scratch_job, workers_of
 from toolkit.parity.job.pair import ParameterFacts
@@ -17,7 +18,6 @@ from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
-from toolkit.parity.followup import trace
 from toolkit.parity.mutants import Mutant
 from toolkit.parity.mutants.generic import fault
 from toolkit.parity.pairs.describe import Sides, described, write_pair
@@ -86,6 +86,12 @@ def _of_linears(kind: str, square: bool = False, biased: bool = False):
     return sites
 
 
+def _detached(sides: Sides) -> Iterator[Mutant]:
+    """What the gate must name is the way back through the module: what it gives is right."""
+    for one in _linears(sides):
+        yield fault("detached", one.module, operation=f"gradient:input:{_module(sides, one.module)}")
+
+
 def _swapped(sides: Sides) -> Iterator[Mutant]:
     linears = list(_linears(sides))
     for index, one in enumerate(linears):
@@ -128,7 +134,7 @@ _SITES = {
     "dropout-rate": _dropout("dropout-rate"),
     "dropout-unscaled": _of_modules("dropout-unscaled", "dropout"),
     "activation": _of_modules("activation", "activation"),
-    "detached": _of_linears("detached"),
+    "detached": _detached,
     "gradient-doubled": _of_linears("gradient-doubled"),
     "slightly-off": _of_linears("slightly-off"),
     "in-float32": _of_modules("in-float32", "epsilon"),
