@@ -111,8 +111,8 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 
 @click.command(
     "parity",
-    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, limits, "
-    "texts; each has a --help of its own.",
+    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
+    "limits, texts; each has a --help of its own.",
 )
 @takes(*PAIR, *DESCRIPTION[1:], DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")

@@ -309,8 +309,8 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
 
     def visit(layer: nn.Layer, path: str) -> None:
         found.setdefault(layer, []).append(path)
-        for name, part in layer.named_children():
-            visit(part, ".".join(filter(None, [path, name])))
+        for name, child in layer.named_children():
+            visit(child, ".".join(filter(None, [path, name])))
 
     visit(model, prefix)
     return found

@@ -1,7 +1,7 @@
-"""Faults of any Paddle layer, made from its tree of modules: what the gate would catch in a port that nobody here knows.
+"""Faults of any Paddle layer, made from its tree of modules: what the gate would catch in a port that nobody knows.
 
-A fault's name says all of it: ``KIND:MODULE``, or ``KIND:MODULE+OTHER``, by the port's paths. The layer is changed right
-after the user's ``build`` has made it.
+A fault's name says all of it: ``KIND:MODULE``, or ``KIND:MODULE+OTHER``, by the port's paths. The layer is changed
+right after the user's ``build`` has made it.
 """
 
 from __future__ import annotations

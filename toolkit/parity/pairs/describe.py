@@ -93,7 +93,7 @@ def check_names(given: Mapping[str, str], reference: Description, port: Descript
                 raise UserError(f"--map: the {side} has no parameter {wanted}; toolkit parity map lists them")
         if theirs[name].shape != ours[counterpart].shape:
             raise UserError(
-                f"--map: {name} is {theirs[name].shape} in torch's layout, and {counterpart} is {ours[counterpart].shape}"
+                f"--map: {name} is {theirs[name].shape} in torch's layout, {counterpart} is {ours[counterpart].shape}"
             )
 
 

@@ -27,9 +27,8 @@ SAME = {
 }  # fmt: skip
 #: Words that say nothing.
 EMPTY = {"proj", "dense", "self", "model", "module", "net"}
-#: How much the place in the order of execution counts beside the name: of one in the other half, as much as half of
-#: the words.
-OF_ORDER = 1.0
+#: So many places apart in the order of execution count as much as names without a common word.
+FAR = 10.0
 #: What an assignment must not choose.
 NEVER = 1e6
 
@@ -101,7 +100,7 @@ def _assigned(
     if not possible.any():
         return []
     names = np.array([[_distance(one.name, other.name) for other in free] for one in left])
-    order = np.abs(np.subtract.outer(_places(left), _places(free))) * OF_ORDER
+    order = np.minimum(np.abs(np.subtract.outer(_places(left), _places(free))) / FAR, 1.0)
     names, cost = (np.where(possible, table, NEVER) for table in (names, names + order))
     rows, columns = linear_sum_assignment(cost)
     chosen = [(row, column) for row, column in zip(rows, columns, strict=True) if possible[row, column]]
@@ -139,15 +138,15 @@ def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int
 
 
 def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
-    """When each parameter's module ran, from 0 to 1 among those of its shape and leaf; what never ran is last."""
-    places = np.ones(len(parameters))
+    """Which each parameter's module was to run, among those of its shape and leaf; what never ran comes last."""
+    places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
         if one.order is not None:
             groups[(*one.shape, leaf(one.name))].append(index)
     for members in groups.values():
         for rank, index in enumerate(sorted(members, key=lambda index: parameters[index].order or 0)):
-            places[index] = rank / max(1, len(members) - 1)
+            places[index] = rank
     return places
 
 
