@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from toolkit.parity.job.request import GateRequest
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
+    from toolkit.parity.require import require_parity
 
 _HOMES = {
     "CONSTANTS": "report.report",
@@ -25,6 +26,7 @@ _HOMES = {
     "TrainingSettings": "job.job",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
+    "require_parity": "require",
     "run_gate": "gate",
     "safetensors_folder": "job.pickles",
     "tokenizer_in": "job.tokenizers",
@@ -36,6 +38,7 @@ __all__ = [
     "TrainingSettings",
     "reference_interpreter",
     "remove_report",
+    "require_parity",
     "run_gate",
     "safetensors_folder",
     "tokenizer_in",

@@ -83,6 +83,21 @@ TRIAL = (
 )
 
 
+#: In place of MODEL where the port may also be the user's own.
+PAIR = (
+    click.option("--model", type=click.Choice(["reformer", "ctrl"]), help="The port to judge: one of those here."),
+    click.option("--port", metavar="FILE|MODULE", help="Or yours: Python that builds a Paddle layer,"),
+    click.option("--reference-model", metavar="FILE|MODULE", help="and Python that builds the torch module it ports."),
+    click.option(
+        "--map",
+        "map_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Which parameter is which, as toolkit parity map prints it.",
+    ),
+)
+
+
 def takes(*options: Callable) -> Callable[[Callable], Callable]:
     """Give a command options, which its help shows in this order."""
 
@@ -96,10 +111,10 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 
 @click.command(
     "parity",
-    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity record, replay, bitwise, mutants, sweep, limits, "
-    "texts; each has a --help of its own.",
+    epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
+    "limits, texts; each has a --help of its own.",
 )
-@takes(*DESCRIPTION, DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*PAIR, *DESCRIPTION[1:], DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
 @click.option(
     "--max-memory",
@@ -110,16 +125,79 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
 def parity(device: str, output: Path, trace: bool, max_memory: float | None, **description: Any) -> int:
     """Compare a port with the reference on one training step.
 
+    The port is --model's, or --port and --reference-model name two Python files of yours: each has build(config), one
+    has batch(config, rng), each may have loss(model, batch).
+
     Exit status: 0 parity, 1 drift, 2 wrong usage, 3 inconclusive.
     """
     from dataclasses import replace
 
     from toolkit.parity import run_gate
+
+    request = _asked(description, max_memory)
+    places = _cleared(output, device)
+    request = replace(request, trace=trace, max_memory=max_memory)
+    return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
+
+
+@click.command("parity map", epilog="KEY=VALUE pairs are the config that both files' build is given.")
+@takes(*PAIR[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: the terminal.")
+def show_map(output: Path | None, **described: Any) -> None:
+    """Print which parameter of a reference of yours is which of your port, as YAML.
+
+    Correct it where a guess is wrong, and give the file to `toolkit parity --map FILE`.
+    """
+    from toolkit.parity.job.build import scratch_job
+    from toolkit.parity.pairs.describe import described as describe
+    from toolkit.parity.pairs.map_file import text_of
+
+    request = _pair(described)
+    with scratch_job() as job:
+        text = text_of(describe(request, job, _console()))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        from toolkit.checkpoint import write_text
+
+        write_text(output, text)
+
+
+def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
+    """What the options of `toolkit parity` describe: one of the families here, or a pair.
+
+    Raises:
+        UserError: neither, or options that are for the other.
+    """
+    from toolkit.errors import UserError
     from toolkit.parity.options import make_request
 
-    places = _cleared(output, device)
-    request = replace(make_request(**description), trace=trace, max_memory=max_memory)
-    return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
+    pair = {key: description.pop(key) for key in ("port", "reference_model", "map_file")}
+    if not any(pair.values()):
+        if description["model"] is None:
+            raise UserError("name a --model, or --port and --reference-model")
+        return make_request(**description)
+    of_families = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
+    wrong = [name for name in of_families if description[name]]
+    wrong += ["max_memory"] if max_memory else []
+    if description["weights_from"] != "heavy-tailed":
+        wrong.append("weights")
+    if wrong:
+        raise UserError(f"--{wrong[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
+    return _pair({**pair, **{key: description[key] for key in ("overrides", "seed", "reference_python", "dtype")}})
+
+
+def _pair(described: dict[str, Any]) -> Any:
+    """What the options of a pair describe."""
+    from toolkit.errors import UserError
+    from toolkit.parity.options import dtypes_of
+    from toolkit.parity.pairs.options import configuration, pair_request
+
+    for option in ("port", "reference_model"):
+        if not described[option]:
+            raise UserError(f"--{option.replace('_', '-')} is missing; a pair is a --port and a --reference-model")
+    config = configuration(described.pop("overrides"))
+    return pair_request(config=config, dtypes=dtypes_of(described.pop("dtype", "both")), **described)
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
@@ -181,12 +259,38 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
 
 @click.command("parity mutants")
-@takes(*TRIAL)
-def mutants(**trial: Any) -> int:
-    """Try the gate on a catalogue of faults, in a small model: each must be caught and named."""
+@takes(*PAIR, OVERRIDES, *TRIAL[1:])
+def mutants(
+    port: str | None,
+    reference_model: str | None,
+    map_file: Path | None,
+    overrides: tuple[str, ...],
+    model: str | None,
+    **trial: Any,
+) -> int:
+    """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
+
+    Of a --port of yours, the faults are made from its own layers.
+    """
+    from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
     from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
 
+    if port or reference_model or map_file:
+        from toolkit.parity.trials.pair_mutation import try_pair
+
+        if model or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu":
+            raise UserError("--model, --weights and --device: are not for a pair, which has its own")
+        described = {"port": port, "reference_model": reference_model, "map_file": map_file, "overrides": overrides}
+        others = {key: trial[key] for key in ("seed", "reference_python")}
+        trials = try_pair(_pair({**described, **others, "dtype": "float64"}), _console())
+        print_trials(trials, _console())
+        return int(not all(trial.passed for trial in trials))
+    if model is None or overrides:
+        raise UserError(
+            f"{' '.join(overrides)}: is for a --port of yours" if overrides else "name a --model, or --port"
+        )
+    trial["model"] = model
     passed = True
     for plain in trial_requests(**trial):
         for request in (plain, *weighted_trials(plain)):
@@ -272,7 +376,7 @@ def texts(texts: int, seed: int, **description: Any) -> int:
         return int(bool(search(request, tokenizer, seed, texts, _console())))
 
 
-COMMANDS = (parity, record, replay, bitwise, mutants, sweep, limits, texts)
+COMMANDS = (parity, show_map, record, replay, bitwise, mutants, sweep, limits, texts)
 
 
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:

@@ -15,7 +15,7 @@ from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
-from toolkit.parity.followup.trace import OperationTrace, trace, unavailable
+from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
 from toolkit.parity.job import cache, files, streaming
 from toolkit.parity.job.build import (
     ADDED,
@@ -38,6 +38,7 @@ from toolkit.parity.job.stretch import fitted
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.pairs.describe import described, write_pair
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
@@ -101,11 +102,11 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     if recording is not None:
         measured = _measure_against(recording, request, console)
     else:
-        request, takes = fitted(request)
+        request, takes = (request, "") if request.pair else fitted(request)
         if (takes and console.is_terminal) or request.length_notes:
             console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
-        streamed = is_streamed(request)
-        measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
+        measure = _measure_pair if request.pair else _measure_whole
+        measured = _measure_streamed(request, folder, console) if is_streamed(request) else measure(request, console)
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:
@@ -172,6 +173,24 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
         found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
         found.trace = trace(job, verdict, request.trace, console, interpreters)
         return Measured(found, _read_constants(job), key)
+
+
+def _measure_pair(request: GateRequest, console: Console) -> Measured:
+    """As :func:`_measure_whole`, of a port and a reference of the user's: first both say what they are made of. It is
+    never cached: what their files import may have changed."""
+    with scratch_job() as job:
+        sides = described(request, job, console)
+        weights, randomized = randomize_constants(sides.weights, request.seed)
+        write_pair(request, sides, weights, job)
+        interpreters = workers_of(request)
+        run_workers([job], console, interpreters)
+        found = _read_measurement(job, randomized)
+        first = judge(found.reference, found.candidate)
+        [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
+        verdict = judge(found.reference, found.candidate)
+        found.reference.notes += sides.notes()
+        found.trace = trace(job, verdict, request.trace or lacks_gradients(verdict), console, interpreters)
+        return Measured(found, {})
 
 
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> Measured:

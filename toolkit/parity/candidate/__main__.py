@@ -17,6 +17,7 @@ from toolkit import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import BitwiseResult, CandidateResult, Execution
 
 #: The module that does a task. Each has ``run(job, folder, kernels)``, which gives what the task's file is to hold, and
@@ -26,6 +27,7 @@ MODULES = {
     "forced_input": "forced_input",
     "attribution": "attribution",
     "tokens": "tokens",
+    DESCRIBE: "pair",
 }
 
 
@@ -35,7 +37,8 @@ def main(task: str, folder: Path) -> None:
     job = files.read_job(folder)
     with _kernels_of(job, task, folder) as kernels:
         runtime.configure(job.device, job.threads, keep_memory=not job.spare_memory)
-        part(job.model, "modeling")  # loaded while the reference still computes
+        if job.pair is None:
+            part(job.model, "modeling")  # loaded while the reference still computes
         module = "bitwise" if job.kernels is not None else MODULES[task]
         result = importlib.import_module(f"toolkit.parity.candidate.{module}").run(job, folder, kernels)
         if isinstance(result, (CandidateResult, BitwiseResult)):

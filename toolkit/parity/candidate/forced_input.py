@@ -18,7 +18,6 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models import weights
 from models.trace import observed
 from toolkit.parity.candidate.places import LOGITS
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
@@ -128,7 +127,7 @@ def _run(step: Step, points: Points) -> None:
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
             return result
-        name = draws.stack.draw(operation)
+        name = step.name_of(draws.stack.draw(operation))
         points.lines[name] = _line(sys._getframe(2))
         return points.pass_through(name, result)
 
@@ -136,29 +135,28 @@ def _run(step: Step, points: Points) -> None:
         if name == "":
             return None
         if isinstance(output, paddle.Tensor):
-            return points.pass_through(called, output)
+            return points.pass_through(step.name_of(called), output)
         tensor = first_tensor(output) if type(output) is tuple else None
-        return None if tensor is None else (points.pass_through(called, tensor), *output[1:])
+        return None if tensor is None else (points.pass_through(step.name_of(called), tensor), *output[1:])
 
     def entered(x: Any) -> Any:
         """What a module's own backward gives, before it is added to what other readers of its input give: the reference
         has the gradient of it alone."""
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
-        return points.pass_through(draws.stack.draw("input"), x)
+        return points.pass_through(step.name_of(draws.stack.draw("input")), x)
 
     step.model.clear_gradients()
     with step.given(left, entered=entered) as draws, observed(at):
-        output = step.model(**step.batch)
+        output = step.compute(step.batch)
         for name in LOGITS:
             if getattr(output, name, None) is not None:
                 points.measure(name, getattr(output, name).numpy())
         points.measure("loss", output.loss.numpy())
         output.loss.backward()
-    for name, parameter in step.model.named_parameters():
-        points.awaited.add(f"gradient:{name}")
-        if parameter.grad is not None and name in step.model.table:
-            points.measure(f"gradient:{name}", weights.to_paddle(parameter.grad.numpy(), step.model.table[name].role))
+    points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
+    for name, value in step.parameter_gradients():
+        points.measure(f"gradient:{name}", value)
 
 
 def _line(frame: FrameType) -> str:

@@ -16,10 +16,16 @@ from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.initialisation import new_weights
 from toolkit.parity.candidate.step import PLAIN, Step, make_step
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
-from toolkit.parity.candidate.training import train_on, training_places
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateDtype, CandidateResult, MutantResult, Replayed
+from toolkit.parity.job.results import (
+    CandidateDtype,
+    CandidateResult,
+    GeneratorStats,
+    MutantResult,
+    NewWeights,
+    Replayed,
+)
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
@@ -42,11 +48,16 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     return CandidateResult(
         dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
-        generators=generators.measure(job, folder),
-        loading_problems=loading_problems(job, folder),
-        new_weights=new_weights(job, folder),
+        generators=_generators(job, folder),
+        loading_problems={} if job.pair else loading_problems(job, folder),
+        new_weights=NewWeights() if job.pair else new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
     )
+
+
+def _generators(job: Job, folder: Path) -> GeneratorStats:
+    """The port's own random draws; a pair's are Paddle's, and only where they are made is compared."""
+    return GeneratorStats() if job.pair else generators.measure(job, folder)
 
 
 def _run_streamed(job: Job, folder: Path) -> CandidateResult:
@@ -81,15 +92,17 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
     if not job.brief:
         result.hooks_change_nothing = not watching_changes(step, values)
     drawn |= step.evaluate(measure)
-    train_on(step, job, folder, measure, truth)
+    step.train_on(job, folder, measure, truth)
     for run, draws in drawn.items():
         result.draw_problems |= {named(run, name): problem for name, problem in draws.problems.items()}
         result.unused_draws += [named(run, name) for name in draws.unused()]
         result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
         result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
-    result.places = {**step.places(), **training_places()}
+    result.places = step.places()
     backwards = step.backwards
+    if len(backwards) == 1:
+        return result
     del step, drawn, draws
     if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
         gc.collect()
@@ -125,7 +138,7 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
             if mutant.initialisation:
                 return MutantResult(new_weights=new_weights(job, folder))
             measured = measure_dtype(job, folder, truth, "float64")
-            return MutantResult(dtypes={"float64": measured}, generators=generators.measure(job, folder))
+            return MutantResult(dtypes={"float64": measured}, generators=_generators(job, folder))
         except Exception as error:
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

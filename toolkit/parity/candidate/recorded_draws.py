@@ -58,14 +58,19 @@ class RecordedDraws:
         Where the two differ in that, the number of places and R64's largest input there are written down; what is NaN
         shows in the output.
         """
-        drawn = TensorName.parse(self.stack.draw("relu"))
+        return self.signs(TensorName.parse(self.stack.draw("relu")), x, own)
+
+    def signs(self, drawn: TensorName, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        """As :meth:`relu`, of the ReLU that has this name."""
         truth = self.tensors.get(str(drawn))
-        if truth is None or list(truth.shape) != own.shape:
+        if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output
+        truth = truth.reshape(own.shape)
         flipped = ((own.numpy() > 0) != (truth > 0)) & ~np.isnan(x.numpy())
         if not flipped.any():
             return own
-        largest = float(np.abs(self.tensors[str(drawn._replace(kind="input"))][flipped]).max())
+        inputs = self.tensors[str(drawn._replace(kind="input"))].reshape(own.shape)
+        largest = float(np.abs(inputs[flipped]).max())
         self.relu_flips[drawn.module + drawn.call] = Flips(int(flipped.sum()), int(flipped.size), largest)
         chosen = paddle.where(paddle.to_tensor(truth > 0), x, paddle.zeros_like(x))
         return paddle.where(paddle.to_tensor(flipped), chosen, own)

@@ -124,9 +124,12 @@ class Step:
 
     def places(self) -> dict[str, Place]:
         """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        from toolkit.parity.candidate import training  # it imports this module
+
         return {
             **places(self.model),
             **head_places(type(self.model)),
+            **training.training_places(),
         }
 
     def facts(self) -> CandidateFacts:
@@ -134,13 +137,47 @@ class Step:
         norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
+    def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
+        """The model's output, with its ``loss`` where there are labels."""
+        return self.model(**inputs)
+
+    def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
+        """The batch of each evaluation, by its name."""
+        return batches(self.batch, self.config)
+
+    def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
+        """Whether an evaluation has a loss."""
+        return is_scored(batch)
+
+    def parameter_names(self) -> list[str]:
+        """The reference's names of all parameters."""
+        return [name for name, _ in self.model.named_parameters()]
+
+    def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Name and gradient of every parameter that has one, in the reference's layout."""
+        table = self.model.table
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                role = table[name].role if name in table else "unknown"
+                yield name, weights.to_paddle(parameter.grad.numpy(), role)
+
+    def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
+        """Go on from :meth:`run` with R64's gradients, as many updates as the job says, by what trains."""
+        from toolkit.parity.candidate import training  # it imports this module
+
+        training.train_on(self, job, folder, measure, truth)
+
+    def name_of(self, called: str) -> str:
+        """The reference's name of what is named after a module of the port: the ports here have the same."""
+        return called
+
     def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
         """Forward and backward. Without ``watched`` only the loss and the gradients are handed on."""
         self.embedded_output = None
         self.model.clear_gradients()
         with self.given(self._left(measure if watched else None)) as draws:
             self.recording = watched
-            output = self.model(**self.batch)
+            output = self.compute(self.batch)
             self.recording = False
             for name in LOGITS:
                 if watched and getattr(output, name, None) is not None:
@@ -154,19 +191,19 @@ class Step:
         """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`); gives what it drew in each run."""
         self.model.eval()
         drawn = {}
-        for run, batch in batches(self.batch, self.config).items():
+        for run, batch in self.evaluations().items():
 
             def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
                 measure(named(run, name), value)
 
             self.recording = True
             with paddle.no_grad(), self.given(self._left(measure_of_run), run) as drawn[run]:
-                output = self.model(**batch)
+                output = self.compute(batch)
             self.recording = False
             for name in LOGITS:
                 if getattr(output, name, None) is not None:
                     measure_of_run(name, getattr(output, name).numpy())
-            if is_scored(batch):
+            if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
         with paddle.no_grad():
             self.decode(measure)
@@ -201,13 +238,10 @@ class Step:
         return left
 
     def _measure_gradients(self, measure: Measure) -> None:
-        table = self.model.table
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             measure(f"gradient:{self.embedded}", self.embedded_output.grad.numpy())
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                role = table[name].role if name in table else "unknown"
-                measure(f"gradient:{name}", weights.to_paddle(parameter.grad.numpy(), role))
+        for name, value in self.parameter_gradients():
+            measure(f"gradient:{name}", value)
 
     def parameter_errors(self) -> dict[str, float]:
         """By how much each parameter that the port holds differs from the one it was given: 0 everywhere, or wrong."""
@@ -253,20 +287,19 @@ def watch(
         entered: called before each module, and asked what goes in.
     """
 
-    def on_entering(name: str) -> Callable[[nn.Layer, tuple], tuple | None]:
+    def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
-            stack.enter(name)
+            stack.enter(stack.called_as(names))
             return (entered(args[0]), *args[1:]) if entered is not None and args else None
 
         return hook
 
     hooks = []
-    for name, layer in model.named_sublayers(include_self=True):
-        name = ".".join(filter(None, [prefix, name]))
-        hooks.append(layer.register_forward_pre_hook(on_entering(name)))
+    for layer, names in paths_of(model, prefix).items():
+        hooks.append(layer.register_forward_pre_hook(on_entering(names)))
         hooks.append(
             layer.register_forward_post_hook(
-                lambda layer, args, output, name=name: left(name, stack.leave(), layer, output)
+                lambda layer, args, output, name=names[0]: left(name, stack.leave(), layer, output)
             )
         )
     try:
@@ -274,6 +307,19 @@ def watch(
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
+    """Every layer, the model's own first, and all the paths by which it is part of the model."""
+    found: dict[nn.Layer, list[str]] = {}
+
+    def visit(layer: nn.Layer, path: str) -> None:
+        found.setdefault(layer, []).append(path)
+        for name, child in layer.named_children():
+            visit(child, ".".join(filter(None, [path, name])))
+
+    visit(model, prefix)
+    return found
 
 
 def first_tensor(output: Any) -> paddle.Tensor | None:

@@ -116,6 +116,12 @@ def is_wanted(verdict: Verdict) -> bool:
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
+def lacks_gradients(verdict: Verdict) -> bool:
+    """Whether a gradient does not come back at all, which says of itself no more than where the way back had ended."""
+    missing = (TensorName.parse(finding.name) for finding in verdict.findings if finding.verdict == "structure")
+    return any(name.kind == "gradient" for name in missing)
+
+
 def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
     """The first operation that is wrong by itself in the dtype of a finding on a tensor of the step, which hangs on it.
     None of any other finding: what is wrong with a parameter, a draw or a choice is the cause of what it spoils."""

@@ -46,8 +46,8 @@ DRAWN_TEXTS = 200
 
 def is_streamed(request: GateRequest) -> bool:
     """Whether the model is too large to be compared as a whole. Only CTRL's language model is ever that large."""
-    if request.streamed is not None:
-        return request.streamed
+    if request.streamed is not None or request.pair is not None:
+        return bool(request.streamed)
     return goes_by_stages(request.model, part(request.model, "schema").resolve(request.config), request.head)
 
 
@@ -58,6 +58,8 @@ def goes_by_stages(model: str, config: Mapping[str, Any], head: str) -> bool:
 
 def is_brief(request: GateRequest) -> bool:
     """Whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
+    if request.pair is not None:
+        return False
     config = part(request.model, "schema").resolve(request.config)
     return not is_streamed(request) and is_large(request.model, config, request.head)
 
@@ -79,14 +81,14 @@ def job_of(request: GateRequest) -> Job:
     return Job(
         model=request.model,
         head=request.head,
-        config=_keys(request.model, request.config),
+        config=dict(request.config) if request.pair else _keys(request.model, request.config),
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
         noise_runs=FEW_NOISE_RUNS if brief else NOISE_RUNS,
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
-        spare_memory=spares_memory(request),
+        spare_memory=request.pair is None and spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
         threads=request.threads or runtime.physical_cores(),
@@ -97,6 +99,7 @@ def job_of(request: GateRequest) -> Job:
         class_weights=_held(request.class_weights),
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
+        pair=request.pair,
     )
 
 

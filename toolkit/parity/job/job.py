@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity.job.pair import Pair
 from toolkit.parity.measure.updates import rows_of_update
 
 #: Of the job folder. Raised whenever a worker leaves other things than before, or needs others.
@@ -97,6 +98,7 @@ class Job:
             all alike. The loss of evaluation has none.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
+        pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
     """
 
     model: str
@@ -122,9 +124,10 @@ class Job:
     streamed: bool = False
     kernels: list[str] | None = None
     class_weights: tuple[float, ...] | None = None
+    pair: Pair | None = None
     schema: int = SCHEMA
 
     @property
     def task(self) -> str:
-        """The task of recipes that puts this head on its model, or one whose loss has the same terms."""
-        return TASKS[self.head]
+        """The task of recipes that puts this head on its model, or one whose loss has the same terms; "" of a pair."""
+        return TASKS.get(self.head, "")

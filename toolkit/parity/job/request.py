@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
+from toolkit.parity.job.pair import Pair
 
 
 @dataclass
@@ -16,7 +17,7 @@ class GateRequest:
     """What to compare.
 
     Attributes:
-        model: one of ``models.families.FAMILIES``.
+        model: one of ``models.families.FAMILIES``; or :data:`.pair.PAIR`, and ``pair`` says whose.
         head: one of ``HEADS`` in the family's ``weights``.
         config: Hugging Face's configuration keys.
         weights: float32, under Hugging Face's names; anything that ``np.asarray`` takes.
@@ -47,6 +48,8 @@ class GateRequest:
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
             (:func:`toolkit.parity.job.build.batch_of`).
+        pair: a port and a reference of the user's, whose files make ``weights`` and ``batch``; None for a family.
+        pair_names: parameters of its reference -> its port's, as the user has said.
     """
 
     model: str
@@ -75,3 +78,5 @@ class GateRequest:
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False
+    pair: Pair | None = None
+    pair_names: Mapping[str, str] = field(default_factory=dict)

@@ -35,6 +35,14 @@ TEXTS: Mapping[str, str] = {
     "bucket-flips-not-finite": "{dtype}: buckets:{module}: {count} of {of} differ, R32 is not finite there",
     "sign-flips": "{dtype}: {count} inputs of ReLU lie on the other side of 0, all within rounding of it",
     "tokenizer-refused": "tokenizer: the reference cannot encode {count} of the texts; they were not compared",
+    # of a pair
+    "pair-matched": (
+        "{parameters} parameters, {modules} modules' outputs and {draws} random draws of the two sides were matched; "
+        "{guessed} of the parameters by a guess (toolkit parity map shows them)"
+    ),
+    "pair-leaks": (
+        "the port computes in float32 at {places} although its model is float64; it was made to stay in float64"
+    ),
     # of float32
     "uninformative": (
         "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "

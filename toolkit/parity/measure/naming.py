@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -90,6 +91,11 @@ class ModuleStack:
     def module(self) -> str:
         """The path of the innermost module."""
         return self._calls[-1].module
+
+    def called_as(self, names: Sequence[str]) -> str:
+        """Which of a module's paths it is about to run by: one that the module that is running now has it by, such as
+        ``decoder.embed_tokens`` of an embedding that is shared with the encoder; else the first."""
+        return next((name for name in names if name.rpartition(".")[0] == self.module), names[0])
 
     def enter(self, module: str) -> None:
         """``module`` (its dotted path, "" for the model itself) starts."""

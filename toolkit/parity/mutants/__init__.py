@@ -7,7 +7,7 @@ the fault lies: a part of the name of the finding nearest to the cause.
 
 from __future__ import annotations
 
-from toolkit.parity.mutants import change
+from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.batch import CTRL_BATCH, REFORMER_BATCH
 from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
 from toolkit.parity.mutants.ctrl import CTRL
@@ -53,8 +53,9 @@ CATALOGUES = {
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, of class weights, or a change of one parameter. Raises KeyError."""
-    if changed := change.of_name(name):
-        return changed
+    """The mutant of that name: of the catalogues, of class weights, a change of one parameter, or a fault of a
+    pair's port. Raises KeyError."""
+    if made := change.of_name(name) or generic.of_name(name):
+        return made
     catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values())
     return {mutant.name: mutant for catalogue in catalogues for mutant in catalogue}[name]

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, remeasure, tokens
+from toolkit.parity.reference import bitwise, forced_input, measure, pair, remeasure, tokens
 from toolkit.parity.reference.environment import flags, set_up, versions
 
 
@@ -29,6 +30,7 @@ TASKS: dict[str, Task] = {
     "forced_input": forced_input,
     "remeasure": remeasure,
     "tokens": tokens,
+    DESCRIBE: pair,
 }
 
 

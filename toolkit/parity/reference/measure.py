@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
@@ -18,7 +18,7 @@ from toolkit.parity.reference import own_loss, streamed
 from toolkit.parity.reference.checkpoint import write_loaded
 from toolkit.parity.reference.initialisation import write_initial
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
-from toolkit.parity.reference.step import make_step
+from toolkit.parity.reference.step import Step, make_step
 from toolkit.parity.reference.tokens import tokens
 
 
@@ -52,8 +52,9 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
     files.write_tensors(place / "constants.safetensors", step.constants())
-    write_loaded(step, job, place / files.CHECKPOINT)
-    write_initial(step, job, place / "initial.safetensors")
+    if job.pair is None:
+        write_loaded(step, job, place / files.CHECKPOINT)
+        write_initial(step, job, place / "initial.safetensors")
     files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
     measure_noise(step, truth, records, runs_of(job))
     return ReferenceResult(
@@ -64,14 +65,16 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         leaks=leaks,
         notes=step.notes,
         narrowings=step.narrowings,
-        own_loss=_own_loss(job, folder, truth, step.model),
+        own_loss=_own_loss(job, folder, truth, step),
         saturated_rows=saturated,
         unhooked=[n for n, value in unhooked.items() if not np.array_equal(value, truth[n], equal_nan=True)],
         own_backward=own_backward_error(step) if job.judge_reference_reversible else {},
     )
 
 
-def _own_loss(job: Job, folder: Path, truth: TensorFile, model: torch.nn.Module) -> OwnLoss:
-    """R64's loss against its definition."""
+def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:
+    """The loss against its definition; a pair's is what the user says it is."""
+    if job.pair is not None:
+        return None
     batch = files.read_tensors(folder / "batch.safetensors")
-    return own_loss.check(truth, batch, job.head, model, job.class_weights)
+    return own_loss.check(truth, batch, job.head, step.model, job.class_weights)

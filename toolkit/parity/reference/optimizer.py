@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -14,12 +15,18 @@ from toolkit.parity.measure.updates import sampled
 
 
 class Optimizer:
-    """AdamW over a model's parameters and a schedule of its rate, set up as transformers' Trainer does."""
+    """AdamW over a model's parameters and a schedule of its rate, set up as transformers' Trainer does.
 
-    def __init__(self, model: torch.nn.Module, settings: TrainingSettings) -> None:
+    Args:
+        decayed: names of the parameters that weight decay applies to; by default :func:`decayed_parameters`.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, settings: TrainingSettings, decayed: Collection[str] | None = None
+    ) -> None:
         self.model = model
         self.settings = settings
-        decayed = decayed_parameters(model)
+        decayed = decayed_parameters(model) if decayed is None else decayed
         parameters = dict(model.named_parameters())
         groups = [
             {"params": [parameters[name] for name in parameters if name in decayed]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,12 @@ class Draws:
         """Standard normal numbers in float32."""
         if name not in self.tensors:
             self.tensors[name] = self._generator(name).standard_normal(shape).astype(np.float32)
+        return self.tensors[name]
+
+    def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers between 0 and 1 in float32."""
+        if name not in self.tensors:
+            self.tensors[name] = self._generator(name).random(shape, np.float32)
         return self.tensors[name]
 
     def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
@@ -109,8 +115,12 @@ class Recorder:
     def watch(self) -> Iterator[None]:
         """Hooks and injected draws are in force inside the ``with`` block."""
         undo = []
-        for name, module in self.model.named_modules(prefix=self.prefix):
-            undo.append(module.register_forward_pre_hook(self._entered(name), with_kwargs=True).remove)
+        paths: dict[torch.nn.Module, list[str]] = {}
+        for name, module in self.model.named_modules(prefix=self.prefix, remove_duplicate=False):
+            paths.setdefault(module, []).append(name)
+        for module, names in paths.items():
+            name = names[0]
+            undo.append(module.register_forward_pre_hook(self._entered(names), with_kwargs=True).remove)
             undo.append(module.register_forward_hook(self._left(name), always_call=True).remove)
             if isinstance(module, torch.nn.ReLU):
                 undo.append(set_attribute(module, "forward", self._relu))
@@ -133,9 +143,9 @@ class Recorder:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
             self.keep(f"gradient:{self.embedded}", to_numpy(self.embedded_output.grad))
 
-    def _entered(self, name: str) -> Callable[[torch.nn.Module, Any, Any], Any]:
+    def _entered(self, names: Sequence[str]) -> Callable[[torch.nn.Module, Any, Any], Any]:
         def hook(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-            self.stack.enter(name)
+            self.stack.enter(self.stack.called_as(names))
             points = self.points
             if points is None:
                 return None

@@ -73,7 +73,7 @@ class Step:
         labels: Mapping[str, np.ndarray],
     ) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
-        self.model = self.heads[job.head](self.configuration(job.config))
+        self.model = self.build(job)
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.settings = job.training
@@ -89,6 +89,22 @@ class Step:
         self.narrowings: list[str] = []
         self.saturated = 0
         self.saturation: dict[str, float] = {}
+
+    def build(self, job: Job) -> torch.nn.Module:
+        """The model of the job's head."""
+        return self.heads[job.head](self.configuration(job.config))
+
+    def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        """The model's output, with its ``loss`` where there are labels."""
+        return self.model(**inputs)
+
+    def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The batch of each evaluation, by its name."""
+        return batches(self._inputs(), self.config)
+
+    def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
+        """Whether an evaluation has a loss."""
+        return is_scored(batch)
 
     def configuration(self, keys: Mapping) -> object:
         """The reference's configuration object."""
@@ -234,7 +250,7 @@ class Step:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
-        for run, batch in batches(self._inputs(), self.config).items():
+        for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
                 keep(named(run, name), value)
@@ -247,11 +263,11 @@ class Step:
                 self.clean(recorder, True),
                 self.rounded_otherwise(recorder, nudge),
             ):
-                output = self.model(**{name: value.contiguous() for name, value in batch.items()})
+                output = self.compute({name: value.contiguous() for name, value in batch.items()})
                 for name in LOGITS:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
-                if is_scored(batch):
+                if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
         with torch.no_grad(), no_downcast():
             self.decode(keep)
@@ -268,14 +284,15 @@ class Step:
     def _trained_on(self) -> Any:
         """What the model gives of the batch, with the loss that trains."""
         inputs = self._inputs()
-        output = self.model(**inputs)
+        output = self.compute(inputs)
         if self.class_weights is not None:
             output.loss = weighted_loss(output.logits, inputs["labels"], self.class_weights)
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         """The batch; labels that are numbers have the model's dtype, in which the reference computes their loss."""
-        dtypes = {name: self.model.dtype if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
+        floating = next(self.model.parameters()).dtype
+        dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
 
     @contextlib.contextmanager

@@ -20,7 +20,13 @@ from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import CandidateResult, ForcedInputDtype, ReferenceResult, read_results
+from toolkit.parity.job.results import (
+    CandidateResult,
+    ForcedInputDtype,
+    ForcedInputResult,
+    ReferenceResult,
+    read_results,
+)
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
@@ -192,11 +198,25 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
         [(records, traced)] = trace.measure([job], console, workers)
-        verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
-        if near := [name for name, one in verdicts.items() if one is not None and remeasure.is_near_bound(one)]:
-            [more] = remeasure.measure_again([job], console, workers["reference"])
-            remeasured = remeasure.with_more_runs(reference, more)
-            verdicts |= {m.name: _verdict_on(m, remeasured, candidate) for m in mutants if m.name in near}
+        return verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+
+
+def verdicts_on(
+    mutants: Sequence[Mutant],
+    job: Path,
+    reference: ReferenceResult,
+    candidate: CandidateResult,
+    records: Mapping[str, TensorRecord],
+    traced: ForcedInputResult,
+    workers: Mapping[str, str],
+    console: Console,
+) -> list[Trial]:
+    """What the gate makes of each mutant of a job that both workers have run, and traced."""
+    verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
+    if near := [name for name, one in verdicts.items() if one is not None and remeasure.is_near_bound(one)]:
+        [more] = remeasure.measure_again([job], console, workers["reference"])
+        remeasured = remeasure.with_more_runs(reference, more)
+        verdicts |= {m.name: _verdict_on(m, remeasured, candidate) for m in mutants if m.name in near}
     order = list(reference.tensors)
     trials = []
     for mutant in mutants:
@@ -237,7 +257,7 @@ def _trial(
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
-    if trace.is_wanted(verdict):
+    if trace.is_wanted(verdict) or (mutant.operation and trace.lacks_gradients(verdict)):
         faulty = trace.summary(records, traced).faulty
         operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)

@@ -1,0 +1,266 @@
+"""A port and a reference of the user's: matched, gated, tried; and what is none, in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ParityDrift, UserError
+from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, ParameterFacts
+from toolkit.parity.pairs.match import match_draws, propose
+
+PAIRS = Path(__file__).parent / "pairs"
+
+
+def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:
+    module, _, leaf = name.rpartition(".")
+    return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order, True)
+
+
+def described(*parameters: ParameterFacts) -> Description:
+    modules = [ModuleFacts(one.module, one.kind, (2, one.shape[0])) for one in parameters]
+    return Description(list(parameters), modules)
+
+
+# -- what corresponds to what -----------------------------------------------------------------------------------------
+
+
+def test_names_and_order_together_are_certain():
+    theirs = described(*(parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
+                         for n in range(2) for place, word in enumerate(("query", "key"))))  # fmt: skip
+    ours = described(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
+                       for n in range(2) for place, word in enumerate(("q", "k"))))  # fmt: skip
+    found = propose(theirs, ours)
+    assert [(one.reference, one.port, one.certain) for one in found.parameters] == [
+        ("layer.0.query.weight", "h.0.q_proj.weight", True),
+        ("layer.0.key.weight", "h.0.k_proj.weight", True),
+        ("layer.1.query.weight", "h.1.q_proj.weight", True),
+        ("layer.1.key.weight", "h.1.k_proj.weight", True),
+    ]
+    assert found.modules["layer.1.key"] == "h.1.k_proj"
+
+
+def test_a_name_wins_over_the_order_and_is_a_guess():
+    """PaddleNLP's attention maps the key before the query."""
+    theirs = described(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
+    ours = described(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
+    found = {one.reference: (one.port, one.certain) for one in propose(theirs, ours).parameters}
+    assert found == {
+        "self.query.weight": ("attn.q_proj.weight", False),
+        "self.key.weight": ("attn.k_proj.weight", False),
+    }
+
+
+def test_what_the_user_says_wins():
+    theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    given = {"a.weight": "b.weight", "b.weight": "a.weight"}
+    assert {one.reference: one.port for one in propose(theirs, ours, given).parameters} == given
+
+
+def test_shapes_and_roles_must_agree():
+    theirs = described(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
+    ours = described(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
+    assert propose(theirs, ours).parameters == []
+
+
+def test_a_draw_of_the_port_alone_shifts_no_other():
+    """PaddleNLP's OPT drops embeddings; transformers' does not."""
+    theirs = [
+        DrawFacts(f"dropout:layers.{n}@{k}" if k else f"dropout:layers.{n}", [3, 4]) for n in (0, 1) for k in (0, 1)
+    ]
+    ours = [DrawFacts("dropout:embeddings", [12])]
+    ours += [DrawFacts(f"dropout:layers.{n}.dropout{k}", [12]) for n in (0, 1) for k in (1, 2)]
+    assert list(match_draws(theirs, ours).items()) == [
+        ("dropout:layers.0.dropout1", "dropout:layers.0"),
+        ("dropout:layers.0.dropout2", "dropout:layers.0@1"),
+        ("dropout:layers.1.dropout1", "dropout:layers.1"),
+        ("dropout:layers.1.dropout2", "dropout:layers.1@1"),
+    ]
+
+
+# -- what is no pair --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch) -> Path:
+    """A folder with the pair of two MLPs, which is the current one."""
+    shutil.copytree(PAIRS / "mlp", tmp_path / "mlp")
+    monkeypatch.chdir(tmp_path / "mlp")
+    return tmp_path / "mlp"
+
+
+ASKED = ("parity", "--port", "port.py", "--reference-model", "reference.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("port.py", None, "port.py: no such file"),
+        ("port.py", "def built(config): ...\n", "port.py: has no build(config) that gives its model"),
+        ("port.py", "def build(): ...\n", "port.py:1: build takes 0 arguments; it is called as build(config)"),
+        ("port.py", "x = 1\ndef build(config)\n", "port.py:2: is not Python"),
+        ("reference.py", "def build(config): ...\n", "port.py: neither it nor reference.py has batch(config, rng)"),
+        (
+            "port.py",
+            "def build(config): ...\ndef batch(config, rng): ...\n",
+            "port.py and reference.py both have batch(config, rng)",
+        ),
+    ],
+    ids=["missing", "no build", "arguments", "syntax", "no batch", "two batches"],
+)
+def test_a_file_that_is_no_side_is_refused_before_anything_runs(pair, command_line, file, content, words):
+    (pair / file).unlink()
+    if content is not None:
+        (pair / file).write_text(content)
+    status, out, err = command_line(*ASKED)
+    assert (status, out) == (2, "") and err.startswith(f"error: {words}") and err.count("\n") == 1
+    assert not (pair / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("parity",), "name a --model, or --port and --reference-model"),
+        (("parity", "--port", "port.py"), "--reference-model is missing"),
+        ((*ASKED, "--layers", "2"), "--layers: is for --model"),
+        ((*ASKED, "--model", "ctrl"), "--model: is for --model"),
+        ((*ASKED, "hidden"), "hidden: expected KEY=VALUE"),
+        ((*ASKED, "--map", "none.yaml"), "--map none.yaml: No such file"),
+        (
+            ("parity", "map", "--port", "no.such.module", "--reference-model", "reference.py"),
+            "no.such.module: no module",
+        ),
+        (("parity", "mutants", "--port", "port.py", "--reference-model", "reference.py", "--model", "ctrl"), "--model"),
+    ],
+)
+def test_wrong_options_are_one_line(pair, command_line, arguments, words):
+    status, _, err = command_line(*arguments)
+    assert status == 2 and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("parameters: {embedding.weight: no.such}\n", "--map: the port has no parameter no.such"),
+        ("parameters: {no.such: embed.weight}\n", "--map: the reference has no parameter no.such"),
+        ("parameters: {embedding.weight: first.weight}\n", "--map: embedding.weight is [50, 16] in torch's layout"),
+        ("- 1\n", "is no map of a pair"),
+        ("a: [\n", "--map map.yaml:2: is no YAML"),
+    ],
+    ids=["port", "reference", "shape", "no map", "no YAML"],
+)
+@pytest.mark.slow
+def test_a_map_that_names_what_is_not_there(pair, command_line, content, words):
+    (pair / "map.yaml").write_text(content)
+    status, _, err = command_line(*ASKED, "--map", "map.yaml")
+    assert status == 2 and words in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_modules_of_different_shape(pair, command_line):
+    text = (pair / "port.py").read_text()
+    (pair / "port.py").write_text(text.replace('config.get("hidden", 16)', "24"))
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and "no parameter of the port has the shape of one of the reference" in err
+
+
+@pytest.mark.slow
+def test_a_file_that_fails_says_why(pair, command_line):
+    (pair / "port.py").write_text("def build(config):\n    raise RuntimeError('no such layer')\n")
+    text = (pair / "reference.py").read_text()
+    (pair / "reference.py").write_text(text + "\n\ndef batch(config, rng):\n    return {}\n")
+    status, _, err = command_line(*ASKED)
+    assert (status == 2 and "no such layer" in err) or "batch() gave" in err
+
+
+# -- the gate ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_mlps_pass_the_gate(pair, command_line):
+    status, out, err = command_line(*ASKED)
+    assert status == 0 and out.startswith("PARITY"), out + err
+    found = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
+    compared = {tensor["name"] for tensor in found["tensors"]}
+    assert {"loss", "output:ffn.0", "gradient:ffn.0.weight", "updated:ffn.3.bias#2"} <= compared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("self.norm(x + self.second", "self.norm(x - self.second", "ln"),
+        ("nn.Dropout(0.1)", "nn.Dropout(0.2)", "dropout:ffn.2"),
+        ("nn.LayerNorm(hidden)", "nn.LayerNorm(hidden, epsilon=1e-4)", "ln"),
+        ("x = self.embed(ids)", "x = self.embed(ids).detach()", "embedding"),
+    ],
+    ids=["sign", "rate", "epsilon", "detached"],
+)
+def test_a_fault_in_the_users_file_is_named(pair, before, after, named):
+    from toolkit.parity import require_parity
+
+    text = (pair / "port.py").read_text()
+    assert before in text
+    (pair / "port.py").write_text(text.replace(before, after))
+    with pytest.raises(ParityDrift, match=named):
+        require_parity("port.py", "reference.py")
+
+
+@pytest.mark.slow
+def test_what_the_map_prints_can_be_given_back(pair, command_line):
+    status, out, _ = command_line("parity", "map", *ASKED[1:])
+    assert status == 0 and "  ffn.0.weight: first.weight  # 32x16, transposed" in out.splitlines()
+    (pair / "map.yaml").write_text(out)
+    assert command_line(*ASKED, "--map", "map.yaml")[0] == 0
+    wrong = out.replace("ffn.0.bias: first.bias", "classifier.bias: head.bias").replace("embedding.weight:", "#")
+    assert wrong != out
+
+
+@pytest.mark.slow
+def test_a_module_by_its_name(pair, command_line):
+    (pair / "package").mkdir()
+    (pair / "package" / "__init__.py").write_text("")
+    (pair / "port.py").rename(pair / "package" / "port.py")
+    assert command_line("parity", "--port", "package.port", "--reference-model", "reference.py")[0] == 0
+
+
+def test_a_recipe_cannot_name_code(tmp_path):
+    """Only the command line names a user's file."""
+    from toolkit.recipe_keys import Model, Parity
+
+    named = {*Model.model_fields, *Parity.model_fields}
+    assert not named & {"port", "reference_model", "code", "module"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "opt", "t5"])
+def test_paddlenlps_own(name, monkeypatch, command_line, tmp_path):
+    """What the README tells of them: T5 is right, BERT averages over ignored labels, OPT drops its embeddings."""
+    monkeypatch.chdir(PAIRS / name)
+    status, out, _ = command_line(*ASKED, "--output", str(tmp_path))
+    found = json.loads((tmp_path / "cpu" / "parity.json").read_text())
+    if name == "t5":
+        assert status == 0, out
+        return
+    assert status == 1
+    culprit = {"bert": "loss", "opt": "dropout:opt.embeddings.dropout"}[name]
+    assert found["culprit"]["name"] == culprit
+    right = {"bert": ["padded=false"], "opt": []}[name]
+    if right:
+        assert command_line(*ASKED, *right, "--output", str(tmp_path))[0] == 0
+
+
+@pytest.mark.slow
+def test_faults_of_a_users_port_are_caught_and_named(pair, command_line):
+    status, out, _ = command_line("parity", "mutants", *ASKED[1:])
+    assert status == 0 and "18 of 18 faults caught, 18 named" in " ".join(out.split())
+
+
+def test_a_user_error_is_one(pair):
+    from toolkit.parity import require_parity
+
+    with pytest.raises(UserError, match="no such file"):
+        require_parity("nothing.py", "reference.py")

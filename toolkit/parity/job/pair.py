@@ -1,0 +1,152 @@
+"""A pair: a Paddle layer and a torch module of the user's, and what is known of each before they are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The name that a job has where the two families of this project have theirs.
+PAIR = "pair"
+#: The task of a worker that builds its side and says what it is made of.
+DESCRIBE = "describe"
+
+
+@dataclass(frozen=True)
+class ParameterFacts:
+    """A parameter of a side.
+
+    Attributes:
+        name: on its own side; of one that is tied, the first of its names.
+        shape: in torch's layout.
+        role: ``linear``, ``embedding``, ``norm``, ``conv`` or ``other``, by the type of its layer.
+        transposed: whether the side holds the transpose of torch's layout: a Paddle ``Linear`` does.
+        module: that holds it.
+        kind: that module's class.
+        order: when the module first ran, counted among those that hold parameters; None if it did not.
+        trained: whether it takes a gradient.
+    """
+
+    name: str
+    shape: list[int]
+    role: str
+    transposed: bool
+    module: str
+    kind: str
+    order: int | None
+    trained: bool
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """A module that ran.
+
+    Attributes:
+        name: its path.
+        kind: its class.
+        shape: of the first tensor of its output, where that is of floats.
+        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout``.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...] | None
+    has: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DrawFacts:
+    """A random draw, or the signs under a ReLU, in the order of execution.
+
+    Attributes:
+        name: by its kind, module and call; :mod:`toolkit.parity.measure.naming`.
+        rate: of dropout.
+    """
+
+    name: str
+    shape: list[int]
+    rate: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """``dropout``, ``normal``, ``uniform`` or ``relu``."""
+        return self.name.partition(":")[0]
+
+
+@dataclass
+class Description:
+    """What a side is made of: modules in the order in which they were done, draws in that in which they were made."""
+
+    parameters: list[ParameterFacts] = field(default_factory=list)
+    modules: list[ModuleFacts] = field(default_factory=list)
+    draws: list[DrawFacts] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ParameterMatch:
+    """A parameter of the reference and the port's.
+
+    Attributes:
+        transpose: whether one holds the transpose of the other.
+        certain: whether its name and its place in the order of execution say the same.
+    """
+
+    reference: str
+    port: str
+    transpose: bool = False
+    certain: bool = True
+
+
+@dataclass
+class PairMap:
+    """What corresponds to what.
+
+    Attributes:
+        modules: the reference's path -> the port's, of modules whose outputs are compared.
+        shapes: of these outputs in the reference.
+        draws: the port's name of a draw -> the reference's.
+        drawn: all draws of the reference that change what it computes.
+    """
+
+    parameters: list[ParameterMatch] = field(default_factory=list)
+    shapes: dict[str, list[int]] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
+    draws: dict[str, str] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where a pair is, and how its sides correspond.
+
+    Attributes:
+        port, reference: a Python file, or a module's dotted name; each has ``build(config)``.
+        batch_from: the side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
+        map: None as long as both are only described.
+    """
+
+    port: str
+    reference: str
+    batch_from: str
+    map: PairMap | None = None
+
+    def source_of(self, side: str) -> str:
+        """The file or module of the worker's side, ``reference`` or ``candidate``."""
+        return self.reference if side == "reference" else self.port
+
+
+def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, Any]:
+    """What a file's ``batch`` gives.
+
+    Raises:
+        ValueError: it is no mapping of names to arrays.
+    """
+    import numpy as np
+
+    made = source.batch(config, np.random.default_rng(seed))
+    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+        raise ValueError(f"{source.__file__}: batch() gave {type(made).__name__}; it is to give a dict of NumPy arrays")
+    batch = {name: np.asarray(value) for name, value in made.items()}
+    for name, value in batch.items():
+        if value.dtype.kind not in "biuf":
+            raise ValueError(f"{source.__file__}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers")
+    return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in batch.items()}

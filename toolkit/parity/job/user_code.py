@@ -1,0 +1,110 @@
+"""The files of a user's pair: looked at without running them, and run by the worker of their side alone.
+
+They are code that the user names on the command line. Nothing else is ever imported: no recipe, no checkpoint and no
+map of names can name one.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+#: What a side's file may define, and how it is called.
+FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
+
+
+class UserCodeError(ValueError):
+    """A file that is no side of a pair, in one line."""
+
+
+def located(source: str) -> Path:
+    """The file of a side.
+
+    Args:
+        source: a path that ends in ``.py``, or a module's dotted name, which is looked for from the current folder on.
+
+    Raises:
+        UserCodeError: there is none.
+    """
+    if source.endswith(".py"):
+        path = Path(source)
+        if not path.is_file():
+            raise UserCodeError(f"{source}: no such file")
+        return path.absolute()
+    if not all(part.isidentifier() for part in source.split(".")):
+        raise UserCodeError(f"{source}: is neither a file that ends in .py nor a module's name")
+    relative = Path(*source.split("."))
+    for place in _places():
+        for path in (place / relative.with_suffix(".py"), place / relative / "__init__.py"):
+            if path.is_file():
+                return path.absolute()
+    raise UserCodeError(f"{source}: no module of this name is in {Path.cwd()} or installed")
+
+
+def functions_of(source: str) -> set[str]:
+    """Which of :data:`FUNCTIONS` a side's file defines, without running it.
+
+    Raises:
+        UserCodeError: there is no such file, it is not Python, has no ``build``, or one that is called otherwise.
+    """
+    path = located(source)
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as problem:
+        line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
+        raise UserCodeError(f"{source}{line}: is not Python: {getattr(problem, 'msg', problem)}") from None
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
+            _check_arguments(source, node)
+            found.add(node.name)
+        elif isinstance(node, (ast.ImportFrom, ast.Assign)):
+            names = node.names if isinstance(node, ast.ImportFrom) else node.targets
+            bound = {
+                getattr(one, "asname", None) or getattr(one, "name", None) or getattr(one, "id", "") for one in names
+            }
+            found |= FUNCTIONS.keys() & bound
+    if "build" not in found:
+        raise UserCodeError(f"{source}: has no build(config) that gives its model")
+    return found
+
+
+def _check_arguments(source: str, node: ast.FunctionDef) -> None:
+    wanted = FUNCTIONS[node.name]
+    given = node.args
+    required = len(given.args) + len(given.posonlyargs) - len(given.defaults)
+    taken = len(given.args) + len(given.posonlyargs)
+    if required > len(wanted) or (taken < len(wanted) and given.vararg is None):
+        raise UserCodeError(
+            f"{source}:{node.lineno}: {node.name} takes {taken} arguments; it is called as "
+            f"{node.name}({', '.join(wanted)})"
+        )
+
+
+def load(source: str) -> ModuleType:
+    """Run a side's file. Only a worker of that side does so.
+
+    The folder of a file is where its own imports begin, as if it had been started by itself; of a module's name, the
+    current folder is.
+    """
+    path = located(source)
+    if not source.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(source)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UserCodeError(f"{source}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _places() -> Sequence[Path]:
+    return [Path.cwd(), *(Path(place) for place in sys.path if place)]

@@ -1,0 +1,126 @@
+"""The first half of a pair's gate: both sides are built and run once, and what corresponds to what is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from toolkit.errors import Inconclusive, UserError
+from toolkit.parity.job import files
+from toolkit.parity.job.build import job_of, make_sides, workers_of
+from toolkit.parity.job.pair import DESCRIBE, Description, PairMap
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.results import Note
+from toolkit.parity.pairs.match import leaf, propose
+
+
+@dataclass
+class Sides:
+    """What both sides said of themselves, and how they correspond.
+
+    Attributes:
+        weights: those that the reference's ``build`` made, float32.
+    """
+
+    reference: Description
+    port: Description
+    map: PairMap
+    weights: Mapping[str, np.ndarray]
+
+    def alone(self) -> tuple[list[str], list[str]]:
+        """Parameters of the reference and of the port that have no counterpart."""
+        matched = self.map.parameters
+        theirs, ours = {match.reference for match in matched}, {match.port for match in matched}
+        return (
+            [one.name for one in self.reference.parameters if one.name not in theirs],
+            [one.name for one in self.port.parameters if one.name not in ours],
+        )
+
+    def notes(self) -> list[Note]:
+        """What a report says of the map."""
+        guessed = sum(not match.certain for match in self.map.parameters)
+        data = {
+            "parameters": len(self.map.parameters),
+            "modules": len(self.map.modules),
+            "draws": sum(not name.startswith("relu") for name in self.map.draws),
+            "guessed": guessed,
+        }
+        return [Note("pair-matched", data)]
+
+
+def described(request: GateRequest, job: Path, console: Console) -> Sides:
+    """Let both sides of a pair be built and run once, and match them.
+
+    Raises:
+        UserError: a side cannot be built or run, a name of the user's map is none, or the sides do not fit together.
+    """
+    make_sides(job)
+    files.write_json(job / "job.json", job_of(request))
+    try:
+        run_workers([job], console, workers_of(request), task=DESCRIBE)
+    except Inconclusive as problem:
+        raise UserError(str(problem).removeprefix("parity gate: ")) from None
+    reference, port = (
+        files.read(files.result_path(job, side, DESCRIBE), Description) for side in ("reference", "candidate")
+    )
+    check_names(request.pair_names, reference, port)
+    sides = Sides(
+        reference,
+        port,
+        propose(reference, port, request.pair_names),
+        files.read_tensors(job / "reference" / "weights.safetensors"),
+    )
+    check_shapes(sides)
+    return sides
+
+
+def check_names(given: Mapping[str, str], reference: Description, port: Description) -> None:
+    """See that a map names what there is.
+
+    Raises:
+        UserError: it does not.
+    """
+    theirs = {one.name: one for one in reference.parameters}
+    ours = {one.name: one for one in port.parameters}
+    for name, counterpart in given.items():
+        for side, known, wanted in (("reference", theirs, name), ("port", ours, counterpart)):
+            if wanted not in known:
+                raise UserError(f"--map: the {side} has no parameter {wanted}; toolkit parity map lists them")
+        if theirs[name].shape != ours[counterpart].shape:
+            raise UserError(
+                f"--map: {name} is {theirs[name].shape} in torch's layout, {counterpart} is {ours[counterpart].shape}"
+            )
+
+
+def check_shapes(sides: Sides) -> None:
+    """See that the two are models of one size.
+
+    Raises:
+        UserError: parameters of one name have different shapes, or nothing corresponds.
+    """
+    theirs, ours = sides.alone()
+    shapes = {one.name: one.shape for one in sides.port.parameters}
+    for one in sides.reference.parameters:
+        if one.name in theirs and one.name in ours and shapes[one.name] != one.shape:
+            raise UserError(
+                f"{one.name} is {one.shape} in the reference and {shapes[one.name]} in the port (torch's layout); "
+                "build both from the same config"
+            )
+    if not sides.map.parameters:
+        first = next(((a, b) for a in sides.reference.parameters for b in sides.port.parameters
+                      if leaf(a.name) == leaf(b.name)), None)  # fmt: skip
+        said = f": {first[0].name} is {first[0].shape}, {first[1].name} is {first[1].shape}" if first else ""
+        raise UserError(f"no parameter of the port has the shape of one of the reference{said}; are they one model?")
+
+
+def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndarray], job: Path) -> None:
+    """Fill the job folder with what both workers need for the comparison itself."""
+    assert request.pair is not None
+    files.write_tensors(job / "weights.safetensors", weights)
+    files.write_tensors(job / "labels.safetensors", {"labels": np.zeros(1, np.int64)})
+    files.write_json(job / "job.json", job_of(replace(request, pair=replace(request.pair, map=sides.map))))

@@ -1,0 +1,369 @@
+"""The reference of a user's pair: any torch module, as the gate runs those of its own families."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from transformers import PretrainedConfig
+
+from toolkit.parity.job import files, user_code
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, batch_of
+from toolkit.parity.job.results import ReferenceFacts
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.evaluation import WHOLE
+from toolkit.parity.measure.naming import TensorName, numbered
+from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.reference.optimizer import Optimizer
+from toolkit.parity.reference.points import Keep, ignore, to_numpy
+from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
+from toolkit.parity.reference.step import Step, nudged
+
+#: By layer: what its ``weight`` is.
+ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("linear", (nn.Linear, nn.Bilinear)),
+    ("embedding", (nn.Embedding,)),
+    ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)),
+    ("conv", (nn.modules.conv._ConvNd,)),
+)
+#: Kinds of draws that are numbers, not masks.
+NUMBERS = ("normal", "uniform")
+#: Types in which float64 loses digits.
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class PairStep(Step):
+    """A step of a user's module."""
+
+    def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
+        assert job.pair is not None
+        self.source = user_code.load(job.pair.reference)
+        self.map = job.pair.map or PairMap()
+        super().__init__(job, *given)
+        self.epsilons = round_epsilons(self.model)
+        self.buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+
+    def build(self, job: Job) -> nn.Module:
+        return built(self.source, job)
+
+    def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
+        return computed(self.source, self.model, inputs)
+
+    def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
+        """As :meth:`.step.Step.load`; what is no parameter is as it was when the model was made."""
+        self.model.to(device=self.device, dtype=dtype)
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(nudged(self.weights[name].to(dtype), nudge))
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self.buffers[name].to(buffer))
+
+    def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
+        super().run(dtype, self._of_matched(keep), nudge, plain, watched)
+
+    def evaluate(self, keep: Keep, nudge: int = 0) -> None:
+        super().evaluate(self._of_matched(keep), nudge)
+
+    def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
+        return {WHOLE: self._inputs()}
+
+    def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
+        return True
+
+    def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
+        """As :meth:`.step.Step.train_on`, with AdamW that lets all parameters decay, and no loss after it."""
+        optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
+        self.model.zero_grad()
+        for number in range(1, self.updates + 1):
+            for name, parameter in self.model.named_parameters():
+                if (gradient := truth.get(f"gradient:{name}")) is not None:
+                    parameter.grad = torch.from_numpy(given_gradient(gradient, number, [1.0])).to(parameter)
+            optimizer.update(number, rounded)
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    keep(numbered(f"updated:{name}", number), to_numpy(parameter))
+
+    def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
+        return replace(
+            super().facts(records), epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules}
+        )
+
+    @contextlib.contextmanager
+    def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
+        with changed_functions(recorder), uniform_draws(recorder), KeepsDouble():
+            yield
+
+    def _of_matched(self, keep: Keep) -> Keep:
+        """Hands on what the port has a counterpart of."""
+
+        def keep_matched(name: str, value: np.ndarray) -> None:
+            parsed = TensorName.parse(name).in_its_run
+            if parsed.kind != "output" or parsed.module in self.map.modules:
+                keep(name, value)
+
+        return keep_matched
+
+
+def built(source: Any, job: Job) -> nn.Module:
+    """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
+
+    Raises:
+        UserCodeError: it is no torch module.
+    """
+    torch.manual_seed(job.seed)
+    with eager_attention():
+        model = source.build(dict(job.config))
+    if not isinstance(model, nn.Module):
+        given = type(model).__name__
+        raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
+    return model
+
+
+@contextlib.contextmanager
+def eager_attention() -> Iterator[None]:
+    """A configuration of transformers that is made inside the block asks for attention written out step by step."""
+    original = PretrainedConfig.__init__
+
+    def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
+        original(self, *args, **{"attn_implementation": "eager", **keys})
+
+    undo = set_attribute(PretrainedConfig, "__init__", make)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def round_epsilons(model: nn.Module) -> dict[str, float]:
+    """Let the epsilons of layer norms be numbers that float32 holds, and give what they were, by module.
+
+    Paddle's kernels keep theirs in float32 whatever the dtype: 1e-5 is off by 2.5e-8 of itself there, which shows in
+    float64 as 1e-13 of an output. Every port has that, and none can mend it.
+    """
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, dict(ROLES)["norm"])}
+    given = {name: norm.eps for name, norm in norms.items() if isinstance(getattr(norm, "eps", None), float)}
+    for name, epsilon in given.items():
+        norms[name].eps = float(np.float32(epsilon))
+    return given
+
+
+def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
+    """The output of a model with its ``loss``: by the file's own function; else the model's; else cross entropy of what
+    it gives first against ``labels``."""
+    if hasattr(source, "loss"):
+        return SimpleNamespace(loss=source.loss(model, inputs))
+    output = model(**inputs)
+    if isinstance(output, torch.Tensor) and output.ndim == 0:
+        return SimpleNamespace(loss=output)
+    logits = getattr(output, "logits", None)
+    if isinstance(loss := getattr(output, "loss", None), torch.Tensor):
+        return SimpleNamespace(loss=loss, logits=logits)
+    logits = first_tensor(output) if logits is None else logits
+    if logits is None or "labels" not in inputs:
+        raise user_code.UserCodeError(
+            f"{source.__file__}: the model gives no loss, and there are no logits and labels to make one of; define "
+            "loss(model, batch)"
+        )
+    scores = logits.reshape(-1, logits.shape[-1])
+    return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
+
+
+# -- before the two are compared ------------------------------------------------------------------------------------
+
+
+def run(job: Job, folder: Path) -> Description:
+    """Build the model, leave its new values as ``reference/weights.safetensors``, and run it once."""
+    assert job.pair is not None
+    source = user_code.load(job.pair.reference)
+    if job.pair.batch_from == "reference":
+        files.write_tensors(folder / "batch.safetensors", batch_of(source, dict(job.config), job.seed))
+    model = built(source, job)
+    values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
+    files.write_tensors(folder / "reference" / "weights.safetensors", values)
+    files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
+    batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
+    modules: list[ModuleFacts] = []
+    kinds = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False)}
+    draws = _InOrder(job.seed)
+    model.train()
+
+    def loss_with(drawn: Draws, keep: Keep) -> float:
+        recorder = Recorder(model, drawn, keep)
+        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder):
+            return float(computed(source, model, batch).loss.detach())
+
+    loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
+    if loss == loss_with(_OtherNumbers(job.seed), ignore):
+        draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
+    order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
+    return Description([*parameters_of(model, order)], modules, draws.made)
+
+
+def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
+    parsed = TensorName.parse(name)
+    if not parsed.call:
+        modules.append(
+            ModuleFacts(parsed.module, kinds[parsed.module], tuple(value.shape) if value.dtype.kind == "f" else None)
+        )
+
+
+def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
+    """What is known of every parameter."""
+    modules = dict(model.named_modules())
+    for name, parameter in model.named_parameters():
+        path, _, leaf = name.rpartition(".")
+        module = modules[path]
+        role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
+        transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
+        shape = list(parameter.shape)
+        yield ParameterFacts(
+            name=name,
+            shape=shape[::-1] if transposed else shape,
+            role="linear" if transposed else role,
+            transposed=transposed,
+            module=path,
+            kind=type(module).__name__,
+            order=order.get(path),
+            trained=parameter.requires_grad,
+        )
+
+
+class _OtherNumbers(Draws):
+    """The same masks as others of this seed, and other numbers: what a module draws may change nothing, as that by
+    which layers are dropped at a rate of 0."""
+
+    def _generator(self, name: str) -> np.random.Generator:
+        return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
+
+
+class _InOrder(Draws):
+    """Draws that remember in which order they were made."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.made: list[DrawFacts] = []
+
+    def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
+        self.made.append(DrawFacts(name, list(shape), p))
+        return super().mask(name, shape, p)
+
+    def normal(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        self.made.append(DrawFacts(name, list(shape)))
+        return super().normal(name, shape)
+
+    def uniform(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        self.made.append(DrawFacts(name, list(shape)))
+        return super().uniform(name, shape)
+
+    def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
+        self.made.append(DrawFacts(str(drawn), list(x.shape)))
+        return super().positive(drawn, x)
+
+
+# -- what a module may do that the families here do not ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def changed_functions(recorder: Recorder) -> Iterator[None]:
+    """The signs under a ReLU that is a function, too, are R64's inside the ``with`` block; and attention that is one is
+    written out, so that its dropout is one of the recorded draws."""
+
+    def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+        return recorder._relu(x)
+
+    undo = [
+        set_attribute(nn.functional, "relu", relu),
+        set_attribute(torch, "relu", relu),
+        set_attribute(nn.functional, "scaled_dot_product_attention", attention),
+    ]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """``scaled_dot_product_attention`` as torch's documentation defines it."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    if attn_mask is not None:
+        is_bool = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+    return nn.functional.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
+
+
+@contextlib.contextmanager
+def uniform_draws(recorder: Recorder) -> Iterator[None]:
+    """``torch.rand``, ``rand_like``, ``randn_like`` and ``bernoulli`` draw what is recorded, inside the block."""
+
+    def rand(*shape: Any, **options: Any) -> torch.Tensor:
+        size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        drawn = recorder.draws.uniform(recorder.stack.draw("uniform"), tuple(size))
+        return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
+
+    def rand_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        return rand(tuple(x.shape), dtype=options.get("dtype") or x.dtype, device=x.device)
+
+    def randn_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        drawn = recorder.draws.normal(recorder.stack.draw("normal"), tuple(x.shape))
+        return torch.from_numpy(drawn).to(x.device, options.get("dtype") or x.dtype)
+
+    def bernoulli(p: torch.Tensor, **_: Any) -> torch.Tensor:
+        return (rand(tuple(p.shape), dtype=p.dtype, device=p.device) < p).to(p.dtype)
+
+    made: dict[str, Callable] = {
+        "rand": rand, "rand_like": rand_like, "randn_like": randn_like, "bernoulli": bernoulli,
+    }  # fmt: skip
+    undo = [set_attribute(torch, name, function) for name, function in made.items()]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+class KeepsDouble(TorchFunctionMode):
+    """Float64 stays float64 where a module's code asks for less of it: ``x.to(torch.float32)``, ``softmax(x,
+    dtype=torch.float32)``, ``x.type_as(...)`` and their like. What was not float64 is cast as it says."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        x = args[0] if args else kwargs.get("input")
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
+            if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+                return x
+            args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
+            if kwargs.get("dtype") in NARROW:
+                kwargs = {**kwargs, "dtype": torch.float64}
+        return function(*args, **kwargs)
+
+
+def _has_dtype(arguments: tuple) -> bool:
+    return any(isinstance(one, torch.dtype) and one in NARROW for one in arguments)
+
+
+STEP = PairStep

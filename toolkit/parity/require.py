@@ -1,0 +1,60 @@
+"""The gate in front of anybody's training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from toolkit.console import LiteralConsole
+from toolkit.errors import Inconclusive, ParityDrift
+from toolkit.parity.gate import run_gate
+from toolkit.parity.options import dtypes_of
+from toolkit.parity.pairs.options import pair_request
+from toolkit.parity.report.report import JSON, Report
+
+
+def require_parity(
+    port: str,
+    reference_model: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "both",
+    seed: int = 0,
+    map_file: Path | None = None,
+    reference_python: str | None = None,
+    folder: Path = Path("runs/parity/cpu"),
+    console: Console | None = None,
+) -> Report:
+    """Compare a Paddle port with its torch reference, as ``toolkit parity --port P --reference-model R`` does.
+
+    Args:
+        port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
+            ``batch(config, rng)``, and each may have ``loss(model, batch)``.
+        config: what both are given.
+        folder: of the report.
+
+    Returns:
+        The report of a port that agrees.
+
+    Raises:
+        ParityDrift: the port differs, with where.
+        Inconclusive: nothing can be said.
+        UserError: one of the files is no side of a pair.
+    """
+    request = pair_request(
+        port=port,
+        reference_model=reference_model,
+        config=dict(config or {}),
+        seed=seed,
+        dtypes=dtypes_of(dtype),
+        map_file=map_file,
+        reference_python=reference_python,
+    )
+    report = run_gate(request, folder, LiteralConsole() if console is None else console)
+    if report.passed:
+        return report
+    wrong = Inconclusive if report.verdict.inconclusive else ParityDrift
+    raise wrong(f"{report.summary()}; see {folder / JSON}")
