@@ -6,6 +6,7 @@ its row, counted from 1 without the header.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import json
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
 from toolkit.nested_columns import MISSING, reached
+from toolkit.text_encoding import WrongEncoding, check_encoding, opened_text
 
 #: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
@@ -39,8 +41,6 @@ BLOCK = 2**16
 DELIMITERS = (",", ";", "\t", "|")
 #: What follows the last line of a csv file, where it is a row of its own unless a quote is open. No character.
 END = "\ufdd0"
-#: How a byte that is not UTF-8 is read.
-NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def kind_of(path: Path) -> str:
@@ -104,11 +104,12 @@ class ArrowRows(Rows):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a csv file is written."""
+    """How a file of text is written; the delimiter and the line ends are those of csv."""
 
     delimiter: str = ","
     line_end: str = "\n"
     byte_order_mark: bool = False
+    encoding: str = "utf-8"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Table:
     Attributes:
         names: of the columns; of JSON, each key of any row, in the order of their first appearance.
         size: rows.
-        layout: of a csv file.
+        layout: of a file of text.
         schema: of a parquet file; of JSON, if it was asked for, that of all rows.
     """
 
@@ -139,15 +140,22 @@ class Table:
             yield from _chunks(self.path, self.kind, self.layout, self.names)
 
 
-def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, typed: bool = False) -> Table:
+def read_table(
+    path: Path,
+    needed: Sequence[str],
+    delimiter: str | None = None,
+    typed: bool = False,
+    encoding: str = "utf-8",
+) -> Table:
     """Read a file once, to see that all of it can be read.
 
     Args:
         path: of one of the :data:`KINDS`.
         needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
             ``body`` inside of ``doc``, where none is called so itself.
-        delimiter: of a ``.csv`` file; None for one of :data:`DELIMITERS`.
+        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`DELIMITERS`.
         typed: find out the schema of JSON.
+        encoding: of all kinds but parquet.
 
     Raises:
         UserError: it is no such file; with the row where it is not.
@@ -155,7 +163,10 @@ def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, 
     kind = kind_of(path)
     with reading(path):
         plain_file(path)
-        layout = _layout(path, needed, delimiter) if kind == "csv" else Layout()
+        if kind != "parquet":
+            check_encoding(path, encoding)
+        plain = Layout(encoding=encoding)
+        layout = _layout(path, needed, delimiter, encoding) if kind == "csv" else plain
         names: dict[str, None] = {}
         within: set[str] = set()
         schema = pq.read_schema(path) if kind == "parquet" else None
@@ -238,6 +249,8 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except WrongEncoding as problem:
+        raise UserError(f"{path}:{problem.line}: {problem.told('--encoding')}") from None
     except UnreadableFile as problem:
         raise UserError(str(problem)) from None
     except (OSError, ValueError, csv.Error, RecursionError, pa.ArrowException) as problem:
@@ -254,14 +267,15 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
     if kind == "parquet":
         yield from _parquet(path)
     elif kind in JSON:
-        for first, found in _gathered(_json_rows(path), lambda row: len(row[0])):
+        for first, found in _gathered(_json_rows(path, layout.encoding), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
             yield Rows(first, keys, rows, [text for text, _ in found])
     elif kind == "text":
-        yield from (Rows(first, (TEXT,), found, None) for first, found in _gathered(_lines(path), _characters))
+        lines = _gathered(_lines(path, layout.encoding), _characters)
+        yield from (Rows(first, (TEXT,), found, None) for first, found in lines)
     else:
-        records = _csv_rows(path, layout.delimiter)
+        records = _csv_rows(path, layout.delimiter, layout.encoding)
         header = next(records)
         empty = True
         for first, found in _gathered(records, _characters):
@@ -297,51 +311,41 @@ def _parquet(path: Path) -> Iterator[Rows]:
             first += batch.num_rows
 
 
-def _lines(path: Path) -> Iterator[tuple[str]]:
+def _lines(path: Path, encoding: str) -> Iterator[tuple[str]]:
     """Each line of a text."""
-    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        for number, line in enumerate(file, 1):
-            _check_utf8(path, line, f"row {number}")
+    with opened_text(path, encoding) as file:
+        for line in file:
             yield (line.removesuffix("\n"),)
-
-
-def _check_utf8(path: Path, text: str, where: str) -> None:
-    if not text.isascii() and NOT_UTF8.search(text):
-        raise UnreadableFile(path, f"is not UTF-8 text ({where}); save it as UTF-8")
 
 
 # -- csv ------------------------------------------------------------------------------------------------------------
 
 
-def _layout(path: Path, needed: Sequence[str], delimiter: str | None) -> Layout:
-    """How a csv file is written: by its ending and its first line."""
+def _layout(path: Path, needed: Sequence[str], delimiter: str | None, encoding: str) -> Layout:
+    """How a csv file is written: by what is said about it, by its ending and its first line."""
     with open(path, "rb") as file:
-        line = file.readline()
-    end = "\r\n" if line.endswith(b"\r\n") else "\n"
-    mark = line.startswith(b"\xef\xbb\xbf")
-    if path.suffix.lower() == ".tsv":
-        return Layout("\t", end, mark)
-    candidates = [delimiter] if delimiter else DELIMITERS
+        mark = file.read(3) == codecs.BOM_UTF8
+    with opened_text(path, encoding, newline="") as text:
+        end = "\r\n" if text.readline().endswith("\r\n") else "\n"
+    candidates = [delimiter] if delimiter else ["\t"] if path.suffix.lower() == ".tsv" else DELIMITERS
     for candidate in candidates:
         with contextlib.suppress(UnreadableFile):
-            if set(needed) <= set(next(_csv_rows(path, candidate))):
-                return Layout(candidate, end, mark)
-    return Layout(candidates[0], end, mark)
+            if set(needed) <= set(next(_csv_rows(path, candidate, encoding))):
+                return Layout(candidate, end, mark, encoding)
+    return Layout(candidates[0], end, mark, encoding)
 
 
 class _CsvLines:
     """The lines of a csv file, and behind them :data:`END`."""
 
-    def __init__(self, path: Path, file: Iterable[str]) -> None:
+    def __init__(self, file: Iterable[str]) -> None:
         self.ended = False
         #: The row that is being read; 0 for the header.
         self.row = 0
-        self._path, self._file = path, file
+        self._file = file
 
     def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self._file, 1):
-            _check_utf8(self._path, line, _place(self.row, number))
-            yield line
+        yield from self._file
         self.ended = True
         yield END
 
@@ -361,14 +365,14 @@ def long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _csv_rows(path: Path, delimiter: str) -> Iterator[list[str]]:
+def _csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
     """The fields of the header and of each row; all rows have as many as the header.
 
     Raises:
         UnreadableFile: they have not, or a quote is not closed.
     """
-    with long_fields(), open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = _CsvLines(path, file)
+    with long_fields(), opened_text(path, encoding, newline="") as file:
+        lines = _CsvLines(file)
         records = csv.reader(lines, delimiter=delimiter)
         width, line = 0, 1
         while True:
@@ -401,14 +405,14 @@ def _refused(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each object of a file, as it is written and what it holds: JSON lines, or one list.
 
     Raises:
         UnreadableFile: anything else.
     """
     decoder = json.JSONDecoder(parse_constant=_refused)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    with opened_text(path, encoding, newline="") as file:
         text = file.read(BLOCK)
         opened = re.match(r"\s*\[", text)
         between = re.compile(r"[\s,]*" if opened else r"\s*")
@@ -428,7 +432,6 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             except ValueError as problem:
                 more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
                 if not more:
-                    _check_utf8(path, text[place:], f"row {number}")
                     raise UnreadableFile(
                         path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
                     ) from None
@@ -436,7 +439,6 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             if not isinstance(row, dict):
                 raise UnreadableFile(path, f"row {number} is no JSON object")
-            _check_utf8(path, text[place:end], f"row {number}")
             yield text[place:end], row
             place, number = end, number + 1
         if opened and text[place : place + 1] != "]":
