@@ -20,13 +20,15 @@ from models import families
 from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
+from toolkit.folder_data import from_folder
+from toolkit.hub_data import from_hub
 from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
 from toolkit.revisions import weights_folder
 from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
-from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
+from toolkit.sources import check_source, from_files, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
 
