@@ -1,0 +1,221 @@
+"""data.streaming: the first rows of a hub data set, by the real client of `datasets`; what is asked of the hub for them
+is counted, and afterwards they are there without it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import datasets
+import pytest
+from test_hub import KILLED, RUN, checkpoint, client, command, hub  # noqa: F401
+
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+
+#: Rows of a shard.
+ROWS = 50
+SHARDS = {"train": 6, "validation": 2, "test": 2}
+RECIPE = """\
+train: {epochs: 1, learning_rate: 1e-3}
+model: {config: {axial_pos_shape: [4, 8]}}
+data:
+  max_length: 32
+  dataset: a/large
+  streaming: true
+"""
+LIMITS = "  limit: {train: 60, validation: 10}\n  splits: {test: null}\n"
+#: The card of a data set whose labels have names.
+NAMED = """\
+---
+dataset_info:
+  features:
+  - {name: text, dtype: string}
+  - name: label
+    dtype:
+      class_label:
+        names: {'0': bad, '1': good, '2': odd}
+---
+"""
+
+
+def row(number: int) -> dict:
+    return {"text": f"text {number}", "label": "ab"[number % 2], "n": f"{number % 5:03}", "at": {"x": number // ROWS}}
+
+
+def shard(split: str, number: int, kind: str) -> bytes:
+    """Some rows that follow each other as a file."""
+    found = datasets.Dataset.from_list([row(ROWS * number + index) for index in range(ROWS)])
+    target = io.BytesIO()
+    if kind == "csv":
+        found.remove_columns("at").to_csv(target)
+    else:
+        {"jsonl": found.to_json, "parquet": found.to_parquet}[kind](target)
+    return target.getvalue()
+
+
+def shards(kind: str) -> dict[str, bytes]:
+    return {
+        f"data/{split}-{number:05}-of-{count:05}.{kind}": shard(split, number, kind)
+        for split, count in SHARDS.items()
+        for number in range(count)
+    }
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a recipe, each into a file of its own; returns the question for a client."""
+    numbers = itertools.count()
+
+    def write(lines: str, dataset: str = "a/large") -> dict[str, str]:
+        path = tmp_path / f"x{next(numbers)}.yaml"
+        path.write_text(RECIPE.replace("a/large", dataset) + lines)
+        return {"recipe": str(path)}
+
+    return write
+
+
+def numbers(found: dict, split: str = "train") -> list[int]:
+    """The numbers of a split's rows, which are what they were written as."""
+    assert "rows" in found, found
+    return [int(text.removeprefix("text ")) for text in found["rows"][split]]
+
+
+def fetched(hub) -> set[str]:  # noqa: F811
+    """The data files of which something was read since the requests were last counted, without their ends."""
+    names = re.compile(r"(?:/resolve/[0-9a-f]{40}|/storage/dataset/.*/[0-9a-f]{40})/data/(\w+-\d+)-of-")
+    found = {match[1] for one in hub.requests if one.method == "GET" and (match := names.search(one.path))}
+    hub.requests.clear()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+def test_only_the_files_of_the_rows_are_asked_for_and_the_rows_are_there_without_the_hub(
+    hub, client, tmp_path, written, kind  # noqa: F811
+):
+    repository = hub.add("a/large", shards(kind), kind="dataset")
+    cache = {"TOOLKIT_CACHE": str(tmp_path / "cache")}
+    question, other = written(LIMITS), written(LIMITS.replace("60", "40"))
+    asked = client(**cache)
+    first = asked.send(question)
+    assert (numbers(first), numbers(first, "validation")) == (list(range(60)), list(range(10)))
+    assert list(first["rows"]) == ["train", "validation"]
+    assert fetched(hub) == {"train-00000", "train-00001", "validation-00000"}
+    assert first["notes"] == [
+        f"data.streaming: {count} {split} rows, in the order of the data set; data.shuffle_buffer draws them"
+        for split, count in (("train", 60), ("validation", 10))
+    ]
+    assert not list((tmp_path / "home").rglob("*-of-*"))  # the client has kept nothing
+    repository.commit({"data/train.csv": "text,label\nnew,a\n"})
+    old = asked.send(written(LIMITS + f"  revision: {first['commit']}\n"))
+    assert old["rows"] == first["rows"] and fetched(hub) == set()
+    repository.refs["main"] = first["commit"]
+    offline = client(HF_HUB_OFFLINE="1", **cache)
+    hub.requests.clear()
+    assert offline.send(question) == first
+    assert ": data.dataset: offline and not cached: " in offline.send(other)["error"]
+    assert hub.requests == []
+
+
+def test_a_shuffle_buffer_draws_by_the_seed_and_reads_no_further_than_it_must(hub, client, tmp_path, written):  # noqa: F811
+    hub.add("a/large", shards("parquet"), kind="dataset")
+    lines = LIMITS.replace("60", "30") + "  shuffle_buffer: 20\n"
+    question, seeded = written(lines), written(lines + "seed: 7\n")
+    asked = client(TOOLKIT_CACHE=str(tmp_path / "cache"))
+    first = asked.send(question)
+    (read,) = {name for name in fetched(hub) if name.startswith("train")}  # 30 rows and a buffer of 20: one shard
+    begin = ROWS * int(read[-5:])
+    drawn = numbers(first)
+    assert len(set(drawn)) == 30 and set(drawn) <= set(range(begin, begin + ROWS)) and drawn != sorted(drawn)
+    assert "data.streaming: 30 train rows, drawn among 20 at a time" in first["notes"]
+    assert numbers(asked.send(seeded)) != drawn
+    assert client(TOOLKIT_CACHE=str(tmp_path / "another")).send(question) == first
+
+
+def test_the_limit_is_one_of_rows_that_the_filter_leaves(hub, client, tmp_path, written):  # noqa: F811
+    hub.add("a/large", shards("parquet"), kind="dataset")
+    typed = datasets.Dataset.from_list([{"text": f"text {index}", "label": index % 3} for index in range(20)])
+    target = io.BytesIO()
+    typed.to_parquet(target)
+    files = {f"{split}.parquet": target.getvalue() for split in ("train", "validation")}
+    hub.add("a/typed", {"README.md": NAMED, **files}, kind="dataset")
+    asked = client(TOOLKIT_CACHE=str(tmp_path / "cache"))
+    hub.requests.clear()
+    found = asked.send(written(LIMITS.replace("60", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n"))
+    assert numbers(found) == [number for number in range(100) if number % 5 in (1, 3)][:30]
+    assert {name for name in fetched(hub) if name.startswith("train")} == {"train-00000", "train-00001"}
+    assert found["notes"][0] == (
+        "data.streaming: 30 train rows, of 74 that were looked at, in the order of the data set; data.shuffle_buffer "
+        "draws them"
+    )
+    found = asked.send(written("  filter: {at.x: 1}\n  limit: {train: 99, validation: 99}\n  splits: {test: null}\n"))
+    assert numbers(found) == numbers(found, "validation") == list(range(ROWS, 2 * ROWS))
+    assert found["notes"][0] == (
+        "data.streaming: the train split has 50 rows that data.filter keeps, fewer than the 99 of data.limit"
+    )
+    found = asked.send(written("  filter: {label: [bad, good]}\n  limit: {train: 8, validation: 4}\n", "a/typed"))
+    assert (numbers(found), numbers(found, "validation")) == ([0, 1, 3, 4, 6, 7, 9, 10], [0, 1, 3, 4])
+    for lines, expected in {
+        "  filter: {n: 7}\n": ":9: data.filter: no row of the train split has these values, of 300 in all",
+        "  filter: {m: 7}\n": ":9: data.filter.m: no column m in the train split; it has text, label, n, at.x",
+        "  filter: {at: 7}\n": ":9: data.filter.at: the column at of the train split holds {'x': 0}; it should hold",
+    }.items():
+        assert expected in asked.send(written(LIMITS + lines))["error"]
+
+
+def test_what_the_hub_does_not_give_and_a_split_without_a_limit_are_a_line(hub, client, tmp_path, written):  # noqa: F811
+    hub.add("a/large", shards("parquet"), kind="dataset")
+    hub.add("a/gated", shards("parquet"), kind="dataset").access = "gated"
+    hub.add("a/pictures", {"train/a.png": b"x", "train/b.png": b"y"}, kind="dataset")
+    asked = client(TOOLKIT_CACHE=str(tmp_path / "cache"))
+    for lines, dataset, expected in [
+        ("  limit: {train: 60}\n", "a/large",
+         ":7: data.limit.validation: missing: data.streaming fetches so many rows of the split validation; set it, or "
+         "data.splits: {validation: null}"),
+        (LIMITS.replace("test: null", "test: tset"), "a/large", ":8: data.splits.test: a/large has no split tset; it has"),
+        (LIMITS, "a/gated", ":5: data.dataset: the data set a/gated is gated: "),
+        (LIMITS, "a/none", ":5: data.dataset: the data set a/none does not exist, or is private"),
+        (LIMITS, "a/pictures", ":5: data.dataset: a/pictures holds data of the kind imagefolder, which is not read"),
+    ]:  # fmt: skip
+        error = asked.send(written(lines, dataset))["error"]
+        assert expected in error and "\n" not in error, error
+    assert not list((tmp_path / "cache").rglob("rows.arrow"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("  dataset: a/b\n  streaming: true\n", "data.limit.train: missing: data.streaming fetches so many rows of the"),
+        ("  dataset: cldr_languages\n  streaming: true\n", ":6: data.streaming: is for a hub data set, not for cldr_lan"),
+        ("  dataset: csv\n  streaming: true\n  files: {train: a.csv}\n", ":6: data.streaming: is for a hub data set"),
+        ("  dataset: a/b\n  shuffle_buffer: 9\n", ":6: data.shuffle_buffer: is for data.streaming: true; remove it"),
+        ("  dataset: a/b\n  streaming: true\n  limit: {train: 9}\n  split_column: c\n",
+         ":8: data.split_column: cannot be combined with data.streaming: "),
+    ],
+)  # fmt: skip
+def test_keys_that_make_no_sense_are_refused_at_their_line(tmp_path, lines, expected):
+    (tmp_path / "x.yaml").write_text(RECIPE.partition("  dataset")[0] + lines)
+    with pytest.raises(UserError) as refused:
+        load_recipe(tmp_path / "x.yaml")
+    assert expected in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_without_the_hub_on_the_same_rows(hub, tmp_path):  # noqa: F811
+    hub.add("a/tiny", checkpoint(0))
+    hub.add("a/data", shards("jsonl"), kind="dataset")
+    data = "{dataset: a/data, max_length: 32, streaming: true, shuffle_buffer: 30, splits: {test: null}"
+    recipe = RUN.replace("{dataset: a/data, max_length: 32}", data + ", limit: {train: 60, validation: 10}}")
+    (tmp_path / "x.yaml").write_text(recipe)
+    finetune = ("finetune", "x.yaml", "--skip-parity", "a test", "train.output_dir=run")
+    more = {"TOOLKIT_CACHE": str(tmp_path / "cache")}
+    assert command(hub, tmp_path, *finetune, code=KILLED, **more)[0] == 9
+    assert len(fetched(hub)) in (3, 4)  # 60 rows and a buffer of 30, of shards of 50; one of validation
+    splits = json.loads((tmp_path / "run/identity.json").read_text())["splits"]
+    status, said, errors = command(hub, tmp_path, *finetune, **more, HF_HUB_OFFLINE="1")
+    assert status == 0 and hub.requests == [], errors
+    assert "resuming run after step" in said and "60 train, 10 validation" in said
+    assert json.loads((tmp_path / "run/identity.json").read_text())["splits"] == splits
