@@ -50,7 +50,8 @@ class Elsewhere:
 
 
 NETWORK = Elsewhere("installs from the network")
-SHORT = "train.epochs=null train.max_steps=2 train.eval_steps=2 train.batch_size=2"
+CUT = "train.epochs=null train.max_steps=2 train.eval_steps=2"
+SHORT = f"{CUT} train.batch_size=2"
 UNGATED = "--skip-parity 'a test of the README'"
 SMALL = {"reformer": "--layers 2 --length 64", "ctrl": "--layers 2 n_embd=64 n_head=4 dff=128 vocab_size=500"}
 PARITY = r"PARITY|parity"
@@ -64,7 +65,7 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune reviews.yaml": Here("own", f"{SHORT} {UNGATED}", says="run folder: runs/reviews"),
     "toolkit predict runs/reviews --input new.csv --output labelled.csv": Here("own", says="labelled.csv: 9 rows in"),
     "toolkit finetune my.yaml": Here("own", SHORT, says="PARITY .* agree(.|\n)*run folder: runs/my"),
-    "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {UNGATED} {SHORT[:-1]}8", says="runs/my-2"),
+    "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {CUT} {UNGATED}", says="runs/my-2"),
     'toolkit predict runs/my --text "..."': Here("own", says=r"\b(de|fi|fr)\b"),
     "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
     "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),

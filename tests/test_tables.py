@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit import tables
+from toolkit import json_rows, tables
 from toolkit.errors import UserError
 from toolkit.table_writer import check_target, table_writer
 from toolkit.tables import read_table
@@ -122,7 +122,7 @@ def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK", size)
+    monkeypatch.setattr(json_rows, "BLOCK", size)
     rows = [{"text": "long " * 30, "n": -1.5e-7}, {"text": '\\"]}', "n": None}, {"text": "ä", "n": [True, {}]}]
     for name in ("a.json", "a.jsonl"):
         table = read_table(write(tmp_path / name, rows), ["text"])

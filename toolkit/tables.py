@@ -6,11 +6,8 @@ its row, counted from 1 without the header.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.files import UnreadableFile, plain_file
+from toolkit.csv_rows import Layout, csv_layout, csv_rows
 from toolkit.errors import UserError
+from toolkit.json_rows import json_rows
 from toolkit.nested_columns import MISSING, reached
 from toolkit.text_encoding import WrongEncoding, check_encoding, opened_text
 
@@ -33,14 +32,6 @@ TEXT = "text"
 
 #: Rows of a chunk, and characters after which it is full.
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2**22
-#: The longest field of a csv file, which is what an open quote runs on to.
-LONGEST_FIELD = 2**26
-#: Characters that are read of a JSON file at a time.
-BLOCK = 2**16
-#: What stands between the fields of a csv file. A comma; another where the columns that are needed are there only then.
-DELIMITERS = (",", ";", "\t", "|")
-#: What follows the last line of a csv file, where it is a row of its own unless a quote is open. No character.
-END = "\ufdd0"
 
 
 def kind_of(path: Path) -> str:
@@ -103,16 +94,6 @@ class ArrowRows(Rows):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a file of text is written; the delimiter and the line ends are those of csv."""
-
-    delimiter: str = ","
-    line_end: str = "\n"
-    byte_order_mark: bool = False
-    encoding: str = "utf-8"
-
-
-@dataclass(frozen=True)
 class Table:
     """A file of rows that was read to its end once, and found to be sound.
 
@@ -153,7 +134,7 @@ def read_table(
         path: of one of the :data:`KINDS`.
         needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
             ``body`` inside of ``doc``, where none is called so itself.
-        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`DELIMITERS`.
+        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.csv_rows.DELIMITERS`.
         typed: find out the schema of JSON.
         encoding: of all kinds but parquet.
 
@@ -166,7 +147,7 @@ def read_table(
         if kind != "parquet":
             check_encoding(path, encoding)
         plain = Layout(encoding=encoding)
-        layout = _layout(path, needed, delimiter, encoding) if kind == "csv" else plain
+        layout = csv_layout(path, needed, delimiter, encoding) if kind == "csv" else plain
         names: dict[str, None] = {}
         within: set[str] = set()
         schema = pq.read_schema(path) if kind == "parquet" else None
@@ -267,7 +248,7 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
     if kind == "parquet":
         yield from _parquet(path)
     elif kind in JSON:
-        for first, found in _gathered(_json_rows(path, layout.encoding), lambda row: len(row[0])):
+        for first, found in _gathered(json_rows(path, layout.encoding), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
             yield Rows(first, keys, rows, [text for text, _ in found])
@@ -275,7 +256,7 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
         lines = _gathered(_lines(path, layout.encoding), _characters)
         yield from (Rows(first, (TEXT,), found, None) for first, found in lines)
     else:
-        records = _csv_rows(path, layout.delimiter, layout.encoding)
+        records = csv_rows(path, layout.delimiter, layout.encoding)
         header = next(records)
         empty = True
         for first, found in _gathered(records, _characters):
@@ -316,139 +297,3 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[str]]:
     with opened_text(path, encoding) as file:
         for line in file:
             yield (line.removesuffix("\n"),)
-
-
-# -- csv ------------------------------------------------------------------------------------------------------------
-
-
-def _layout(path: Path, needed: Sequence[str], delimiter: str | None, encoding: str) -> Layout:
-    """How a csv file is written: by what is said about it, by its ending and its first line."""
-    with open(path, "rb") as file:
-        mark = file.read(3) == codecs.BOM_UTF8
-    with opened_text(path, encoding, newline="") as text:
-        end = "\r\n" if text.readline().endswith("\r\n") else "\n"
-    candidates = [delimiter] if delimiter else ["\t"] if path.suffix.lower() == ".tsv" else DELIMITERS
-    for candidate in candidates:
-        with contextlib.suppress(UnreadableFile):
-            if set(needed) <= set(next(_csv_rows(path, candidate, encoding))):
-                return Layout(candidate, end, mark, encoding)
-    return Layout(candidates[0], end, mark, encoding)
-
-
-class _CsvLines:
-    """The lines of a csv file, and behind them :data:`END`."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self.ended = False
-        #: The row that is being read; 0 for the header.
-        self.row = 0
-        self._file = file
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._file
-        self.ended = True
-        yield END
-
-
-def _place(row: int, line: int) -> str:
-    return f"row {row}, line {line}" if row else f"the header, line {line}"
-
-
-@contextlib.contextmanager
-def long_fields() -> Iterator[None]:
-    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is the
-    whole process's."""
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
-    """The fields of the header and of each row; all rows have as many as the header.
-
-    Raises:
-        UnreadableFile: they have not, or a quote is not closed.
-    """
-    with long_fields(), opened_text(path, encoding, newline="") as file:
-        lines = _CsvLines(file)
-        records = csv.reader(lines, delimiter=delimiter)
-        width, line = 0, 1
-        while True:
-            try:
-                row = next(records)
-            except csv.Error as problem:
-                raise UnreadableFile(path, f"{_place(lines.row, line)}: {problem}") from None
-            if lines.ended:
-                if row != [END]:
-                    raise UnreadableFile(path, f"opens a quote in {_place(lines.row, line)} and does not close it")
-                break
-            blank, begun, line = not row, line, records.line_num + 1
-            if blank and width != 1:  # in a single column, an empty line is an empty text
-                continue
-            row = row or [""]
-            if width and len(row) != width:
-                found = f"{len(row)} field{'s' if len(row) > 1 else ''}, its header {width}"
-                raise UnreadableFile(path, f"has in {_place(lines.row, begun)} {found}")
-            width = width or len(row)
-            lines.row += 1
-            yield row
-        if not width:
-            raise UnreadableFile(path, "holds nothing but empty lines")
-
-
-# -- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object of a file, as it is written and what it holds: JSON lines, or one list.
-
-    Raises:
-        UnreadableFile: anything else.
-    """
-    decoder = json.JSONDecoder(parse_constant=_refused)
-    with opened_text(path, encoding, newline="") as file:
-        text = file.read(BLOCK)
-        opened = re.match(r"\s*\[", text)
-        between = re.compile(r"[\s,]*" if opened else r"\s*")
-        place, number = opened.end() if opened else 0, 1
-        while True:
-            place = between.match(text, place).end()  # type: ignore[union-attr]
-            if place == len(text) or (opened and text[place] == "]"):
-                more = file.read(BLOCK)
-                if not more:
-                    break
-                text, place = text[place:] + more, 0
-                continue
-            try:
-                row, end = decoder.raw_decode(text, place)
-            except RecursionError:
-                raise UnreadableFile(path, f"row {number} is nested too deeply") from None
-            except ValueError as problem:
-                more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
-                if not more:
-                    raise UnreadableFile(
-                        path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
-                    ) from None
-                text, place = text[place:] + more, 0
-                continue
-            if not isinstance(row, dict):
-                raise UnreadableFile(path, f"row {number} is no JSON object")
-            yield text[place:end], row
-            place, number = end, number + 1
-        if opened and text[place : place + 1] != "]":
-            raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
-        if text[place + 1 :].strip():
-            raise UnreadableFile(path, "goes on behind the list of its rows")
-
-
-def _is_final(problem: ValueError, text: str) -> bool:
-    """Whether text that is not JSON stays so whatever follows: the fault is not at its end, nor is a text cut there."""
-    if not isinstance(problem, json.JSONDecodeError):
-        return True
-    return not problem.msg.startswith("Unterminated string") and problem.pos < len(text) - len("-Infinity")
