@@ -107,9 +107,9 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity bitwise --model reformer": Here("gates", SMALL["reformer"], says="bit"),
     "toolkit parity record --model reformer -o bundle": Here("gates", SMALL["reformer"], says="bundle"),
     "toolkit parity replay bundle": Here("gates", says=PARITY),
-    "toolkit parity mutants --model reformer": Elsewhere("takes half an hour; the slow tests try the catalogue"),
+    "toolkit parity mutants --model reformer": Elsewhere("a gate for each of 136 faults; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
-    "toolkit parity limits --model ctrl": Elsewhere("takes minutes; the slow tests find the limits"),
+    "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
     # The rest.
     "toolkit doctor": Here("gates", says="paddle"),
     "toolkit recipe list": Here("gates", says="reformer_cls"),
