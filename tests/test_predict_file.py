@@ -312,7 +312,9 @@ WORDS = ["cat dog größer", "pear für fig", "saw axe"]
 def western(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
     """A run whose training file is cp1252, its columns parted by semicolons."""
     folder = tmp_path_factory.mktemp("western")
-    rows = "".join(f'"{text}";{label}\n' for text, label in zip(WORDS * 4, ["animals", "fruit", "tools"] * 4, strict=True))
+    rows = "".join(
+        f'"{text}";{label}\n' for text, label in zip(WORDS * 4, ["animals", "fruit", "tools"] * 4, strict=True)
+    )
     (folder / "train.csv").write_bytes(f"text;label\n{rows}".encode("cp1252"))
     changes = ["train.max_steps=2", f"data.files={{train: {folder / 'train.csv'}}}", "data.dataset=csv"]
     changes += ["data.validation_fraction=0.25", "data.encoding=cp1252", "data.delimiter=;"]
@@ -345,7 +347,9 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
     source.write_text(f"text;n\n{rows}", encoding="utf-8")
     found, said = label(western, source, tmp_path / "b.jsonl")
     assert found[0]["text"] == "cat dog grÃ¶ÃŸer"
-    assert f"note: {source} is read as cp1252, as the run's recipe says, and seems to be UTF-8: --encoding utf-8" in said
+    assert (
+        f"note: {source} is read as cp1252, as the run's recipe says, and seems to be UTF-8: --encoding utf-8" in said
+    )
     found, said = label(western, source, tmp_path / "b.jsonl", overwrite=True, encoding="utf-8")
     assert found[0]["text"] == WORDS[0] and "note" not in said
     source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
@@ -360,7 +364,11 @@ def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_n
 @pytest.mark.parametrize(
     ("name", "options", "expected"),
     [
-        ("a.csv", {"encoding": "klingon"}, "--encoding: no encoding of text is called 'klingon'; set one such as cp1252"),
+        (
+            "a.csv",
+            {"encoding": "klingon"},
+            "--encoding: no encoding of text is called 'klingon'; set one such as cp1252",
+        ),
         ("a.parquet", {"encoding": "utf-8"}, "--encoding: a.parquet is parquet, which has none; remove it"),
         ("a.csv", {"delimiter": "ab"}, "--delimiter: 'ab' is none; it should be one character that is no letter"),
         ("a.jsonl", {"delimiter": ";"}, "--delimiter: is for csv, not for a.jsonl; remove it"),

@@ -115,7 +115,9 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit recipe list": Here("gates", says="reformer_cls"),
     "toolkit recipe copy NAME": Here("gates", names={"NAME": "ctrl_lm"}, says="ctrl_lm.yaml"),
     "toolkit evaluate --squad DATASET.json PREDICTIONS.json": Here("gates", says='"exact_match": 50.0'),
-    'eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"': Here("gates", "&& complete -p toolkit", says="complete .*toolkit"),
+    'eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"': Here(
+        "gates", "&& complete -p toolkit", says="complete .*toolkit"
+    ),
     'eval "$(_TOOLKIT_COMPLETE=zsh_source toolkit)"': Elsewhere("needs zsh; what it evaluates is looked at below"),
     "_TOOLKIT_COMPLETE=fish_source toolkit | source": Elsewhere("needs fish; what it reads is looked at below"),
     "source .venv/bin/activate": Elsewhere("the virtual environment is the one that the tests run in"),

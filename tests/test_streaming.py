@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import re
-from pathlib import Path
 
 import datasets
 import pytest
@@ -94,7 +93,11 @@ def fetched(hub) -> set[str]:  # noqa: F811
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
 def test_only_the_files_of_the_rows_are_asked_for_and_the_rows_are_there_without_the_hub(
-    hub, client, tmp_path, written, kind  # noqa: F811
+    hub,
+    client,
+    tmp_path,
+    written,
+    kind,  # noqa: F811
 ):
     repository = hub.add("a/large", shards(kind), kind="dataset")
     cache = {"TOOLKIT_CACHE": str(tmp_path / "cache")}

@@ -161,8 +161,11 @@ BAD = [
     ("long.csv", b'text,b\n"x\n",1\ny,1,2\n', r"has in row 2, line 4 3 fields, its header 2$"),
     ("open.csv", b'text,b\nx,1\n"y,2\nz,3\n', r"opens a quote in row 2, line 3 and does not close it$"),
     ("open.tsv", b'text\n"y', r"opens a quote in row 1, line 2"),
-    ("latin.csv", "text,b\nx,1\nüber,2\n".encode("latin-1"),
-     r":3: is not utf-8 \(byte 11\); it seems to be cp1252 \('über,2'\): set --encoding cp1252$"),
+    (
+        "latin.csv",
+        "text,b\nx,1\nüber,2\n".encode("latin-1"),
+        r":3: is not utf-8 \(byte 11\); it seems to be cp1252 \('über,2'\): set --encoding cp1252$",
+    ),
     ("utf16.csv", "text,b\nx,1\n".encode("utf-16"), r":1: is not utf-8 \(byte 0\); it seems to be utf-16: set --"),
     ("latin.txt", b"x\n\xff\n", r":2: is not utf-8 \(byte 2\)"),
     ("latin.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r":2: is not utf-8 \(byte 24\)"),

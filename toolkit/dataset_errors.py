@@ -61,7 +61,11 @@ def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | 
     if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
         return refusal(wanted._replace(file="README.md"))
     explained = explain(problem, wanted)
-    if explained is None or explained.reason not in ("interrupted", "corrupt", "offline") or (file := lacking()) is None:
+    if (
+        explained is None
+        or explained.reason not in ("interrupted", "corrupt", "offline")
+        or (file := lacking()) is None
+    ):
         return explained
     wanted = wanted._replace(file=file)
     if explained.reason == "corrupt":

@@ -97,4 +97,3 @@ def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterato
             yield from _texts(value, keys, inside)
     elif inside and isinstance(content, str):
         yield content
-

@@ -63,7 +63,12 @@ def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
         encoding: that of the command line, if there is one.
     """
     used = recipe.data.encoding
-    if encoding is not None or used is None or kind_of(source) == "parquet" or codecs.lookup(used).name.startswith("utf"):
+    if (
+        encoding is not None
+        or used is None
+        or kind_of(source) == "parquet"
+        or codecs.lookup(used).name.startswith("utf")
+    ):
         return None
     if not has_letters_of_utf8(source):
         return None

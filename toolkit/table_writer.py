@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.tokenization import representable
+from toolkit.csv_rows import Layout
 from toolkit.disk import check_writable, writing
 from toolkit.errors import UserError
 from toolkit.scratch import scratch_folder
 from toolkit.strict_json import finite
-from toolkit.csv_rows import Layout
 from toolkit.tables import Rows, Table, kind_of
 
 #: What a column of each type is in parquet.
