@@ -384,13 +384,13 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
         f"ask for it at {hub.endpoint}/datasets/a/gated, then {login}; now there is no login here",
         "a/public@v2": "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
         f"{hub.endpoint}/datasets/a/public/commits/main",
-        "a/size": "4: data.dataset: train.parquet of the data set a/size came with another size than the hub announced; "
-        "what came was removed: run the same command again to fetch it anew",
+        "a/size": "4: data.dataset: train.parquet of the data set a/size came with another size than the hub "
+        "announced; what came was removed: run the same command again to fetch it anew",
         "a/ill": "4: data.dataset: cannot read train.parquet of the data set a/ill: the hub answers 429 (slower); run "
         "the same command again later",
         **{
-            f"a/cut_{kind}": f"4: data.dataset: the download of train.{kind} of the data set a/cut_{kind} was interrupted: "
-            "the connection was closed; run the same command again: it goes on where it was"
+            f"a/cut_{kind}": f"4: data.dataset: the download of train.{kind} of the data set a/cut_{kind} was "
+            "interrupted: the connection was closed; run the same command again: it goes on where it was"
             for kind in ("parquet", "csv")
         },
         "a/pictures": "4: data.dataset: a/pictures holds data of the kind imagefolder, which is not read here; it "
@@ -407,25 +407,25 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_an_interrupted_data_set_names_the_file_that_lacks_and_goes_on_where_it_was(hub, client, tmp_path, kind):
+def test_an_interrupted_data_set_names_the_file_that_lacks_and_goes_on_where_it_was(hub, client, tmp_path):
     noise = np.random.default_rng(0).bytes(6 * 2**20).hex()
-    rows = [{**ROWS[index % 20], "noise": noise[index :: 2**10]} for index in range(2**10)]
-    target = io.BytesIO()
-    large = datasets.Dataset.from_list(rows)
-    {"csv": large.to_csv, "parquet": large.to_parquet}[kind](target)
-    content = {f"train-1.{kind}": target.getvalue(), f"validation.{kind}": table(kind, 4, noise="")}
-    repository = hub.add("a/b", {f"train-0.{kind}": table(kind, 2, noise=""), **content}, kind="dataset")
-    repository.faults[f"train-1.{kind}"] = Cut(11 * 2**20, times=1)
-    asked, path = client(), written(tmp_path, "a/b")
-    assert asked.send({"recipe": path})["error"] == (
-        f"{path}:4: data.dataset: the download of train-1.{kind} of the data set a/b was interrupted: the connection was "
-        "closed; run the same command again: it goes on where it was"
-    )
-    hub.requests.clear()
-    assert len(asked.send({"recipe": path})["rows"]["train"]) == 2 + 2**10
-    found = [one.start for one in hub.asked(f"train-1.{kind}", "GET") if one.status in (200, 206)]
-    assert found == [10 * 2**20]
+    large = datasets.Dataset.from_list([{**ROWS[n % 20], "noise": noise[n :: 2**10]} for n in range(2**10)])
+    asked = client()
+    for kind in ("parquet", "csv"):
+        target = io.BytesIO()
+        {"csv": large.to_csv, "parquet": large.to_parquet}[kind](target)
+        small = {f"{name}.{kind}": table(kind, 2, noise="") for name in ("train-0", "validation")}
+        repository = hub.add(f"a/{kind}", {**small, f"train-1.{kind}": target.getvalue()}, kind="dataset")
+        repository.faults[f"train-1.{kind}"] = Cut(11 * 2**20, times=1)
+        path = written(tmp_path, f"a/{kind}")
+        assert asked.send({"recipe": path})["error"] == (
+            f"{path}:4: data.dataset: the download of train-1.{kind} of the data set a/{kind} was interrupted: the "
+            "connection was closed; run the same command again: it goes on where it was"
+        )
+        hub.requests.clear()
+        assert len(asked.send({"recipe": path})["rows"]["train"]) == 2 + 2**10
+        found = [one.start for one in hub.asked(f"train-1.{kind}", "GET") if one.status in (200, 206)]
+        assert found == [10 * 2**20]
 
 
 # -- recipes --------------------------------------------------------------------------------------------------------

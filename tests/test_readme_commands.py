@@ -1,5 +1,5 @@
-"""Every command of README.md is run as it stands, by a shell, in an empty folder with small real data; what is added to a
-line only cuts it short. What cannot run here is listed with the reason, and nothing is in neither list."""
+"""Every command of README.md is run as it stands, by a shell, in an empty folder with small real data; what is added to
+a line only cuts it short. What cannot run here is listed with the reason, and nothing is in neither list."""
 
 from __future__ import annotations
 
@@ -121,12 +121,13 @@ LINES: dict[str, Here | Elsewhere] = {
     'eval "$(_TOOLKIT_COMPLETE=zsh_source toolkit)"': Elsewhere("needs zsh; what it evaluates is looked at below"),
     "_TOOLKIT_COMPLETE=fish_source toolkit | source": Elsewhere("needs fish; what it reads is looked at below"),
     "source .venv/bin/activate": Elsewhere("the virtual environment is the one that the tests run in"),
-    "export HF_ENDPOINT=https://hf-mirror.com": Elsewhere("is a place of the network; here it is the loopback hub"),
+    "export HF_ENDPOINT=https://hf-mirror.com": Elsewhere("is in the network; here it is the loopback hub"),
     "make install PADDLE=gpu": Elsewhere("needs a GPU, and installs from the network"),
     'make install PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"': NETWORK,
     "pip install -c constraints.txt -e '.[cpu,reference,demo,tracking,dev]'": NETWORK,
     'make install PIP_ARGS="-i https://pypi.tuna.tsinghua.edu.cn/simple"': NETWORK,
-    'make install PADDLE=gpu PIP_ARGS="--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/"': NETWORK,
+    "make install PADDLE=gpu "
+    'PIP_ARGS="--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/"': NETWORK,
     "make test": Elsewhere("these tests"),
     "make test-slow": Elsewhere("these tests"),
     "make ci": Elsewhere("these tests, and what .ci/run does"),
@@ -177,7 +178,7 @@ def test_lines_that_do_not_run_here_have_options_that_are_known():
     asked = [line for line, how in LINES.items() if isinstance(how, Elsewhere) and line.startswith("toolkit ")]
     assert len(asked) >= 3
     for line in asked:
-        cli.toolkit.main([*shlex.split(line)[1:], "--help"], standalone_mode=False)
+        cli.toolkit.main([*shlex.split(line)[1:], "--help"], standalone_mode=False, obj=cli.Settings())
 
 
 def my_recipe() -> str:

@@ -1,6 +1,6 @@
 """``data.streaming``: the first rows of a hub data set, which may be larger than the disk.
 
-Only the files that hold these rows are asked for, and of each only as much as is read. The rows are kept by what decides
+Only the files that hold these rows are asked for, and of each only as much as is read. They are kept by what decides
 which they are, so that a run that is resumed, and one without the hub, is given the same.
 """
 
@@ -54,7 +54,7 @@ def streamed(recipe: Recipe) -> DatasetDict:
     the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed.
 
     Raises:
-        UserError: at the recipe's line: a split without a limit, one of which the filter leaves nothing, or what the hub
+        UserError: at the recipe's line: a split without a limit, one of which the filter leaves nothing, what the hub
             does not give.
     """
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")

@@ -56,13 +56,14 @@ def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callabl
         UserError: a column that the data lacks; while rows are looked at, one that holds no plain values.
     """
     wanted = {column: _accepted(values) for column, values in (recipe.data.filter or {}).items()}
+    known_kinds: Mapping[str, Any] = features or {}
     for column in wanted if features is not None else ():
-        if reached(features, column) is MISSING:
+        if reached(known_kinds, column) is MISSING:
             known = ", ".join(names_within(features))
             raise recipe.error(("data", "filter", column), f"no column {column} in the {split} split; it has {known}")
 
     def text_of(row: Mapping[str, Any], column: str) -> str | None:
-        value, kind = reached(row, column), reached(features or {}, column)
+        value, kind = reached(row, column), reached(known_kinds, column)
         if value is MISSING or value is None:
             return None
         if isinstance(kind, ClassLabel):
