@@ -29,7 +29,7 @@ data:
   dataset: DATASET
   streaming: true
 """
-LIMITS = "  limit: {train: 60, validation: 10}\n  splits: {test: null}\n"
+LIMITS = "  limit: {train: 100, validation: 10}\n  splits: {test: null}\n"
 #: The card of a data set whose labels have names.
 NAMED = """\
 ---
@@ -124,12 +124,12 @@ def test_only_the_files_of_the_rows_are_asked_for_and_the_rows_are_there_without
         served.requests.clear()
         question = written(LIMITS, f"a/{kind}")["recipe"]
         first = found[question] = asked.send({"recipe": question})
-        assert (numbers(first), numbers(first, "validation")) == (list(range(60)), list(range(10)))
+        assert (numbers(first), numbers(first, "validation")) == (list(range(100)), list(range(10)))
         assert list(first["rows"]) == ["train", "validation"]
         assert fetched(served) == {"train-00000", "train-00001", "validation-00000"}
         assert first["notes"] == [
             f"data.streaming: {count} {split} rows, in the order of the data set; data.shuffle_buffer draws them"
-            for split, count in (("train", 60), ("validation", 10))
+            for split, count in (("train", 100), ("validation", 10))
         ]
     assert not list(home.rglob("*-of-*"))  # the client has kept nothing
     moved = served.repositories["dataset", "a/csv"]
@@ -141,14 +141,14 @@ def test_only_the_files_of_the_rows_are_asked_for_and_the_rows_are_there_without
     served.requests.clear()
     for question, first in found.items():
         assert offline.send({"recipe": question}) == first
-    other = offline.send(written(LIMITS.replace("60", "40")))
+    other = offline.send(written(LIMITS.replace("100", "40")))
     assert ":5: data.dataset: offline and not cached: the data set a/parquet " in other["error"]
     assert served.requests == []
     offline.close()
 
 
 def test_a_shuffle_buffer_draws_by_the_seed_and_reads_no_further_than_it_must(served, asked, home, written):
-    lines = LIMITS.replace("60", "30") + "  shuffle_buffer: 20\n"
+    lines = LIMITS.replace("100", "30") + "  shuffle_buffer: 20\n"
     question = written(lines)
     served.requests.clear()
     first = asked.send(question)
@@ -170,7 +170,7 @@ def test_the_limit_is_one_of_rows_that_the_filter_leaves(served, asked, home, wr
     files = {f"{split}.parquet": target.getvalue() for split in ("train", "validation")}
     served.add("a/typed", {"README.md": NAMED, **files}, kind="dataset")
     served.requests.clear()
-    found = asked.send(written(LIMITS.replace("60", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n"))
+    found = asked.send(written(LIMITS.replace("100", "30") + "  filter: {n: ['001', '003'], at.x: [0, 1]}\n"))
     assert numbers(found) == [number for number in range(100) if number % 5 in (1, 3)][:30]
     assert {name for name in fetched(served) if name.startswith("train")} == {"train-00000", "train-00001"}
     assert found["notes"][0] == (
