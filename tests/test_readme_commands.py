@@ -76,7 +76,7 @@ LINES: dict[str, Here | Elsewhere] = {
     ),
     "toolkit push runs/my my-team/my-model": Here("own", says="my-team/my-model"),
     "toolkit parity --model reformer --weights FOLDER_OR_HUB_ID --trace": Here(
-        "own", "--output runs/hub", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
+        "own", "--output runs/hub --length 64", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
     ),
     # What ships.
     "make demo": Elsewhere("installs from the network first; its other line is run below"),

@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 
 from models.hub import forget_partial, refusal
-from models.hub_errors import HubError, Wanted, explain
+from models.hub_errors import GOES_ON, HubError, Wanted, explain
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
@@ -49,7 +49,10 @@ def load_explained(
     except Exception as problem:
         reraise_full_disk(problem)
         if wanted is not None and (explained := _of_the_hub(problem, wanted, lacking)):
-            raise recipe.error("data.dataset", str(explained)) from None
+            said = str(explained)
+            if recipe.data.streaming:  # of a file that is streamed nothing is kept
+                said = said.replace(GOES_ON, "")
+            raise recipe.error("data.dataset", said) from None
         reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
         if reason.startswith(("Config name is missing", "BuilderConfig")):
             raise _config_error(recipe, reason) from None

@@ -6,6 +6,7 @@ which they are, so that a run that is resumed, and one without the hub, is given
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from models.hub_errors import Wanted, offline
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.dataset_errors import check_reader, load_explained
 from toolkit.digest import digest
-from toolkit.hub_data import STORED_ROWS, builder_of, settled_commit
+from toolkit.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
 from toolkit.recipe import Recipe
 from toolkit.row_selection import row_filter
 from toolkit.rows import READERS, as_written, quietly, scratch_in, stored
@@ -91,7 +92,9 @@ def _note(recipe: Recipe, split: str, found: Found) -> str:
 def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     """Write the rows of each split, and how they were found."""
     counts = {}
-    with scratch_in(unfinished) as scratch, load_explained(recipe, wanted):
+    begun: list[str] = []  # the files that are read, so far
+    reading = load_explained(recipe, wanted, lambda: path_in_repository(begun[-1]) if begun else None)
+    with scratch_in(unfinished) as scratch, reading:
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
         if type(builder).__module__ == STORED_ROWS:  # what the library has kept of the whole is for those who load that
             raise offline(wanted._replace(revision=settled_commit(recipe)))
@@ -101,7 +104,8 @@ def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
         _check_limits(recipe, used)
         for split, name in used.items():
             (unfinished / split).mkdir()
-            counts[split] = _fetch_split(recipe, builder, split, name, places[name], unfinished / split / "rows.arrow")
+            target = unfinished / split / "rows.arrow"
+            counts[split] = _fetch_split(recipe, builder, split, name, places[name], target, begun)
     (unfinished / COUNTS).write_text(json.dumps(counts), encoding="utf-8")
 
 
@@ -112,25 +116,30 @@ def _check_limits(recipe: Recipe, used: Mapping[str, str]) -> None:
             raise recipe.error(f"data.limit.{split}", f"{what}; set it, or data.splits: {{{split}: null}}")
 
 
-def _fetch_split(recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path) -> Found:
+def _fetch_split(
+    recipe: Recipe, builder: Any, split: str, name: str, files: list[str], target: Path, begun: list[str]
+) -> Found:
     """Write the rows of a split into an Arrow file.
 
     Args:
         name: of the split in the data set.
         files: of it.
+        begun: each file is added to it when it is read.
     """
     limit, buffer = getattr(recipe.data.limit, split), recipe.data.shuffle_buffer
     draws = np.random.default_rng([recipe.seed, 3, SPLITS.index(split)])
     if buffer is not None:
         files = [files[place] for place in draws.permutation(len(files))]
-    builder.config.data_files = {name: files}
-    stream = as_written(builder, _first_bytes).as_streaming_dataset(split=name)
-    features = stream.features or getattr(builder.config, "features", None)
+    rows = _rows(builder, name, files, begun)
+    first = next(rows, None)  # from here on the builder knows the columns
+    if first is None:
+        raise recipe.error("data.dataset", f"the split {name} is empty")
+    features = builder.info.features or getattr(builder.config, "features", None)
     fits = row_filter(recipe, split, features)
     found = read = 0
     bar = tqdm(total=limit, desc=f"fetching {split}", unit=" rows", delay=2, leave=False)
     with ArrowWriter(path=str(target), features=features) as writer, bar:
-        for read, row in enumerate(_shuffled(iter(stream), buffer, draws), 1):
+        for read, row in enumerate(_shuffled(itertools.chain([first], rows), buffer, draws), 1):
             if fits(row):
                 writer.write(row)
                 found += 1
@@ -139,12 +148,20 @@ def _fetch_split(recipe: Recipe, builder: Any, split: str, name: str, files: lis
                 bar.set_postfix_str(f"{read} looked at")
             if found == limit:  # before the next row is asked for
                 break
-        if not read:
-            raise recipe.error("data.dataset", f"the split {name} is empty")
         if not found:
             raise recipe.error("data.filter", f"no row of the {split} split has these values, of {read} in all")
         writer.finalize()
     return Found(found, read, found < limit)
+
+
+def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterator[Any]:
+    """The rows of a split, a file after the other, so that it is known which one is read."""
+    for place in files:
+        begun.append(place)
+        builder.config.data_files = {name: [place]}
+        if place == files[0]:
+            as_written(builder, _first_bytes)
+        yield from builder.as_streaming_dataset(split=name)
 
 
 def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generator) -> Iterator[Any]:
