@@ -76,7 +76,7 @@ LINES: dict[str, Here | Elsewhere] = {
     ),
     "toolkit push runs/my my-team/my-model": Here("own", says="my-team/my-model"),
     "toolkit parity --model reformer --weights FOLDER_OR_HUB_ID --trace": Here(
-        "own", "--output runs/hub --length 64", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
+        "own", "--output runs/hub --length 64 --dtype float64", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
     ),
     # What ships.
     "make demo": Elsewhere("installs from the network first; its other line is run below"),
@@ -96,16 +96,18 @@ LINES: dict[str, Here | Elsewhere] = {
         "shipped", says="The statement"
     ),
     "toolkit parity texts --model ctrl --tokenizer FOLDER": Here(
-        "shipped", "--texts 20", {"FOLDER": "runs/ctrl_lm/model"}, "agree"
+        "shipped", "--texts 20", {"FOLDER": "runs/ctrl_lm/model"}, "differ on 0 of 20 texts"
     ),
     # The gate.
-    "toolkit parity --model reformer": Here("gates", SMALL["reformer"], says=PARITY),
-    "toolkit parity --model ctrl": Here("gates", SMALL["ctrl"], says=PARITY),
+    "toolkit parity --model reformer": Here("gates", f"{SMALL['reformer']} --dtype float64", says=PARITY),
+    "toolkit parity --model ctrl": Here("gates", f"{SMALL['ctrl']} --dtype float64", says=PARITY),
     "toolkit parity --model reformer --layers 12 --attention lsh num_hashes=4": Here(
-        "gates", SMALL["reformer"], says=PARITY
+        "gates", f"{SMALL['reformer']} --dtype float64", says=PARITY
     ),
     "toolkit parity bitwise --model reformer": Here("gates", SMALL["reformer"], says="bit"),
-    "toolkit parity record --model reformer -o bundle": Here("gates", SMALL["reformer"], says="bundle"),
+    "toolkit parity record --model reformer -o bundle": Here(
+        "gates", f"{SMALL['reformer']} --dtype float64", says="bundle"
+    ),
     "toolkit parity replay bundle": Here("gates", says=PARITY),
     "toolkit parity mutants --model reformer": Elsewhere("a gate for each of 136 faults; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
