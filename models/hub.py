@@ -243,16 +243,16 @@ def _explained(wanted: Wanted) -> Iterator[None]:
         if explained is None:
             raise
         if explained.reason == "corrupt" or "416" in str(problem):
-            _forget_partial(wanted)
+            forget_partial(wanted)
         raise explained from None
 
 
-def _forget_partial(wanted: Wanted) -> None:
+def forget_partial(wanted: Wanted) -> None:
     """Remove the part of a file that was downloaded: it is not of the file that the hub has."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     with contextlib.suppress(Exception):  # else it is in the way the next time, and said again
-        url = hf_hub_url(wanted.id, str(wanted.file), revision=wanted.revision)
+        url = hf_hub_url(wanted.id, str(wanted.file), repo_type=wanted.kind, revision=wanted.revision)
         etag = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT).etag
         (_cache_of(wanted) / "blobs" / f"{etag}.incomplete").unlink(missing_ok=True)
 

@@ -22,6 +22,8 @@ WELL_KNOWN = {
 TITLES = {"model": "model", "dataset": "data set"}
 LOGIN = "log in (hf auth login, or HF_TOKEN)"
 AGAIN = "run the same command again"
+#: Of what is kept as far as it came.
+GOES_ON = ": it goes on where it was"
 #: What to do about a damaged file of the cache.
 FETCH_AGAIN = "delete BLOB, and it is fetched again"
 
@@ -277,9 +279,7 @@ def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None
     if not stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
         return None
     how = "no more bytes came" if stalled else "the connection was closed"
-    return HubError(
-        "interrupted", f"the download of {_file(wanted)} was interrupted: {how}; {AGAIN}: it goes on where it was"
-    )
+    return HubError("interrupted", f"the download of {_file(wanted)} was interrupted: {how}; {AGAIN}{GOES_ON}")
 
 
 def no_room(problem: BaseException) -> bool:

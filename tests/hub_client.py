@@ -26,7 +26,8 @@ def loaded(recipe: str) -> dict:
         splits = task_of(made).load_splits(made)
     except UserError as problem:
         return {"error": str(problem), "reason": "UserError"}
-    return {"rows": {name: list(rows["text"]) for name, rows in splits.items()}, "commit": made.commits.get("data")}
+    rows = {name: list(rows["text"]) for name, rows in splits.items()}
+    return {"rows": rows, "commit": made.commits.get("data"), "notes": made.notes}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:

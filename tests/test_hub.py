@@ -328,9 +328,9 @@ data:
 """
 
 
-def table(kind: str, count: int) -> bytes:
-    """The first rows as a file."""
-    rows = datasets.Dataset.from_list(ROWS[:count])
+def table(kind: str, count: int, **more: str) -> bytes:
+    """The first rows as a file, with more columns of one value each."""
+    rows = datasets.Dataset.from_list([{**row, **more} for row in ROWS[:count]])
     target = io.BytesIO()
     {"csv": rows.to_csv, "json": rows.to_json, "parquet": rows.to_parquet}[kind](target)
     return target.getvalue()
@@ -369,8 +369,10 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
         hub.add(f"a/{access}", content, kind="dataset").access = access
     hub.add("a/empty", {"README.md": "nothing"}, kind="dataset")
     hub.add("a/pictures", {"train/a.png": b"x", "train/b.png": b"y"}, kind="dataset")
-    cut = hub.add("a/cut", {"train.parquet": table("parquet", 12)}, kind="dataset")
-    cut.faults["train.parquet"] = Cut(10)
+    for kind in ("parquet", "csv"):
+        hub.add(f"a/cut_{kind}", {f"train.{kind}": table(kind, 12)}, kind="dataset").faults[f"train.{kind}"] = Cut(10)
+    for name, fault in {"size": WrongSize(100), "ill": Status(429, message="slower")}.items():
+        hub.add(f"a/{name}", {"train.parquet": table("parquet", 12)}, kind="dataset").faults["train.parquet"] = fault
     asked = client()
     unknown = "does not exist, or is private: without a login the hub does not say which"
     login = "log in (hf auth login, or HF_TOKEN)"
@@ -382,8 +384,15 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
         f"ask for it at {hub.endpoint}/datasets/a/gated, then {login}; now there is no login here",
         "a/public@v2": "5: data.revision: the data set a/public has no revision v2; it has main, and the commits at "
         f"{hub.endpoint}/datasets/a/public/commits/main",
-        "a/cut": "4: data.dataset: the download of the data set a/cut was interrupted: the connection was closed; run "
-        "the same command again: it goes on where it was",
+        "a/size": "4: data.dataset: train.parquet of the data set a/size came with another size than the hub "
+        "announced; what came was removed: run the same command again to fetch it anew",
+        "a/ill": "4: data.dataset: cannot read train.parquet of the data set a/ill: the hub answers 429 (slower); run "
+        "the same command again later",
+        **{
+            f"a/cut_{kind}": f"4: data.dataset: the download of train.{kind} of the data set a/cut_{kind} was "
+            "interrupted: the connection was closed; run the same command again: it goes on where it was"
+            for kind in ("parquet", "csv")
+        },
         "a/pictures": "4: data.dataset: a/pictures holds data of the kind imagefolder, which is not read here; it "
         "should consist of files of one of the kinds json, csv, parquet, arrow, text",
     }
@@ -396,6 +405,27 @@ def test_every_error_of_a_data_set_is_at_its_line(hub, client, tmp_path):
     path = written(tmp_path, "a/configs")
     assert ": data.config: missing; a/configs has the configurations x, y" in asked.send({"recipe": path})["error"]
     assert ":4: data.dataset: cannot load a/empty: " in asked.send({"recipe": written(tmp_path, "a/empty")})["error"]
+
+
+def test_an_interrupted_data_set_names_the_file_that_lacks_and_goes_on_where_it_was(hub, client, tmp_path):
+    noise = np.random.default_rng(0).bytes(6 * 2**20).hex()
+    large = datasets.Dataset.from_list([{**ROWS[n % 20], "noise": noise[n :: 2**10]} for n in range(2**10)])
+    asked = client()
+    for kind in ("parquet", "csv"):
+        target = io.BytesIO()
+        {"csv": large.to_csv, "parquet": large.to_parquet}[kind](target)
+        small = {f"{name}.{kind}": table(kind, 2, noise="") for name in ("train-0", "validation")}
+        repository = hub.add(f"a/{kind}", {**small, f"train-1.{kind}": target.getvalue()}, kind="dataset")
+        repository.faults[f"train-1.{kind}"] = Cut(11 * 2**20, times=1)
+        path = written(tmp_path, f"a/{kind}")
+        assert asked.send({"recipe": path})["error"] == (
+            f"{path}:4: data.dataset: the download of train-1.{kind} of the data set a/{kind} was interrupted: the "
+            "connection was closed; run the same command again: it goes on where it was"
+        )
+        hub.requests.clear()
+        assert len(asked.send({"recipe": path})["rows"]["train"]) == 2 + 2**10
+        found = [one.start for one in hub.asked(f"train-1.{kind}", "GET") if one.status in (200, 206)]
+        assert found == [10 * 2**20]
 
 
 # -- recipes --------------------------------------------------------------------------------------------------------

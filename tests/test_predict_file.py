@@ -24,6 +24,7 @@ from toolkit.errors import UserError
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
 from toolkit.recipe import load_recipe
+from toolkit.source_layout import source_layout
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer
 from toolkit.train import finetune
@@ -300,3 +301,85 @@ def test_texts_inside_of_other_columns_are_labelled(run, tmp_path):
     assert found[0]["doc"] == {"body": "cat dog"}
     assert_same_as_alone(run, ["cat dog"], found[:1])
     assert [row["predicted_label"] for row in found[1:]] == [None, None] and "2 rows have no text: 2, 3" in said
+
+
+# -- encodings and delimiters -----------------------------------------------------------------------------------------
+
+WORDS = ["cat dog größer", "pear für fig", "saw axe"]
+
+
+@pytest.fixture(scope="module")
+def western(recipe_file, tmp_path_factory) -> Path:  # noqa: F811
+    """A run whose training file is cp1252, its columns parted by semicolons."""
+    folder = tmp_path_factory.mktemp("western")
+    rows = "".join(
+        f'"{text}";{label}\n' for text, label in zip(WORDS * 4, ["animals", "fruit", "tools"] * 4, strict=True)
+    )
+    (folder / "train.csv").write_bytes(f"text;label\n{rows}".encode("cp1252"))
+    changes = ["train.max_steps=2", f"data.files={{train: {folder / 'train.csv'}}}", "data.dataset=csv"]
+    changes += ["data.validation_fraction=0.25", "data.encoding=cp1252", "data.delimiter=;"]
+    return train(recipe_file, folder / "run", *changes)
+
+
+def test_a_file_is_read_in_the_encoding_of_the_recipe_or_of_the_command_line(run, western, tmp_path):
+    rows = "".join(f"{text};{number}\n" for number, text in enumerate(WORDS))
+    source, target = tmp_path / "a.csv", tmp_path / "b.csv"
+    source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
+    label(western, source, target)
+    assert [row["text"] for row in read(target, delimiter=";")] == WORDS  # in UTF-8
+    for encoding in ("cp1252", "utf-16", "utf-16-be"):
+        source.write_bytes(f"text|n\r\n{rows.replace(';', '|')}".encode(encoding))
+        found, said = label(run, source, tmp_path / "b.jsonl", overwrite=True, encoding=encoding, delimiter="|")
+        assert [row["text"] for row in found] == WORDS and "note" not in said
+    assert_same_as_alone(run, WORDS, found)
+    (tmp_path / "a.tsv").write_text(f"text,n\n{rows.replace(';', ',')}", encoding="utf-8")
+    found, _ = label(run, tmp_path / "a.tsv", tmp_path / "b.jsonl", overwrite=True, delimiter=",")
+    assert [row["text"] for row in found] == WORDS
+    for name, content in {"a.txt": "\n".join(WORDS), "a.json": json.dumps([{"text": text} for text in WORDS])}.items():
+        (tmp_path / name).write_bytes(content.encode("utf-16"))
+        found, _ = label(run, tmp_path / name, tmp_path / "b.jsonl", overwrite=True, encoding="utf-16")
+        assert [row["text"] for row in found] == WORDS
+
+
+def test_a_file_that_is_not_in_the_recipe_s_encoding_is_named_with_its_line_or_noted(run, western, tmp_path):
+    rows = "".join(f"{text};{number}\n" for number, text in enumerate(WORDS))
+    source = tmp_path / "a.csv"
+    source.write_text(f"text;n\n{rows}", encoding="utf-8")
+    found, said = label(western, source, tmp_path / "b.jsonl")
+    assert found[0]["text"] == "cat dog grÃ¶ÃŸer"
+    assert (
+        f"note: {source} is read as cp1252, as the run's recipe says, and seems to be UTF-8: --encoding utf-8" in said
+    )
+    found, said = label(western, source, tmp_path / "b.jsonl", overwrite=True, encoding="utf-8")
+    assert found[0]["text"] == WORDS[0] and "note" not in said
+    source.write_bytes(f"text;n\n{rows}".encode("cp1252"))
+    with pytest.raises(UserError) as problem:
+        label(run, source, tmp_path / "c.csv")
+    assert str(problem.value) == (
+        f"{source}:2: is not utf-8 (byte 17); it seems to be cp1252 ('größer;0'): set --encoding cp1252"
+    )
+    assert not (tmp_path / "c.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        (
+            "a.csv",
+            {"encoding": "klingon"},
+            "--encoding: no encoding of text is called 'klingon'; set one such as cp1252",
+        ),
+        ("a.parquet", {"encoding": "utf-8"}, "--encoding: a.parquet is parquet, which has none; remove it"),
+        ("a.csv", {"delimiter": "ab"}, "--delimiter: 'ab' is none; it should be one character that is no letter"),
+        ("a.jsonl", {"delimiter": ";"}, "--delimiter: is for csv, not for a.jsonl; remove it"),
+    ],
+)
+def test_what_is_no_encoding_or_delimiter_is_refused(run, name, options, expected):
+    with pytest.raises(UserError, match=re.escape(expected)):
+        source_layout(load_recipe(run / "recipe.yaml"), Path(name), options.get("encoding"), options.get("delimiter"))
+
+
+def test_a_tab_may_be_written_as_a_shell_can(run):
+    recipe = load_recipe(run / "recipe.yaml")
+    assert source_layout(recipe, Path("a.csv"), None, "\\t") == ("utf-8", "\t")
+    assert source_layout(recipe, Path("a.csv"), "cp1252", None) == ("cp1252", None)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit import tables
+from toolkit import json_rows, tables
 from toolkit.errors import UserError
 from toolkit.table_writer import check_target, table_writer
 from toolkit.tables import read_table
@@ -122,7 +122,7 @@ def test_keys_that_only_some_rows_have_are_columns_of_all(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_json_is_read_whole_wherever_its_blocks_end(size, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "BLOCK", size)
+    monkeypatch.setattr(json_rows, "BLOCK", size)
     rows = [{"text": "long " * 30, "n": -1.5e-7}, {"text": '\\"]}', "n": None}, {"text": "ä", "n": [True, {}]}]
     for name in ("a.json", "a.jsonl"):
         table = read_table(write(tmp_path / name, rows), ["text"])
@@ -161,10 +161,14 @@ BAD = [
     ("long.csv", b'text,b\n"x\n",1\ny,1,2\n', r"has in row 2, line 4 3 fields, its header 2$"),
     ("open.csv", b'text,b\nx,1\n"y,2\nz,3\n', r"opens a quote in row 2, line 3 and does not close it$"),
     ("open.tsv", b'text\n"y', r"opens a quote in row 1, line 2"),
-    ("latin.csv", "text,b\nx,1\nüber,2\n".encode("latin-1"), r"is not UTF-8 text \(row 2, line 3\); save it as UTF-8"),
-    ("utf16.csv", "text,b\nx,1\n".encode("utf-16"), r"is not UTF-8 text \(the header, line 1\)"),
-    ("latin.txt", b"x\n\xff\n", r"is not UTF-8 text \(row 2\)"),
-    ("latin.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r"is not UTF-8 text \(row 2\)"),
+    (
+        "latin.csv",
+        "text,b\nx,1\nüber,2\n".encode("latin-1"),
+        r":3: is not utf-8 \(byte 11\); it seems to be cp1252 \('über,2'\): set --encoding cp1252$",
+    ),
+    ("utf16.csv", "text,b\nx,1\n".encode("utf-16"), r":1: is not utf-8 \(byte 0\); it seems to be utf-16: set --"),
+    ("latin.txt", b"x\n\xff\n", r":2: is not utf-8 \(byte 2\)"),
+    ("latin.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n', r":2: is not utf-8 \(byte 24\)"),
     ("columns.csv", b"a,b\nx,1\n", r"has no column text; it has a, b$"),
     ("columns.jsonl", b'{"a": 1}\n{"b": 1}', r"has no column text; it has a, b$"),
     ("twice.csv", b"text,text\nx,1\n", r"has the column text more than once$"),
@@ -183,6 +187,7 @@ BAD = [
     ("more.json", b'[{"text": "x"}] [1]', r"goes on behind the list of its rows$"),
     ("none.json", b"[]", r"holds no rows$"),
     ("squad.json", b'{"data": [], "version": "1.1"}', r"has no column text; it has data, version$"),
+    ("cut.csv", "text\nx\nü".encode()[:-1], r":3: is not utf-8 \(byte 7\)"),
     ("a.xlsx", b"PK", r"its name should end in one of \.csv, \.tsv, \.jsonl, \.json, \.parquet, \.txt"),
 ]
 

@@ -189,6 +189,8 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--text-pair-column", help="The column of the second texts; by default the recipe's data.text.")
 @click.option("--question-column", help="The column of the questions; by default the recipe's data.question.")
 @click.option("--context-column", help="The column of the contexts; by default the recipe's data.context.")
+@click.option("--encoding", help="Of --input; by default the recipe's data.encoding.")
+@click.option("--delimiter", help="What parts the columns of a csv --input; by default the recipe's data.delimiter.")
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
 def predict(
     run: Path,

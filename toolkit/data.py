@@ -20,13 +20,16 @@ from models import families
 from models.tokenization import Tokenizer
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
+from toolkit.folder_data import from_folder
+from toolkit.hub_data import from_hub
+from toolkit.hub_streaming import streamed
 from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
 from toolkit.revisions import weights_folder
 from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
-from toolkit.sources import check_source, from_files, from_folder, from_hub, read_file
+from toolkit.sources import check_source, from_files, read_file
 from toolkit.splits import SPLITS, chosen
 from toolkit.tasks import task_of
 
@@ -116,6 +119,8 @@ def load_stored(
         raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; remove it")
     if name in corpora:
         splits = _built_in(recipe, importlib.import_module(corpora[name]))
+    elif recipe.data.streaming:
+        splits = streamed(recipe)
     elif name in FILE_KINDS:
         splits = from_files(recipe, read_file)
     else:
@@ -128,7 +133,8 @@ def load_stored(
     columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
     columns += recipe.data.filter or {}
     nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
-    return split_by_column(recipe, filtered(recipe, nested))
+    selected = nested if recipe.data.streaming else filtered(recipe, nested)
+    return split_by_column(recipe, selected)
 
 
 def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:

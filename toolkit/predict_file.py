@@ -19,6 +19,7 @@ from toolkit.errors import UserError
 from toolkit.nested_columns import MISSING
 from toolkit.predict import load_run, read_recipe
 from toolkit.progress import ProgressBar
+from toolkit.source_layout import doubt, source_layout
 from toolkit.table_writer import check_target, table_writer
 from toolkit.tables import TEXT as TEXT_COLUMN
 from toolkit.tables import Rows, Table, kind_of, read_table
@@ -54,7 +55,14 @@ class Noted:
 
 
 def label_file(
-    folder: Path, console: Console, source: Path | None, target: Path | None, overwrite: bool, **columns: str | None
+    folder: Path,
+    console: Console,
+    source: Path | None,
+    target: Path | None,
+    overwrite: bool,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    **columns: str | None,
 ) -> Path:
     """Write the rows of a file with the predictions of a run's best model for each, in new columns at the end.
 
@@ -64,6 +72,8 @@ def label_file(
         source: the rows, of one of :data:`toolkit.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace a file that is there.
+        encoding: of ``source``; None for the recipe's, and UTF-8 where that has none.
+        delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
         columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
             place of the recipe's.
 
@@ -82,9 +92,9 @@ def label_file(
         raise UserError(f"--{'input' if source is None else 'output'}: missing; a file is labelled with both")
     wanted = _columns(recipe, task, source, columns)
     check_target(target, source, overwrite)
-    delimiter = recipe.data.delimiter
+    layout = source_layout(recipe, source, encoding, delimiter)
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
-        table = read_table(source, list(wanted.values()), delimiter, typed=kind_of(target) == "parquet")
+        table = read_table(source, list(wanted.values()), typed=kind_of(target) == "parquet", **layout._asdict())
     run = load_run(folder)
     added = task.prediction_columns(run)
     if taken := [name for name in added if name in table.names]:
@@ -92,6 +102,8 @@ def label_file(
             f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
         )
     begun = time.monotonic()
+    if (note := doubt(recipe, source, encoding)) is not None:
+        console.print(f"note: {note}", soft_wrap=True)
     notes = _label(run, table, target, wanted, console)
     seconds = time.monotonic() - begun
     console.print(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint import replacing
+from toolkit.csv_rows import long_fields
 from toolkit.run_files import reading
-from toolkit.tables import long_fields
 
 #: What to do about a damaged file.
 REMEDY = "remove it: toolkit report makes it anew"

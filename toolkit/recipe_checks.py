@@ -89,6 +89,7 @@ def check_choices(recipe: Recipe) -> None:
     if tokenizer.kind == "checkpoint" and recipe.model.weights is None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
     _check_revisions(recipe)
+    _check_streaming(recipe)
 
 
 def _check_files(recipe: Recipe) -> None:
@@ -125,6 +126,23 @@ def _check_revisions(recipe: Recipe) -> None:
         if not revision.strip() or revision.startswith(("/", ".")) or ".." in revision:
             right = "a branch, a tag, refs/pr/NUMBER or a commit of the hub repository"
             raise recipe.error(f"{section}.revision", f"{revision!r} is no revision; it should be {right}")
+
+
+def _check_streaming(recipe: Recipe) -> None:
+    """Rows are streamed from the hub alone, and so many of them as are asked for."""
+    data = recipe.data
+    if not data.streaming:
+        if data.shuffle_buffer is not None:
+            raise recipe.error("data.shuffle_buffer", "is for data.streaming: true; remove it")
+        return
+    if recipe.hub_dataset is None:
+        raise recipe.error("data.streaming", f"is for a hub data set, not for {data.dataset}; remove it")
+    if data.limit.train is None:
+        message = "missing: data.streaming fetches so many rows of the training split; set it"
+        raise recipe.error("data.limit.train", message)
+    if data.split_column is not None:
+        message = "cannot be combined with data.streaming: the rows of a split might be anywhere; remove it"
+        raise recipe.error("data.split_column", message)
 
 
 def _settle_length(recipe: Recipe) -> None:

@@ -205,6 +205,8 @@ class Data(Section):
     splits: dict[Literal["train", "validation", "test"], str | None] | None = None
     split_column: str | None = None
     filter: Filter = None
+    streaming: bool = False
+    shuffle_buffer: Positive | None = None
     files: Files | None = None
     delimiter: str | None = None
     encoding: str | None = None

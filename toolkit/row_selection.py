@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features
 
 from toolkit.errors import UserError
-from toolkit.nested_columns import names_within
+from toolkit.nested_columns import MISSING, names_within, reached
 from toolkit.recipe import Recipe
 from toolkit.splits import chosen
 
@@ -33,7 +33,7 @@ def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         for column, values in wanted.items():
             key = ("data", "filter", column)
             texts = _as_texts(recipe, key, split, rows, column)
-            accepted = {_text(value) for value in (values if isinstance(values, list) else [values])}
+            accepted = _accepted(values)
             here = np.array([text in accepted for text in texts], dtype=bool)
             if len(rows) and not here.any():
                 there = ", ".join(map(str, list(dict.fromkeys(texts))[:8]))
@@ -44,6 +44,35 @@ def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
         recipe.note(f"data.filter keeps {kept.sum()} of {len(rows)} {split} rows")
         found[split] = rows.select(np.flatnonzero(kept))
     return found
+
+
+def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callable[[Mapping[str, Any]], bool]:
+    """As :func:`filtered`, for rows that come one by one: whether a row has the values of ``data.filter``.
+
+    Args:
+        features: of the rows, as far as they are known.
+
+    Raises:
+        UserError: a column that the data lacks; while rows are looked at, one that holds no plain values.
+    """
+    wanted = {column: _accepted(values) for column, values in (recipe.data.filter or {}).items()}
+    known_kinds: Mapping[str, Any] = features or {}
+    for column in wanted if features is not None else ():
+        if reached(known_kinds, column) is MISSING:
+            known = ", ".join(names_within(features))
+            raise recipe.error(("data", "filter", column), f"no column {column} in the {split} split; it has {known}")
+
+    def text_of(row: Mapping[str, Any], column: str) -> str | None:
+        value, kind = reached(row, column), reached(known_kinds, column)
+        if value is MISSING or value is None:
+            return None
+        if isinstance(kind, ClassLabel):
+            return None if value == -1 else kind.int2str(value)
+        if isinstance(value, list | dict):
+            raise _no_value(recipe, ("data", "filter", column), split, column, value)
+        return _text(value)
+
+    return lambda row: all(text_of(row, column) in accepted for column, accepted in wanted.items())
 
 
 def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
@@ -85,6 +114,11 @@ def _as_texts(recipe: Recipe, key: tuple[str, ...], split: str, rows: Dataset, c
 def _no_value(recipe: Recipe, key: tuple[str, ...], split: str, column: str, value: Any) -> UserError:
     wrong = f"the column {column} of the {split} split holds {value!r}"
     return recipe.error(key, f"{wrong}; it should hold words, numbers, or true and false")
+
+
+def _accepted(values: Any) -> set[str | None]:
+    """The texts of one value of ``data.filter``, or of a list of them."""
+    return {_text(value) for value in (values if isinstance(values, list) else [values])}
 
 
 def _text(value: Any) -> str | None:

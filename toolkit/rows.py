@@ -54,12 +54,12 @@ FIRST_IS_NO_ROW = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*\[)?" + NO_ROW)
 LINE_IS_NO_ROW = re.compile(NO_ROW)
 
 
-def as_written(builder: Any, download: Callable[[str], str | Path] = Path) -> Any:
+def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
     """A builder of `datasets`, which leaves every column of csv as the text that is written: ``007`` is not 7, nor
     ``001`` the label ``1``. Where the data's card declares types, the columns have those.
 
     Args:
-        download: the place of a data file -> a file on this machine.
+        download: the place of a data file -> what pandas reads: a file on this machine, or one that is open.
     """
     if type(builder).__module__ == READERS["csv"]:
         config = builder.config

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.files import UnreadableFile, plain_file
+from toolkit.csv_rows import Layout, csv_layout, csv_rows
 from toolkit.errors import UserError
+from toolkit.json_rows import json_rows
 from toolkit.nested_columns import MISSING, reached
+from toolkit.text_encoding import WrongEncoding, check_encoding, opened_text
 
 #: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
@@ -31,16 +32,6 @@ TEXT = "text"
 
 #: Rows of a chunk, and characters after which it is full.
 CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2**22
-#: The longest field of a csv file, which is what an open quote runs on to.
-LONGEST_FIELD = 2**26
-#: Characters that are read of a JSON file at a time.
-BLOCK = 2**16
-#: What stands between the fields of a csv file. A comma; another where the columns that are needed are there only then.
-DELIMITERS = (",", ";", "\t", "|")
-#: What follows the last line of a csv file, where it is a row of its own unless a quote is open. No character.
-END = "\ufdd0"
-#: How a byte that is not UTF-8 is read.
-NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 def kind_of(path: Path) -> str:
@@ -103,22 +94,13 @@ class ArrowRows(Rows):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a csv file is written."""
-
-    delimiter: str = ","
-    line_end: str = "\n"
-    byte_order_mark: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
     """A file of rows that was read to its end once, and found to be sound.
 
     Attributes:
         names: of the columns; of JSON, each key of any row, in the order of their first appearance.
         size: rows.
-        layout: of a csv file.
+        layout: of a file of text.
         schema: of a parquet file; of JSON, if it was asked for, that of all rows.
     """
 
@@ -139,15 +121,22 @@ class Table:
             yield from _chunks(self.path, self.kind, self.layout, self.names)
 
 
-def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, typed: bool = False) -> Table:
+def read_table(
+    path: Path,
+    needed: Sequence[str],
+    delimiter: str | None = None,
+    typed: bool = False,
+    encoding: str = "utf-8",
+) -> Table:
     """Read a file once, to see that all of it can be read.
 
     Args:
         path: of one of the :data:`KINDS`.
         needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
             ``body`` inside of ``doc``, where none is called so itself.
-        delimiter: of a ``.csv`` file; None for one of :data:`DELIMITERS`.
+        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.csv_rows.DELIMITERS`.
         typed: find out the schema of JSON.
+        encoding: of all kinds but parquet.
 
     Raises:
         UserError: it is no such file; with the row where it is not.
@@ -155,7 +144,10 @@ def read_table(path: Path, needed: Sequence[str], delimiter: str | None = None, 
     kind = kind_of(path)
     with reading(path):
         plain_file(path)
-        layout = _layout(path, needed, delimiter) if kind == "csv" else Layout()
+        if kind != "parquet":
+            check_encoding(path, encoding)
+        plain = Layout(encoding=encoding)
+        layout = csv_layout(path, needed, delimiter, encoding) if kind == "csv" else plain
         names: dict[str, None] = {}
         within: set[str] = set()
         schema = pq.read_schema(path) if kind == "parquet" else None
@@ -238,6 +230,8 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except WrongEncoding as problem:
+        raise UserError(f"{path}:{problem.line}: {problem.told('--encoding')}") from None
     except UnreadableFile as problem:
         raise UserError(str(problem)) from None
     except (OSError, ValueError, csv.Error, RecursionError, pa.ArrowException) as problem:
@@ -254,14 +248,15 @@ def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) 
     if kind == "parquet":
         yield from _parquet(path)
     elif kind in JSON:
-        for first, found in _gathered(_json_rows(path), lambda row: len(row[0])):
+        for first, found in _gathered(json_rows(path, layout.encoding), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
             yield Rows(first, keys, rows, [text for text, _ in found])
     elif kind == "text":
-        yield from (Rows(first, (TEXT,), found, None) for first, found in _gathered(_lines(path), _characters))
+        lines = _gathered(_lines(path, layout.encoding), _characters)
+        yield from (Rows(first, (TEXT,), found, None) for first, found in lines)
     else:
-        records = _csv_rows(path, layout.delimiter)
+        records = csv_rows(path, layout.delimiter, layout.encoding)
         header = next(records)
         empty = True
         for first, found in _gathered(records, _characters):
@@ -297,156 +292,8 @@ def _parquet(path: Path) -> Iterator[Rows]:
             first += batch.num_rows
 
 
-def _lines(path: Path) -> Iterator[tuple[str]]:
+def _lines(path: Path, encoding: str) -> Iterator[tuple[str]]:
     """Each line of a text."""
-    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        for number, line in enumerate(file, 1):
-            _check_utf8(path, line, f"row {number}")
+    with opened_text(path, encoding) as file:
+        for line in file:
             yield (line.removesuffix("\n"),)
-
-
-def _check_utf8(path: Path, text: str, where: str) -> None:
-    if not text.isascii() and NOT_UTF8.search(text):
-        raise UnreadableFile(path, f"is not UTF-8 text ({where}); save it as UTF-8")
-
-
-# -- csv ------------------------------------------------------------------------------------------------------------
-
-
-def _layout(path: Path, needed: Sequence[str], delimiter: str | None) -> Layout:
-    """How a csv file is written: by its ending and its first line."""
-    with open(path, "rb") as file:
-        line = file.readline()
-    end = "\r\n" if line.endswith(b"\r\n") else "\n"
-    mark = line.startswith(b"\xef\xbb\xbf")
-    if path.suffix.lower() == ".tsv":
-        return Layout("\t", end, mark)
-    candidates = [delimiter] if delimiter else DELIMITERS
-    for candidate in candidates:
-        with contextlib.suppress(UnreadableFile):
-            if set(needed) <= set(next(_csv_rows(path, candidate))):
-                return Layout(candidate, end, mark)
-    return Layout(candidates[0], end, mark)
-
-
-class _CsvLines:
-    """The lines of a csv file, and behind them :data:`END`."""
-
-    def __init__(self, path: Path, file: Iterable[str]) -> None:
-        self.ended = False
-        #: The row that is being read; 0 for the header.
-        self.row = 0
-        self._path, self._file = path, file
-
-    def __iter__(self) -> Iterator[str]:
-        for number, line in enumerate(self._file, 1):
-            _check_utf8(self._path, line, _place(self.row, number))
-            yield line
-        self.ended = True
-        yield END
-
-
-def _place(row: int, line: int) -> str:
-    return f"row {row}, line {line}" if row else f"the header, line {line}"
-
-
-@contextlib.contextmanager
-def long_fields() -> Iterator[None]:
-    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is the
-    whole process's."""
-    before = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
-def _csv_rows(path: Path, delimiter: str) -> Iterator[list[str]]:
-    """The fields of the header and of each row; all rows have as many as the header.
-
-    Raises:
-        UnreadableFile: they have not, or a quote is not closed.
-    """
-    with long_fields(), open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        lines = _CsvLines(path, file)
-        records = csv.reader(lines, delimiter=delimiter)
-        width, line = 0, 1
-        while True:
-            try:
-                row = next(records)
-            except csv.Error as problem:
-                raise UnreadableFile(path, f"{_place(lines.row, line)}: {problem}") from None
-            if lines.ended:
-                if row != [END]:
-                    raise UnreadableFile(path, f"opens a quote in {_place(lines.row, line)} and does not close it")
-                break
-            blank, begun, line = not row, line, records.line_num + 1
-            if blank and width != 1:  # in a single column, an empty line is an empty text
-                continue
-            row = row or [""]
-            if width and len(row) != width:
-                found = f"{len(row)} field{'s' if len(row) > 1 else ''}, its header {width}"
-                raise UnreadableFile(path, f"has in {_place(lines.row, begun)} {found}")
-            width = width or len(row)
-            lines.row += 1
-            yield row
-        if not width:
-            raise UnreadableFile(path, "holds nothing but empty lines")
-
-
-# -- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _refused(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object of a file, as it is written and what it holds: JSON lines, or one list.
-
-    Raises:
-        UnreadableFile: anything else.
-    """
-    decoder = json.JSONDecoder(parse_constant=_refused)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        text = file.read(BLOCK)
-        opened = re.match(r"\s*\[", text)
-        between = re.compile(r"[\s,]*" if opened else r"\s*")
-        place, number = opened.end() if opened else 0, 1
-        while True:
-            place = between.match(text, place).end()  # type: ignore[union-attr]
-            if place == len(text) or (opened and text[place] == "]"):
-                more = file.read(BLOCK)
-                if not more:
-                    break
-                text, place = text[place:] + more, 0
-                continue
-            try:
-                row, end = decoder.raw_decode(text, place)
-            except RecursionError:
-                raise UnreadableFile(path, f"row {number} is nested too deeply") from None
-            except ValueError as problem:
-                more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
-                if not more:
-                    _check_utf8(path, text[place:], f"row {number}")
-                    raise UnreadableFile(
-                        path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
-                    ) from None
-                text, place = text[place:] + more, 0
-                continue
-            if not isinstance(row, dict):
-                raise UnreadableFile(path, f"row {number} is no JSON object")
-            _check_utf8(path, text[place:end], f"row {number}")
-            yield text[place:end], row
-            place, number = end, number + 1
-        if opened and text[place : place + 1] != "]":
-            raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
-        if text[place + 1 :].strip():
-            raise UnreadableFile(path, "goes on behind the list of its rows")
-
-
-def _is_final(problem: ValueError, text: str) -> bool:
-    """Whether text that is not JSON stays so whatever follows: the fault is not at its end, nor is a text cut there."""
-    if not isinstance(problem, json.JSONDecodeError):
-        return True
-    return not problem.msg.startswith("Unterminated string") and problem.pos < len(text) - len("-Infinity")

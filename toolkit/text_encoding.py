@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import charset_normalizer
 
@@ -34,11 +37,23 @@ class WrongEncoding(ValueError):
 
     Attributes:
         likely: an encoding that can read it; None where none is found.
+        line: of the file, counted from 1, that has the first strange byte.
     """
 
-    def __init__(self, message: str, likely: str | None) -> None:
-        super().__init__(message)
-        self.likely = likely
+    def __init__(self, wrong: str, likely: str | None, sample: str, line: int) -> None:
+        """``sample``: a word as ``likely`` reads it; empty where there is none."""
+        self.likely, self.line = likely, line
+        self._wrong, self._sample = wrong, sample
+        super().__init__(self.told())
+
+    def told(self, option: str = "") -> str:
+        """The message, with what is to be written before the encoding's name to set it, such as ``--encoding``."""
+        option = f"{option} " if option else ""
+        if self.likely is None:
+            which = f"{option}to the one" if option else "the encoding"
+            return f"{self._wrong}; set {which} that it is in, such as cp1252 or utf-16"
+        seems = f"{self.likely}{f' ({self._sample!r})' if self._sample else ''}"
+        return f"{self._wrong}; it seems to be {seems}: set {option}{self.likely}"
 
 
 def is_encoding(name: str) -> bool:
@@ -75,8 +90,9 @@ def _decode(path: Path, encoding: str, target: Path | None) -> None:
             try:
                 text = decoder.decode(block, final=not block)
             except (UnicodeError, ValueError) as problem:
-                place = max(0, done + getattr(problem, "start", 0))
-                raise WrongEncoding(*_explained(path, encoding, place)) from None
+                kept = len(getattr(problem, "object", block)) - len(block)  # of the block before
+                place = max(0, done - kept + getattr(problem, "start", 0))
+                raise _explained(path, encoding, place) from None
             if target is not None:
                 out.write((text.removeprefix("\ufeff") if done == 0 else text).encode("utf-8", "surrogatepass"))
             if not block:
@@ -84,7 +100,7 @@ def _decode(path: Path, encoding: str, target: Path | None) -> None:
             done += len(block)
 
 
-def _explained(path: Path, encoding: str, place: int) -> tuple[str, str | None]:
+def _explained(path: Path, encoding: str, place: int) -> WrongEncoding:
     """What is wrong, and what the file probably is.
 
     Args:
@@ -94,12 +110,40 @@ def _explained(path: Path, encoding: str, place: int) -> tuple[str, str | None]:
         head = file.read(4)
         file.seek(max(0, place - LOOKED_AT // 4))
         around = file.read(LOOKED_AT)
-    wrong = f"is not {encoding} (byte {place:,})"
+    wrong, line = f"is not {encoding} (byte {place:,})", _line_of(path, encoding, place)
     likely = next((name for mark, name in MARKS if head.startswith(mark)), None) or _likely(around)
     if likely is None or likely == encoding:
-        return f"{wrong}; set the encoding that it is in, such as cp1252 or utf-16", None
-    sample = _strange_word(around, likely)
-    return f"{wrong}; it seems to be {likely}{f' ({sample!r})' if sample else ''}: set {likely}", likely
+        return WrongEncoding(wrong, None, "", line)
+    return WrongEncoding(wrong, likely, _strange_word(around, likely), line)
+
+
+def _line_of(path: Path, encoding: str, place: int) -> int:
+    """The line in which a byte is, as the encoding reads what is before it."""
+    decoder, line, left = codecs.getincrementaldecoder(encoding)("replace"), 1, place
+    with open(path, "rb") as file:
+        while left > 0 and (block := file.read(min(BLOCK, left))):
+            line += decoder.decode(block).count("\n")
+            left -= len(block)
+    return line
+
+
+def has_letters_of_utf8(path: Path) -> bool:
+    """Whether a file is UTF-8 that other encodings read as other letters: hardly any other text happens to be."""
+    try:
+        check_encoding(path)
+    except WrongEncoding:
+        return False
+    with open(path, "rb") as file:
+        return any(not block.isascii() for block in iter(lambda: file.read(BLOCK), b""))
+
+
+@contextlib.contextmanager
+def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
+    """A file of text, to be read from behind its byte order mark, if it has one."""
+    with open(path, encoding=encoding, newline=newline) as file:
+        if file.read(1) != "\ufeff":
+            file.seek(0)
+        yield file
 
 
 def _likely(around: bytes) -> str | None:

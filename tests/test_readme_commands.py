@@ -1,0 +1,270 @@
+"""Every command of README.md is run as it stands, by a shell, in an empty folder with small real data; what is added to
+a line only cuts it short. What cannot run here is listed with the reason, and nothing is in neither list."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from loopback_hub import LoopbackHub
+from test_readme import FENCED, README, ROOT
+
+from toolkit import cli
+from toolkit.corpora import cldr_languages
+from toolkit.errors import UserError
+from toolkit.recipe import load_recipe
+
+
+@dataclass(frozen=True)
+class Here:
+    """How a line is run.
+
+    Attributes:
+        chain: lines of a chain run one after the other, in the order of :data:`LINES`; chains run side by side.
+        more: what is added at the end of the line.
+        names: what the README leaves open -> what is there.
+        says: a regular expression that what is printed has.
+    """
+
+    chain: str
+    more: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Why a line does not run here. That a line of `toolkit` has no unknown options is seen all the same."""
+
+    reason: str
+
+
+NETWORK = Elsewhere("installs from the network")
+CUT = "train.epochs=null train.max_steps=2 train.eval_steps=2"
+SHORT = f"{CUT} train.batch_size=2"
+UNGATED = "--skip-parity 'a test of the README'"
+SMALL = {"reformer": "--layers 2 --length 64", "ctrl": "--layers 2 n_embd=64 n_head=4 dff=128 vocab_size=500"}
+PARITY = r"PARITY|parity"
+ONNX = importlib.util.find_spec("paddle2onnx") and importlib.util.find_spec("onnxruntime")
+
+#: Each command of README.md, in the order in which they are run.
+LINES: dict[str, Here | Elsewhere] = {
+    # Data of one's own, from a table to the hub.
+    "toolkit recipe new reviews.csv": Here("own", says="reviews.yaml"),
+    "toolkit recipe check reviews.yaml": Here("own", says="ok"),
+    "toolkit finetune reviews.yaml": Here("own", f"{SHORT} {UNGATED}", says="run folder: runs/reviews"),
+    "toolkit predict runs/reviews --input new.csv --output labelled.csv": Here("own", says="labelled.csv: 9 rows in"),
+    "toolkit finetune my.yaml": Here("own", SHORT, says="PARITY .* agree(.|\n)*run folder: runs/my"),
+    "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {CUT} {UNGATED}", says="runs/my-2"),
+    'toolkit predict runs/my --text "..."': Here("own", says=r"\b(de|fi|fr)\b"),
+    "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
+    "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),
+    "toolkit export runs/my --format hf": Here("own", says="runs/my/export/hf"),
+    "toolkit export runs/my --format paddle": Here("own", says="runs/my/export/paddle"),
+    "toolkit export runs/my --format onnx": (
+        Here("own", says="runs/my/export/onnx") if ONNX else Elsewhere("needs paddle2onnx and onnxruntime")
+    ),
+    "toolkit push runs/my my-team/my-model": Here("own", says="my-team/my-model"),
+    "toolkit parity --model reformer --weights FOLDER_OR_HUB_ID --trace": Here(
+        "own", "--output runs/hub --length 64 --dtype float64", {"FOLDER_OR_HUB_ID": "my-team/my-model"}, PARITY
+    ),
+    # What ships.
+    "make demo": Elsewhere("installs from the network first; its other line is run below"),
+    "toolkit finetune recipes/reformer_cls.yaml --new": Here(
+        "shipped", f"{SHORT} {UNGATED} data.options.train=8", says="run folder: runs/reformer_cls"
+    ),
+    'toolkit predict runs/reformer_cls --text "Suomi, Ruotsi, Norja"': Here("shipped", says="Suomi"),
+    "toolkit evaluate runs/reformer_cls": Here("shipped", says="accuracy"),
+    "toolkit finetune recipes/reformer_qa.yaml": Here(
+        "shipped", f"{SHORT} {UNGATED} data.options.train=400 data.options.validation=8 data.options.test=8"
+    ),
+    'toolkit predict runs/reformer_qa --question "When was the money of Finnland introduced?" --context fin.txt': Here(
+        "shipped", says="score .*, probability"
+    ),
+    "toolkit finetune recipes/ctrl_lm.yaml": Here("shipped", f"{SHORT} {UNGATED}", says="run folder: runs/ctrl_lm"),
+    'toolkit generate runs/ctrl_lm --prompt "The statement" --length 20 --temperature 0.8 --top-p 0.9': Here(
+        "shipped", says="The statement"
+    ),
+    "toolkit parity texts --model ctrl --tokenizer FOLDER": Here(
+        "shipped", "--texts 20", {"FOLDER": "runs/ctrl_lm/model"}, "differ on 0 of 20 texts"
+    ),
+    # The gate.
+    "toolkit parity --model reformer": Here("gates", f"{SMALL['reformer']} --dtype float64", says=PARITY),
+    "toolkit parity --model ctrl": Here("gates", f"{SMALL['ctrl']} --dtype float64", says=PARITY),
+    "toolkit parity --model reformer --layers 12 --attention lsh num_hashes=4": Here(
+        "gates", f"{SMALL['reformer']} --dtype float64", says=PARITY
+    ),
+    "toolkit parity bitwise --model reformer": Here("gates", SMALL["reformer"], says="bit"),
+    "toolkit parity record --model reformer -o bundle": Here(
+        "gates", f"{SMALL['reformer']} --dtype float64", says="bundle"
+    ),
+    "toolkit parity replay bundle": Here("gates", says=PARITY),
+    "toolkit parity mutants --model reformer": Elsewhere("a gate for each of 136 faults; the slow tests try them"),
+    "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
+    "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
+    # The rest.
+    "toolkit doctor": Here("shipped", says="paddle"),
+    "toolkit recipe list": Here("shipped", says="reformer_cls"),
+    "toolkit recipe copy NAME": Here("shipped", names={"NAME": "ctrl_lm"}, says="ctrl_lm.yaml"),
+    "toolkit evaluate --squad DATASET.json PREDICTIONS.json": Here("shipped", says='"exact_match": 50.0'),
+    'eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"': Here(
+        "shipped", "&& complete -p toolkit", says="complete .*toolkit"
+    ),
+    'eval "$(_TOOLKIT_COMPLETE=zsh_source toolkit)"': Elsewhere("needs zsh; what it evaluates is looked at below"),
+    "_TOOLKIT_COMPLETE=fish_source toolkit | source": Elsewhere("needs fish; what it reads is looked at below"),
+    "source .venv/bin/activate": Elsewhere("the virtual environment is the one that the tests run in"),
+    "export HF_ENDPOINT=https://hf-mirror.com": Elsewhere("is in the network; here it is the loopback hub"),
+    "make install PADDLE=gpu": Elsewhere("needs a GPU, and installs from the network"),
+    'make install PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"': NETWORK,
+    "pip install -c constraints.txt -e '.[cpu,reference,demo,tracking,dev]'": NETWORK,
+    'make install PIP_ARGS="-i https://pypi.tuna.tsinghua.edu.cn/simple"': NETWORK,
+    "make install PADDLE=gpu "
+    'PIP_ARGS="--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/"': NETWORK,
+    "make test": Elsewhere("these tests"),
+    "make test-slow": Elsewhere("these tests"),
+    "make ci": Elsewhere("these tests, and what .ci/run does"),
+    "toolkit predict": Elsewhere("names the command; its lines are above"),
+}
+
+#: How the blocks begin that show what is printed, and what holds them to the truth.
+PRINTED = {
+    "data   10400 train, 520 validation, 520 test texts, 52 labels": "the demo's figures, from a run of three minutes",
+    "error: my.yaml:20: train.batch_sise": "below",
+    "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",
+    "DRIFT the backward into mean square": "test_readme.py, of its places",
+}
+COMMAND = re.compile(r"(\$ )?(toolkit|make|pip|python|source|export|eval|_TOOLKIT_COMPLETE=)")
+
+
+def console_blocks() -> list[list[str]]:
+    """The lines of the blocks that are no file, without their comments and what is blank."""
+    blocks = [block.splitlines()[1:-1] for block in FENCED.findall(README) if block.startswith("```\n")]
+    return [[line for text in block if (line := re.sub(r"\s+# .*", "", text).rstrip())] for block in blocks]
+
+
+def commands() -> list[str]:
+    """The commands of README.md: those of its blocks, and those that stand in sentences."""
+    found = []
+    for block in console_blocks():
+        if any(line.startswith("$ ") for line in block):
+            found += [line.removeprefix("$ ") for line in block if line.startswith("$ ")]
+        elif any(COMMAND.match(line) for line in block):
+            found += block
+    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCED.sub("", README)))
+    return list(dict.fromkeys([*found, *(span for span in spans if re.match(r"(toolkit|make) \w", span))]))
+
+
+def test_every_line_of_the_readme_is_run_or_has_a_reason():
+    in_makefile = "toolkit finetune recipes/reformer_cls.yaml --new"
+    assert f"$(BIN)/{in_makefile}\n" in (ROOT / "Makefile").read_text()
+    there = [*commands(), in_makefile]
+    assert len(there) > 40
+    assert not (odd := set(there) - set(LINES)), f"README.md has commands that nobody runs: {odd}"
+    assert not (odd := set(LINES) - set(there)), f"these are not in README.md any more: {odd}"
+    for block in console_blocks():
+        if not any(COMMAND.match(line) for line in block):
+            assert block[0].startswith(tuple(PRINTED)), f"neither commands nor known output: {block[0]}"
+
+
+def test_lines_that_do_not_run_here_have_options_that_are_known():
+    asked = [line for line, how in LINES.items() if isinstance(how, Elsewhere) and line.startswith("toolkit ")]
+    assert len(asked) >= 3
+    for line in asked:
+        cli.toolkit.main([*shlex.split(line)[1:], "--help"], standalone_mode=False, obj=cli.Settings())
+
+
+def my_recipe() -> str:
+    """The recipe that README.md tells to save as my.yaml."""
+    (block,) = (block for block in FENCED.findall(README) if block.startswith("```yaml\n"))
+    return "\n".join(block.splitlines()[1:-1]) + "\n"
+
+
+def test_the_mistake_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(my_recipe().replace("batch_size", "batch_sise"))
+    with pytest.raises(UserError) as mistake:
+        load_recipe("my.yaml")
+    assert f"error: {mistake.value}" in [line for (line, *_) in console_blocks()]
+
+
+# -- the lines that run ---------------------------------------------------------------------------------------------
+
+TOKEN = "hf_writer"
+#: As pip makes it.
+PROGRAM = f"#!{sys.executable}\nimport sys\nfrom toolkit.cli import main\nsys.exit(main())\n"
+FACT = "On 1. Januar 1999 the money of Finnland was introduced. The capital of Finnland is Helsinki."
+
+
+def lay_out(folder: Path) -> None:
+    """The files that the README takes for granted, real and small."""
+    options = cldr_languages.Options(languages=["de", "fi", "fr"], train=20, validation=3, test=1)
+    corpus = cldr_languages.load(options)
+    for name in ("train", "reviews"):
+        rows = corpus["train"]
+        labels = map(rows.features["label"].int2str, rows["label"])
+        rows.remove_columns("label").add_column("label", list(labels)).to_csv(folder / f"{name}.csv")
+    corpus["validation"].select_columns(["text"]).to_csv(folder / "new.csv")
+    (folder / "my.yaml").write_text(my_recipe())
+    (folder / "fin.txt").write_text(FACT)
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    questions = [
+        {"id": name, "question": "Which?", "answers": [{"text": text, "answer_start": FACT.index(text)}]}
+        for name, text in {"a": "Helsinki", "b": "1. Januar 1999"}.items()
+    ]
+    squad = {"version": "1.1", "data": [{"title": "x", "paragraphs": [{"context": FACT, "qas": questions}]}]}
+    (folder / "DATASET.json").write_text(json.dumps(squad))
+    (folder / "PREDICTIONS.json").write_text(json.dumps({"a": "Helsinki", "b": "never"}))
+    (folder / "bin").mkdir()
+    (folder / "bin" / "toolkit").write_text(PROGRAM)
+    (folder / "bin" / "toolkit").chmod(0o755)
+
+
+@pytest.mark.slow
+def test_every_line_that_can_run_here_runs(tmp_path):
+    lay_out(tmp_path)
+    with LoopbackHub() as hub:
+        hub.tokens.add(TOKEN)
+        hub.writers[TOKEN] = {"my-team"}
+        environment = {
+            **hub.environment(tmp_path / "home", HF_TOKEN=TOKEN, HF_HUB_DOWNLOAD_TIMEOUT="10"),
+            "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "WANDB_MODE": "offline",
+        }
+
+        def run(line: str, how: Here) -> None:
+            for name, there in how.names.items():
+                line = re.sub(rf"\b{name}\b", there, line)
+            done = subprocess.run(
+                ["bash", "-c", f"{line} {how.more}"], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            told = f"$ {line} {how.more}\n{done.stdout}{done.stderr}"
+            assert done.returncode == 0 and "Traceback" not in told, told
+            assert re.search(how.says, done.stdout + done.stderr), f"{how.says!r} is not in what is said:\n{told}"
+
+        def run_chain(chain: str) -> None:
+            for line, how in LINES.items():
+                if isinstance(how, Here) and how.chain == chain:
+                    run(line, how)
+
+        with ThreadPoolExecutor(2) as workers:
+            list(workers.map(run_chain, ["gates", "own", "shipped"]))  # the longest first
+    said = {
+        shell: subprocess.run(
+            ["toolkit"], env={**environment, "_TOOLKIT_COMPLETE": f"{shell}_source"}, capture_output=True, text=True
+        ).stdout
+        for shell in ("zsh", "fish")
+    }
+    assert "compdef _toolkit_completion toolkit" in said["zsh"]
+    assert "complete --no-files --command toolkit" in said["fish"]

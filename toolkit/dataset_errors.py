@@ -1,0 +1,89 @@
+"""What `datasets` finds in a folder or a hub data set and raises for it: only plain data is read, and what goes wrong
+is at the recipe's line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import datasets
+
+from models.hub import forget_partial, refusal
+from models.hub_errors import GOES_ON, HubError, Wanted, explain
+from toolkit.errors import UserError
+from toolkit.recipe import Recipe
+from toolkit.recipe_keys import FILE_KINDS
+from toolkit.rows import no_log, reraise_full_disk
+from toolkit.yaml_source import suggest
+
+
+def check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None:
+    """Refuse what `datasets` would read with anything but a reader of plain data."""
+    module = type(builder).__module__
+    if module not in allowed:
+        found = module.rpartition(".")[2]
+        raise recipe.error(
+            "data.dataset",
+            f"{recipe.data.dataset} holds data of the kind {found}, which is not read here; "
+            f"it should consist of files of one of the kinds {', '.join(FILE_KINDS)}",
+        )
+
+
+@contextlib.contextmanager
+def load_explained(
+    recipe: Recipe, wanted: Wanted | None = None, lacking: Callable[[], str | None] = lambda: None
+) -> Iterator[None]:
+    """What `datasets` raises for a folder or a hub data set, at the recipe's line.
+
+    Args:
+        wanted: the data set of the hub; None for a folder.
+        lacking: the file of it that was not fetched to its end, where the client does not tell; None if not known.
+    """
+    try:
+        with no_log():
+            yield
+    except UserError:
+        raise
+    except Exception as problem:
+        reraise_full_disk(problem)
+        if wanted is not None and (explained := _of_the_hub(problem, wanted, lacking)):
+            said = str(explained)
+            if recipe.data.streaming:  # of a file that is streamed nothing is kept
+                said = said.replace(GOES_ON, "")
+            raise recipe.error("data.dataset", said) from None
+        reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
+        if reason.startswith(("Config name is missing", "BuilderConfig")):
+            raise _config_error(recipe, reason) from None
+        raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None
+
+
+def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | None]) -> HubError | None:
+    """What the hub said; the library does not pass it on where it takes it to say that there is no such data set."""
+    if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
+        return refusal(wanted._replace(file="README.md"))
+    explained = explain(problem, wanted)
+    if (
+        explained is None
+        or explained.reason not in ("interrupted", "corrupt", "offline")
+        or (file := lacking()) is None
+    ):
+        return explained
+    wanted = wanted._replace(file=file)
+    if explained.reason == "corrupt":
+        forget_partial(wanted)
+    return explain(problem, wanted)
+
+
+def _config_error(recipe: Recipe, reason: str) -> UserError:
+    """What to say where `data.config` is missing, or names a configuration that the data does not have.
+
+    Args:
+        reason: what the library says, with a list of those that there are.
+    """
+    name, config = recipe.data.dataset, recipe.data.config
+    known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])
+    wrong = "missing" if config is None else f"{config}: {name} has no such configuration"
+    has = f"{name} has the configurations" if config is None else "it has"
+    return recipe.error("data.config", f"{wrong}; {has} {', '.join(known)}{suggest(config or '', known)}")

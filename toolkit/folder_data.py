@@ -1,0 +1,99 @@
+"""The rows of a folder of data files, as `datasets` finds them by their names or by the folder's card."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import yaml
+from datasets import DatasetDict
+
+from models.files import UnreadableFile, plain_file, read_text
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.checkpoint import sha256
+from toolkit.dataset_errors import check_reader, load_explained
+from toolkit.digest import digest
+from toolkit.recipe import Recipe
+from toolkit.rows import READERS, as_written, check_json, prepare, quietly, scratch_in, stored
+from toolkit.scratch import scratch_folder
+
+#: Files of a data folder in which it may say where its data is.
+CARDS = ("README.md", ".huggingface.yaml")
+
+
+def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
+    """The splits of a folder of data files, as `datasets` finds them by their names or the folder's card.
+
+    Raises:
+        UserError: at the recipe's line: a folder that holds no data, other than plain data, or names data elsewhere.
+    """
+    folder = folder.resolve()
+    _check_cards(recipe, folder)
+    with scratch_folder("toolkit-") as scratch, load_explained(recipe):
+        builder = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch))
+    check_reader(recipe, builder, READERS.values())
+    parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
+    for split, files in builder.config.data_files.items():
+        parts += [split, *(_checked_content(recipe, folder, Path(file)) for file in files)]
+
+    def fill(unfinished: Path) -> None:
+        with scratch_in(unfinished) as scratch, load_explained(recipe):
+            again = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch / "cache"))
+            prepare(as_written(again), scratch, unfinished)
+
+    return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
+
+
+def _checked_content(recipe: Recipe, folder: Path, file: Path) -> str:
+    """The SHA-256 of a folder's data file.
+
+    Raises:
+        UserError: it lies elsewhere, or cannot be read.
+    """
+    try:
+        if not Path(os.path.normpath(file)).is_relative_to(folder) or file.suffix == ".zip":
+            raise UnreadableFile(file, f"is no plain data file of the folder {folder}")
+        if file.suffix not in (".csv", ".tsv", ".parquet", ".arrow", ".txt"):
+            check_json(plain_file(file))
+        return sha256(plain_file(file))
+    except (OSError, ValueError) as problem:
+        raise recipe.error("data.dataset", " ".join(str(problem).split())) from None
+
+
+def _settings(builder: Any) -> str:
+    """What beside the files decides how a folder is read, such as the separator that its card names."""
+    return repr({key: value for key, value in vars(builder.config).items() if key not in ("data_files", "data_dir")})
+
+
+def _check_cards(recipe: Recipe, folder: Path) -> None:
+    """See that a folder's card names no data elsewhere: looking there would go out to the network."""
+    for name in CARDS:
+        card = folder / name
+        if not os.path.lexists(card):
+            continue
+        try:
+            text = read_text(card) if card.stat().st_size else ""
+            block = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL) if name == "README.md" else None
+            content = yaml.safe_load(block.group(1) if block else "" if name == "README.md" else text)
+        except (OSError, ValueError, OverflowError, RecursionError, yaml.YAMLError) as problem:
+            raise recipe.error("data.dataset", f"cannot read {card}: {' '.join(str(problem).split())[:300]}") from None
+        configs = content.get("configs") if isinstance(content, dict) else None
+        for path in _texts(configs, ("data_files", "data_dir")):
+            if "://" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
+                raise recipe.error("data.dataset", f"{card} names data outside of its folder: {path}")
+
+
+def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterator[str]:
+    """Every text below one of these keys."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from _texts(value, keys, inside or key in keys)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _texts(value, keys, inside)
+    elif inside and isinstance(content, str):
+        yield content

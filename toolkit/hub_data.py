@@ -1,0 +1,105 @@
+"""The rows of a hub data set. Its repository may hold plain data alone; a script in it is never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import DatasetDict
+from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+from models.hub_errors import Wanted, offline
+from toolkit.cache import CACHE_VERSION, find, kept
+from toolkit.dataset_errors import check_reader, load_explained
+from toolkit.digest import digest
+from toolkit.recipe import Recipe
+from toolkit.revisions import settle_commit
+from toolkit.rows import READERS, as_written, prepare, scratch_in, stored
+
+#: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
+STORED_ROWS = "datasets.packaged_modules.cache.cache"
+
+
+def from_hub(recipe: Recipe) -> DatasetDict:
+    """The splits of a hub data set. Its repository may hold plain data alone; a script in it is never run."""
+    wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
+    commit = settled_commit(recipe)
+    key = digest("csv of the hub", wanted.id, str(recipe.data.config), commit, datasets.__version__, CACHE_VERSION)
+    if (csv := find("rows", key)) is not None:
+        return stored(csv)
+    with load_explained(recipe, wanted):
+        builder = builder_of(recipe)
+    check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
+    if type(builder).__module__ == READERS["csv"]:
+        # Not among the rows that the library keeps: whoever else loads the data set expects its numbers there.
+        return stored(kept("rows", key, lambda unfinished: _prepare_csv(recipe, wanted, unfinished)))
+    with load_explained(recipe, wanted, lambda: _not_fetched(builder, wanted, commit)):
+        if type(builder).__module__ == STORED_ROWS:
+            builder = _stored_builder(builder, wanted, commit)
+        builder.download_and_prepare()
+        return builder.as_dataset()
+
+
+def settled_commit(recipe: Recipe) -> str:
+    """The commit of the data set that the run uses; found now, if nobody has asked yet.
+
+    Raises:
+        UserError: as :func:`toolkit.revisions.settle_commit`.
+    """
+    if "data" not in recipe.commits:
+        settle_commit(recipe, "data")
+    return recipe.commits["data"]
+
+
+def builder_of(recipe: Recipe, **options: Any) -> Any:
+    """What `datasets` reads the recipe's data set with, at its commit."""
+    datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
+    name, commit = recipe.data.dataset, settled_commit(recipe)
+    return datasets.load_dataset_builder(name, recipe.data.config, revision=commit, **options)
+
+
+def path_in_repository(place: str) -> str:
+    """The file of a hub data set that stands at ``hf://datasets/OWNER/NAME@COMMIT/FILE``."""
+    return place.partition("@")[2].partition("/")[2]
+
+
+def _prepare_csv(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
+    """Read a hub data set of csv files into a folder, as it is written."""
+    commit = settled_commit(recipe)
+    # Here and not around: what goes wrong on the way is an OSError, and would be taken for the cache's.
+    with scratch_in(unfinished) as scratch, load_explained(recipe, wanted):
+        builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
+
+        def fetched(place: str) -> str:
+            return hf_hub_download(wanted.id, path_in_repository(place), repo_type="dataset", revision=commit)
+
+        with load_explained(recipe, wanted, lambda: _not_fetched(builder, wanted, commit)):
+            prepare(as_written(builder, fetched), scratch, unfinished)
+
+
+def _not_fetched(builder: Any, wanted: Wanted, commit: str) -> str | None:
+    """The first file of a data set that is not in the client's cache; None where they are all there."""
+    for places in (builder.config.data_files or {}).values():
+        for file in map(path_in_repository, places):
+            if not isinstance(try_to_load_from_cache(wanted.id, file, repo_type="dataset", revision=commit), str):
+                return file
+    return None
+
+
+def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
+    """That of the rows that were read from this commit earlier: the library takes the last, whichever commit that is.
+
+    Raises:
+        HubError: there are none.
+    """
+    found = Path(builder.cache_dir)  # .../CONFIG/VERSION/COMMIT
+    if not (found.parent / commit).is_dir():
+        raise offline(wanted._replace(revision=commit))
+    return type(builder)(
+        dataset_name=builder.dataset_name,
+        repo_id=wanted.id,
+        config_name=found.parts[-3],
+        version=found.parts[-2],
+        hash=commit,
+    )

@@ -1,0 +1,68 @@
+"""The rows of a file of JSON, as they are written: objects one after the other, or one list of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from models.files import UnreadableFile
+from toolkit.text_encoding import opened_text
+
+#: Characters that are read of a JSON file at a time.
+BLOCK = 2**16
+
+
+def _refused(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object of a file, as it is written and what it holds: JSON lines, or one list.
+
+    Raises:
+        UnreadableFile: anything else.
+    """
+    decoder = json.JSONDecoder(parse_constant=_refused)
+    with opened_text(path, encoding, newline="") as file:
+        text = file.read(BLOCK)
+        opened = re.match(r"\s*\[", text)
+        between = re.compile(r"[\s,]*" if opened else r"\s*")
+        place, number = opened.end() if opened else 0, 1
+        while True:
+            place = between.match(text, place).end()  # type: ignore[union-attr]
+            if place == len(text) or (opened and text[place] == "]"):
+                more = file.read(BLOCK)
+                if not more:
+                    break
+                text, place = text[place:] + more, 0
+                continue
+            try:
+                row, end = decoder.raw_decode(text, place)
+            except RecursionError:
+                raise UnreadableFile(path, f"row {number} is nested too deeply") from None
+            except ValueError as problem:
+                more = "" if _is_final(problem, text) else file.read(max(BLOCK, len(text) - place))
+                if not more:
+                    raise UnreadableFile(
+                        path, f"row {number} is not JSON: {getattr(problem, 'msg', problem)}"
+                    ) from None
+                text, place = text[place:] + more, 0
+                continue
+            if not isinstance(row, dict):
+                raise UnreadableFile(path, f"row {number} is no JSON object")
+            yield text[place:end], row
+            place, number = end, number + 1
+        if opened and text[place : place + 1] != "]":
+            raise UnreadableFile(path, f"ends within the list of its rows, after row {number - 1}")
+        if text[place + 1 :].strip():
+            raise UnreadableFile(path, "goes on behind the list of its rows")
+
+
+def _is_final(problem: ValueError, text: str) -> bool:
+    """Whether text that is not JSON stays so whatever follows: the fault is not at its end, nor is a text cut there."""
+    if not isinstance(problem, json.JSONDecodeError):
+        return True
+    return not problem.msg.startswith("Unterminated string") and problem.pos < len(text) - len("-Infinity")
