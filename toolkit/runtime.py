@@ -105,7 +105,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
     - ``OMP_NUM_THREADS``, ``FLAGS_paddle_num_threads``: Paddle starts with one thread.
     - ``MKL_DEBUG_CPU_TYPE``: see :func:`mkl_cpu_type`.
     - ``NVIDIA_TF32_OVERRIDE=0``, ``FLAGS_cudnn_deterministic``: float32 means float32, and a run repeats.
-    - ``TOOLKIT_KERNELS``: see :mod:`models.kernels`. It is set to what is taken, so that it is recorded with the others.
+    - ``TOOLKIT_KERNELS``: see :mod:`models.kernels`; set to what is taken, so that it is recorded with the others.
 
     Raises:
         UserError: that one is set to something else.
