@@ -70,8 +70,10 @@ install: $(INSTALLED) $(REFERENCE_INSTALLED)  ## set up .venv from the pins in c
 $(INSTALLED): setup.cfg constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "make: $(PYTHON) is not CPython 3.10 to 3.12; name one that is: make PYTHON=python3.11" >&2; exit 2; }
-	@test "$(KIND)" != gpu- || { echo "make: which CUDA? Paddle is built for $(PADDLE_CUDAS), the driver runs" \
-	  "$(or $(DRIVER_CUDA),none): update the driver, name one (make PADDLE_CUDA=cu126), or make PADDLE=cpu" >&2; exit 2; }
+ifeq ($(KIND),gpu-)
+	@echo "make: which CUDA? Paddle is built for $(PADDLE_CUDAS), the driver runs $(or $(DRIVER_CUDA),none): update the" \
+	  "driver, name one (make PADDLE_CUDA=cu126), or make PADDLE=cpu" >&2; exit 2
+endif
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 # Both wheels own paddle/, and those for two CUDAs have the same version: pip would leave the old one.
 ifneq ($(OTHERS),)

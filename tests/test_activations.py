@@ -11,6 +11,8 @@ from transformers.activations import ACT2FN
 from models.activations import ACTIVATIONS
 from models.reformer import schema
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 
 def test_every_activation_that_a_configuration_may_name_is_there():
     assert set(ACTIVATIONS) == set(schema.ACTIVATIONS)
