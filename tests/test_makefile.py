@@ -161,7 +161,7 @@ def test_another_wheel_replaces_the_one_that_is_there(machine):
     machine.with_driver()
     machine.make("install")
     first, second, *_, reference = machine.asked()
-    assert first == removed and second.endswith("/cu126/ " + second.partition("/cu126/ ")[2]) and ".[gpu," in second
+    assert first == removed and "/cu126/ " in second and ".[gpu," in second
     assert reference.startswith(".venv-reference/bin/python -m pip install") and "paddle" not in reference
     machine.make("install", "PADDLE_CUDA=cu118")
     first, second, *_ = machine.asked()
@@ -175,7 +175,8 @@ def test_another_wheel_replaces_the_one_that_is_there(machine):
 def test_a_switch_that_was_cut_short_is_made_up_for(machine):
     machine.with_environments()
     machine.make("install")
-    program(machine.folder / ".venv/bin/python", NOTES.format(log=machine.log) + 'case "$*" in *install*.[gpu*) exit 1; esac\n')
+    fails = 'case "$*" in *"-e .[gpu"*) exit 1;; esac\n'
+    program(machine.folder / ".venv/bin/python", NOTES.format(log=machine.log) + fails)
     machine.with_driver()
     machine.make("install", status=2)
     assert list((machine.folder / ".venv").glob(".installed*")) == []
