@@ -1,45 +1,105 @@
-# Everything a newcomer needs: `make demo`, `make test`. Nothing is installed outside .venv.
+# Everything a newcomer needs: `make demo`, `make test`. Nothing is installed outside .venv and .venv-reference.
 #
 #   PYTHON=python3.12     the interpreter that .venv is made of (CPython 3.10 to 3.12)
-#   PADDLE=gpu            install paddlepaddle-gpu in place of paddlepaddle
+#   PADDLE=cpu            paddlepaddle, or with gpu paddlepaddle-gpu; by default gpu where an NVIDIA driver answers
+#   PADDLE_CUDA=cu126     for gpu: Paddle's package index; by default the newest that the driver can run
 #   PIP_ARGS="..."        passed to every pip install, for example to take torch's CPU build:
 #                         PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+#   TORCH_ARGS="..."      for gpu: passed to the pip install of the reference's own environment in place of PIP_ARGS,
+#                         where the driver is too old for the CUDA of pypi.org's torch
 #   PYTEST_ARGS="..."     passed to pytest, for example a file
 #   WORKERS=2             processes that run the tests side by side; 0: this one alone, as a debugger wants it
 
 PYTHON   ?= python3
-PADDLE   ?= cpu
 PIP_ARGS ?=
+TORCH_ARGS ?= $(PIP_ARGS)
 VENV     := .venv
 BIN      := $(VENV)/bin
 WORKERS  ?= 2
-# Files of tests go to the next free process. Each computes in one thread: two of two on two cores wait for each other.
-PYTEST   := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-INSTALLED := $(VENV)/.installed-$(PADDLE)
 
-.PHONY: help install demo test test-slow lint parity ci clean
+# The CUDA version that the driver can run, `unknown` where it does not say, nothing where no driver answers.
+DRIVER_CUDA := $(shell said=$$(timeout 30 nvidia-smi 2>/dev/null) && { printf '%s\n' "$$said" | \
+  sed -nE 's/.*CUDA[A-Z ]* Version *: *([0-9]+\.[0-9]+).*/\1/p' | head -n 1 | grep . || echo unknown; })
+ifeq ($(strip $(PADDLE)),)
+override PADDLE := $(if $(DRIVER_CUDA),gpu,cpu)
+endif
+ifeq ($(filter cpu gpu,$(PADDLE)),)
+$(error PADDLE=$(PADDLE): there are cpu and gpu)
+endif
+
+ifeq ($(PADDLE),gpu)
+# The CUDA versions for which Paddle 3.3.1 is built, the newest first. pypi.org has no Paddle 3 for GPUs.
+PADDLE_CUDAS := 13.0 12.9 12.6 11.8
+ifeq ($(strip $(PADDLE_CUDA)),)
+override PADDLE_CUDA := $(shell printf '%s\n' $(PADDLE_CUDAS) | awk -F. -v driver='$(DRIVER_CUDA)' \
+  'BEGIN { split(driver, has, ".") } $$1 * 100 + $$2 <= has[1] * 100 + has[2] { print "cu" $$1 $$2; exit }')
+endif
+KIND     := gpu-$(PADDLE_CUDA)
+# .venv has torch's CPU build, for the tests; the reference has an environment of its own: two CUDA builds share none.
+INDEXES  := --extra-index-url https://www.paddlepaddle.org.cn/packages/stable/$(PADDLE_CUDA)/ \
+  --extra-index-url https://download.pytorch.org/whl/cpu
+REFERENCE := .venv-reference
+REFERENCE_INSTALLED := $(REFERENCE)/.installed
+# Whatever toolkit runs from here on takes it, in place of .venv's own Python.
+export TOOLKIT_REFERENCE_PYTHON ?= $(abspath $(REFERENCE))/bin/python
+NOT_GPU  := and not gpu
+else
+KIND     := cpu
+INDEXES  :=
+REFERENCE_INSTALLED :=
+NOT_GPU  :=
+endif
+INSTALLED := $(VENV)/.installed-$(KIND)
+# What another PADDLE or PADDLE_CUDA has left.
+OTHERS   := $(filter-out $(INSTALLED),$(wildcard $(VENV)/.installed-*))
+
+# Files of tests go to the next free process. Each computes in one thread: two of two on two cores wait for each other.
+PYTEST   := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PARALLEL := -n $(WORKERS) --dist loadscope
+# A folder for each lane's junit.xml. With a GPU its tests are a lane of their own, one after another.
+REPORTS  := runs/ci
+JUNIT     = --junitxml=$(REPORTS)/$@/junit.xml
+
+.PHONY: help install demo test test-slow lint parity gpu ci clean
 
 help:  ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-install: $(INSTALLED)  ## set up .venv from the pins in constraints.txt
+install: $(INSTALLED) $(REFERENCE_INSTALLED)  ## set up .venv from the pins in constraints.txt
 
 $(INSTALLED): setup.cfg constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "make: $(PYTHON) is not CPython 3.10 to 3.12; name one that is: make PYTHON=python3.11" >&2; exit 2; }
+ifeq ($(KIND),gpu-)
+	@echo "make: which CUDA? Paddle is built for $(PADDLE_CUDAS), the driver runs $(or $(DRIVER_CUDA),none): update the" \
+	  "driver, name one (make PADDLE_CUDA=cu126), or make PADDLE=cpu" >&2; exit 2
+endif
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,demo,tracking,dev]'
+# Both wheels own paddle/, and those for two CUDAs have the same version: pip would leave the old one.
+ifneq ($(OTHERS),)
+	$(BIN)/python -m pip uninstall --quiet --yes paddlepaddle paddlepaddle-gpu
+	rm -f $(OTHERS)
+endif
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(INDEXES) $(PIP_ARGS) -c constraints.txt -e '.[$(PADDLE),reference,demo,tracking,dev]'
 	$(BIN)/python -m pip check
 	@touch $@
+
+ifneq ($(REFERENCE_INSTALLED),)
+$(REFERENCE_INSTALLED): constraints.txt
+	test -x $(REFERENCE)/bin/python || $(PYTHON) -m venv $(REFERENCE)
+	$(REFERENCE)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH_ARGS) -c constraints.txt \
+	  torch transformers sentencepiece protobuf numpy safetensors
+	@touch $@
+endif
 
 demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate; again: runs/reformer_cls-2
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
 test: install  ## the fast lane of tests: at most 8 minutes on two cores
-	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 test-slow: install  ## the other lane: all faults of the catalogues, sweeps, limits
-	$(PYTEST) -m slow $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
 	$(BIN)/ruff check .
@@ -47,12 +107,22 @@ lint: install  ## ruff (errors, imports, formatting), types, and which module ma
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-parity: install  ## the parity gates, on every device the machine has
-	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
-	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl --layers 4 \
-	  n_embd=320 dff=1024 vocab_size=5000
+# Small enough for minutes, with every part that a large one has.
+SMALL_CTRL := --layers 4 n_embd=320 dff=1024 vocab_size=5000
 
-ci: lint test test-slow parity  ## all of it
+parity: install  ## the parity gates, on every device the machine has; on the CPU also with Paddle's own kernels
+	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
+	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl $(SMALL_CTRL)
+	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model reformer --dtype both --output runs/parity/reformer-kernels
+	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model ctrl --dtype both --output runs/parity/ctrl-kernels $(SMALL_CTRL)
+
+gpu: install  ## what needs a GPU: the operations there, training in float32 and bfloat16, interrupted and resumed
+	$(PYTEST) -m gpu $(JUNIT) $(PYTEST_ARGS)
+
+LANES    := test test-slow $(if $(NOT_GPU),gpu)
+
+ci: lint test test-slow parity $(if $(NOT_GPU),gpu)  ## all of it, and what this machine could not show
+	@$(BIN)/python .ci/unseen.py $(LANES:%=$(REPORTS)/%/junit.xml)
 
 clean:  ## remove what was built; runs/ stays
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf $(VENV) .venv-reference build *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

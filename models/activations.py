@@ -15,7 +15,7 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models.ops import is_on_cpu
+from models.ops import is_composed
 
 #: GELU by tanh is x times the logistic function of LINEAR x + CUBIC x^3.
 LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
@@ -59,7 +59,7 @@ def tanh_gelu(x: paddle.Tensor) -> paddle.Tensor:
 
 def silu(x: paddle.Tensor) -> paddle.Tensor:
     """x times its logistic function (Elfwing et al. 2017), any shape."""
-    return x * F.sigmoid(x) if is_on_cpu(x) else F.silu(x)
+    return x * F.sigmoid(x) if is_composed(x) else F.silu(x)
 
 
 def tanh(x: paddle.Tensor) -> paddle.Tensor:
@@ -69,7 +69,7 @@ def tanh(x: paddle.Tensor) -> paddle.Tensor:
 
 def _is_inexact(x: paddle.Tensor) -> bool:
     """Whether Paddle's own gradient of tanh is."""
-    return is_on_cpu(x) and x.dtype == paddle.float32
+    return is_composed(x) and x.dtype == paddle.float32
 
 
 class TanhGELU(nn.Layer):

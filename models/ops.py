@@ -1,9 +1,9 @@
 """Operations that Paddle has and computes slowly on a CPU, composed of operations that it computes fast.
 
-On a GPU, and wherever Paddle's own kernel is as good, that kernel is used. What is slow, measured on 2 cores with 4
-million float32 (forward and backward): dropout 52 ms against 7 here, ``where`` plus softmax 56 against 26, layer norm
-16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation has a plain twin in tests/test_ops.py, to which
-it must be equal.
+On a GPU, wherever Paddle's own kernel is as good, and where :mod:`models.kernels` asks for it, that one is used. What
+is slow, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here, ``where`` plus
+softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation has a plain
+twin in tests/test_ops.py, to which it must be equal.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
+from models import kernels
 from models.trace import at
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
@@ -28,9 +29,14 @@ ROWS = 128
 
 
 def is_on_cpu(x: paddle.Tensor) -> bool:
-    """Whether what is composed here is faster than Paddle's own operation; never in a static graph, which has no place
-    yet and no gradient."""
+    """Whether it lies in the host's memory; never in a static graph, which has no place yet."""
     return paddle.in_dynamic_mode() and x.place.is_cpu_place()
+
+
+def is_composed(x: paddle.Tensor) -> bool:
+    """Whether an operation on it is one composed here: on a CPU, where that is faster and keeps more digits, unless
+    :mod:`models.kernels` says otherwise; never in a static graph, which has no gradient."""
+    return is_on_cpu(x) and kernels.chosen() == kernels.COMPOSED
 
 
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
@@ -59,7 +65,7 @@ class _AddBias(PyLayer):
 
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
-    return _AddBias.apply(x, bias) if is_on_cpu(x) else x + bias
+    return _AddBias.apply(x, bias) if is_composed(x) else x + bias
 
 
 def linear(
@@ -75,7 +81,7 @@ def linear(
     Returns:
         (..., out).
     """
-    if not transposed and (bias is None or not is_on_cpu(x)):
+    if not transposed and (bias is None or not is_composed(x)):
         return F.linear(x, weight, bias)
     product = paddle.matmul(x, weight, transpose_y=transposed)
     return product if bias is None else add_bias(product, bias)
@@ -116,9 +122,16 @@ class _LayerNorm(PyLayer):
         return grad_x, _column_sums((grad * normed).reshape(flat)), _column_sums(grad.reshape(flat))
 
 
+def _is_double(x: paddle.Tensor) -> bool:
+    return paddle.in_dynamic_mode() and x.dtype == paddle.float64
+
+
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
-    """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,)."""
-    if not is_on_cpu(x):
+    """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,).
+
+    In float64, by which the gate judges, it is composed on every device: Paddle's takes its epsilon in float32.
+    """
+    if not (is_composed(x) or _is_double(x)):
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
     return _LayerNorm.apply(x, gain, bias, epsilon)
 
@@ -135,7 +148,7 @@ def _exp(x: paddle.Tensor) -> paddle.Tensor:
     """exp, down to the smallest number and 0: Paddle's CPU kernel takes 3e-39 and 6e-309 for whatever is smaller, and
     makes gradients of 1e-305 where there are none. In float64 its own digits are kept as far as it has them."""
     end = END_OF_EXP.get(x.dtype)
-    if not is_on_cpu(x) or end is None or float(x.detach().min()) >= end:
+    if not is_composed(x) or end is None or float(x.detach().min()) >= end:
         return paddle.exp(x)
     half = paddle.exp(0.5 * x)
     square = half * half
@@ -215,7 +228,7 @@ def masked_softmax(
         masks: pairs of a bool tensor that broadcasts to ``scores`` and the value for where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
-    if is_on_cpu(scores):
+    if is_composed(scores):
         return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
     scores = _masked(scores, masks)
     probabilities = F.softmax(scores)
@@ -229,7 +242,7 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
         unmasked: the scores before some were made very small, which decide how to compute it. Paddle's kernel gives
             those the weight exp(-64), and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
-    if not is_on_cpu(scores):
+    if not is_composed(scores):
         return F.softmax(scores)
     near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)
     return _MaskedSoftmax.apply(scores, (), False, near)
@@ -282,7 +295,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor
     Returns:
         (N,).
     """
-    if is_on_cpu(logits):
+    if is_composed(logits):
         return _CrossEntropy.apply(logits, labels.unsqueeze(-1))
     return F.cross_entropy(logits, labels, reduction="none")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
     for item in items:
-        if "gpu" in item.keywords and not gpu:
+        if item.get_closest_marker("gpu") and not gpu:
             item.add_marker(pytest.mark.skip(reason="Paddle sees no GPU here"))
-        if "shared_data" in item.keywords and not SHARED_DATA.is_dir():
+        if item.get_closest_marker("shared_data") and not SHARED_DATA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"{SHARED_DATA} (real data sets and tokenizers) is absent"))
+
+
+@pytest.fixture(
+    params=[("cpu", "composed"), ("cpu", "paddle"), pytest.param(("gpu", "paddle"), marks=pytest.mark.gpu)],
+    ids="-".join,
+)
+def kernels(request, monkeypatch) -> Iterator[str]:
+    """The test runs on every device that there is, and on the CPU with both kinds of kernels; gives the kind."""
+    import paddle
+
+    device, kind = request.param
+    marker = request.node.get_closest_marker("beyond_paddle")
+    if marker and request.param == ("cpu", "paddle"):
+        request.applymarker(pytest.mark.xfail(reason=marker.args[0], strict=marker.kwargs.get("strict", True)))
+    monkeypatch.setenv("TOOLKIT_KERNELS", kind)
+    paddle.set_device(device)
+    yield kind
+    paddle.set_device("cpu")
 
 
 @pytest.fixture

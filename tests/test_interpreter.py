@@ -134,6 +134,14 @@ def test_the_command_says_it_in_one_line(tmp_path, capsys, program, status):
     assert error.startswith(f"error: --reference-python: {path}: ") and error.count("\n") == 1
 
 
+def test_the_environment_names_the_interpreter_where_no_option_does(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_REFERENCE_PYTHON", str(tmp_path / "nowhere"))
+    for options, named in (([], "nowhere"), (["--reference-python", str(tmp_path / "none")], "none")):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["parity", "--model", "ctrl", "--layers", "1", *options])
+        assert left.value.code == 2 and f"{tmp_path / named}: no such interpreter" in capsys.readouterr().err
+
+
 def test_a_verdict_is_not_remembered_for_another_environment(tmp_path):
     request = trial_request("ctrl", "random", 0)
 

@@ -325,6 +325,22 @@ def test_another_python_for_the_reference_is_checked_before_anything_is_loaded(g
     assert gate.requests[0].reference_python == str(python)
 
 
+def test_the_environment_may_name_the_references_python_where_the_recipe_names_none(
+    gate, recipe_file, tmp_path, monkeypatch
+):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("TOOLKIT_REFERENCE_PYTHON", str(python))
+    train(recipe_file, tmp_path / "run", "train.max_steps=1", skip=None)
+    assert gate.requests[0].reference_python == str(python)
+    train(recipe_file, tmp_path / "own", f"parity.reference_python={sys.executable}", "train.max_steps=1", skip=None)
+    assert gate.requests[1].reference_python == sys.executable
+    monkeypatch.setenv("TOOLKIT_REFERENCE_PYTHON", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"^TOOLKIT_REFERENCE_PYTHON: .*nowhere: no such interpreter"):
+        train(recipe_file, tmp_path / "other", "train.max_steps=1", skip=None)
+
+
 def test_training_starts_from_a_checkpoint_and_new_values_for_what_it_lacks(run, recipe_file):
     job = assemble(load_recipe(recipe_file, [f"model.weights={run / 'model'}", "tokenizer.kind=checkpoint"]))
     assert job.new_weights == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 
 from models import families
 from models.lengths import Fit
-from toolkit.errors import UserError
+from toolkit.errors import ToolkitError, UserError
 from toolkit.identity import identity_of
+from toolkit.install import REFERENCE_PYTHON
 from toolkit.model_config import build_config, fit_training_length, trained_config
 from toolkit.recipe import Recipe
 from toolkit.revisions import weights_folder
@@ -150,16 +152,17 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
 
 
 def reference_python(recipe: Recipe) -> str | None:
-    """The interpreter that is to run the reference, as an absolute path; None for this one.
+    """The interpreter that is to run the reference, as an absolute path: the recipe's, if the command line says it too,
+    or that of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one.
 
     Raises:
-        UserError: the recipe names something that is none.
+        UserError: what is named is none.
         Inconclusive: it lacks what the reference needs.
     """
     from toolkit.parity import reference_interpreter
 
     if recipe.parity.reference_python is None:
-        return None
+        return _reference_of_environment()
     if not recipe.is_overridden("parity.reference_python"):
         raise recipe.error(
             "parity.reference_python",
@@ -170,3 +173,14 @@ def reference_python(recipe: Recipe) -> str | None:
         return reference_interpreter(str(recipe.resolve(recipe.parity.reference_python)))
     except UserError as problem:
         raise recipe.error("parity.reference_python", str(problem)) from None
+
+
+def _reference_of_environment() -> str | None:
+    from toolkit.parity import reference_interpreter
+
+    if not (named := os.environ.get(REFERENCE_PYTHON)):
+        return None
+    try:
+        return reference_interpreter(named)
+    except ToolkitError as problem:
+        raise type(problem)(f"{REFERENCE_PYTHON}: {problem}") from None

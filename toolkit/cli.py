@@ -19,6 +19,7 @@ from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
 from toolkit.failure import describe, keep_traceback
+from toolkit.install import REFERENCE_PYTHON
 from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
 
@@ -397,7 +398,12 @@ def clear_cache(older_than: float | None) -> int:
 
 @toolkit.command()
 @click.option("--network", is_flag=True, help="Ask the hub whether it answers; without this nobody is called.")
-@click.option("--reference-python", metavar="PATH", help="The Python that has torch, where it is not this one.")
+@click.option(
+    "--reference-python",
+    metavar="PATH",
+    envvar=REFERENCE_PYTHON,
+    help="The Python that has torch, where it is not this one.",
+)
 def doctor(network: bool, reference_python: str | None) -> int:
     """Look for what is wrong with this installation and this machine, and say how to mend it.
 

@@ -17,6 +17,7 @@ import random
 import sys
 from pathlib import Path
 
+from models import kernels
 from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
 from toolkit.escape import visible
@@ -104,6 +105,10 @@ def environment(threads: int | None = None) -> dict[str, str]:
     - ``OMP_NUM_THREADS``, ``FLAGS_paddle_num_threads``: Paddle starts with one thread.
     - ``MKL_DEBUG_CPU_TYPE``: see :func:`mkl_cpu_type`.
     - ``NVIDIA_TF32_OVERRIDE=0``, ``FLAGS_cudnn_deterministic``: float32 means float32, and a run repeats.
+    - ``TOOLKIT_KERNELS``: see :mod:`models.kernels`; set to what is taken, so that it is recorded with the others.
+
+    Raises:
+        UserError: that one is set to something else.
     """
     count = str(threads or physical_cores())
     wanted = {
@@ -113,12 +118,20 @@ def environment(threads: int | None = None) -> dict[str, str]:
         "FLAGS_cudnn_deterministic": "1",
         "GLOG_minloglevel": "2",
         "TOKENIZERS_PARALLELISM": "false",
+        kernels.VARIABLE: _chosen_kernels(),
     }
     if path := mkl_cpu_type():
         wanted["MKL_DEBUG_CPU_TYPE"] = path
     if threads is not None:  # asked for: it wins over what the shell has set
         return wanted
     return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+def _chosen_kernels() -> str:
+    try:
+        return kernels.chosen()
+    except ValueError as problem:
+        raise UserError(str(problem)) from None
 
 
 def configure(device: str = "auto", threads: int | None = None, keep_memory: bool = True) -> str:
@@ -133,7 +146,8 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
         The device, ``cpu`` or ``gpu``.
 
     Raises:
-        UserError: both Paddle wheels are installed, none is, or a GPU was asked for and there is none.
+        UserError: both Paddle wheels are installed, none is, a GPU was asked for and there is none, or
+            ``TOOLKIT_KERNELS`` is no choice.
     """
     explain_paddle_installation()
     if "paddle" not in sys.modules:

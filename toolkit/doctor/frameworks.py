@@ -68,6 +68,7 @@ def check_paddlenlp() -> Iterator[Finding]:
 
 def check_environment() -> Iterator[Finding]:
     """The variables that :func:`toolkit.runtime.environment` sets, where the shell has set them otherwise."""
+    from models import kernels
     from toolkit.runtime import environment, physical_cores
 
     cores = physical_cores()
@@ -85,6 +86,9 @@ def check_environment() -> Iterator[Finding]:
     else:
         path = set_here.get("MKL_DEBUG_CPU_TYPE")
         yield Finding("threads", "ok", f"{cores} on {cores} physical cores{f', MKL code path {path}' if path else ''}")
+    if set_here[kernels.VARIABLE] == kernels.PADDLE:
+        what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: on a CPU runs are slower, and lose digits"
+        yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
 
 
 REFERENCE = """

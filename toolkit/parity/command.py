@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from toolkit.install import REFERENCE_PYTHON as VARIABLE
+
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
 #: What is kept in 32 bits, and what NumPy takes for a seed.
@@ -35,7 +37,10 @@ SEED = click.option(
     "--seed", type=SEEDS, default=0, show_default=True, help="Of the weights, the tokens and all draws."
 )
 REFERENCE_PYTHON = click.option(
-    "--reference-python", metavar="PATH", help="Run the reference with this Python, which needs torch, not Paddle."
+    "--reference-python",
+    metavar="PATH",
+    envvar=VARIABLE,
+    help=f"Run the reference with this Python, which needs torch, not Paddle; default: ${VARIABLE}, or this one.",
 )
 REFERENCE_REVERSIBLE = click.option(
     "--reference-reversible",

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from models import kernels
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.judge import notes
 from toolkit.parity.report.depth import depth_rows, depth_table
@@ -121,6 +122,7 @@ def _recomputed_lines(report: Report) -> list[str]:
 
 
 def _facts(report: Report) -> str:
+    flags = report.candidate.execution.flags
     versions = {**report.candidate.execution.versions, **report.reference.execution.versions}
     paddle = versions.get("paddlepaddle") or versions.get("paddlepaddle-gpu")
     texts = len(report.reference.tokens or [])
@@ -128,6 +130,7 @@ def _facts(report: Report) -> str:
         f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
         f"checkpoint {report.request.origin}" if report.request.origin else "",
         f"{report.request.device}",
+        "Paddle's own kernels" if flags.get(kernels.VARIABLE) == kernels.PADDLE else "",
         f"{texts} texts tokenized alike" if texts and report.passed else "",
         f"{report.randomized} constant parameters randomized" if report.randomized else "",
         f"{report.seconds:.1f} s" + (", cached" if report.cached else ""),

@@ -1,0 +1,297 @@
+"""What `make` does on machines with and without an NVIDIA driver, what a runner is told, and what a run could not show.
+
+The driver is a real program on PATH that answers as NVIDIA's does; pip and toolkit are ones that note what they are
+asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from toolkit.doctor import read_pins
+from toolkit.parity.job import interpreter
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = ("Makefile", "setup.cfg", "constraints.txt", "pyproject.toml")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TARGETS = re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+#: What decides for whoever runs the tests, by `make test` too.
+INHERITED = ("PADDLE", "PADDLE_CUDA", "PIP_ARGS", "TORCH_ARGS", "TOOLKIT_REFERENCE_PYTHON", "PYTEST_ARGS", "WORKERS")
+MAKES_OWN = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "GNUMAKEFLAGS")
+DRIVER = """\
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 560.35.03              Driver Version: 560.35.03      {cuda:<21} |
+|-----------------------------------------+------------------------+----------------------+
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:00:04.0 Off |                    0 |
+|  GPU   GI   CI        PID   Type   Process name                              GPU Memory |
+|    0   N/A  N/A      4711      C   it's $(touch harm) `touch harm` CUDA          512MiB |
+"""
+NOTES = '#!/bin/sh\necho "$0 $*" >> "{log}"\n'
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class Machine:
+    """A checkout of which only `make` knows, on a machine whose driver is chosen."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.programs, self.log = folder / "checkout", folder / "programs", folder / "log"
+        self.folder.mkdir()
+        for name in FILES:
+            shutil.copy(ROOT / name, self.folder)
+        self.without_driver()
+
+    def without_driver(self) -> None:
+        """An nvidia-smi that was left behind: a driver that is not there looks the same as one that does not answer."""
+        program(self.programs / "nvidia-smi", '#!/bin/sh\necho "NVIDIA-SMI has failed. CUDA Version: 12.6"\nexit 9\n')
+
+    def with_driver(self, cuda: str = "CUDA Version: 12.6") -> None:
+        (self.folder.parent / "answer").write_text(DRIVER.format(cuda=cuda))
+        program(self.programs / "nvidia-smi", f'#!/bin/sh\ncat "{self.folder.parent / "answer"}"\n')
+
+    def with_environments(self) -> None:
+        """Those that `make install` would make, with programs that note what they are asked."""
+        for name in (".venv/bin/python", ".venv/bin/toolkit", ".venv-reference/bin/python"):
+            program(self.folder / name, NOTES.format(log=self.log))
+
+    def make(self, *arguments: str, status: int = 0, **variables: str) -> str:
+        """What `make` prints, on both streams."""
+        kept = {name: value for name, value in os.environ.items() if name not in (*INHERITED, *MAKES_OWN)}
+        path = f"{self.programs}{os.pathsep}{kept['PATH']}"
+        done = subprocess.run(
+            ["make", f"PYTHON={sys.executable}", *arguments],
+            cwd=self.folder,
+            env={**kept, "PATH": path, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        assert not (self.folder / "harm").exists()
+        return done.stdout + done.stderr
+
+    def asked(self) -> list[str]:
+        """What the environments' programs were asked since the last time, by their path in the checkout."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [line.replace(f"{self.folder}/", "") for line in lines]
+
+
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    return Machine(tmp_path)
+
+
+# -- which wheel ----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_everything_is_for_the_cpu(machine):
+    said = machine.make("-n", "ci")
+    assert "-e '.[cpu,reference,demo,tracking,dev]'" in said and "-m pytest -n 2 --dist loadscope" in said
+    assert "TOOLKIT_KERNELS=paddle .venv/bin/toolkit parity --model ctrl" in said
+    assert said.rstrip().endswith(".ci/unseen.py runs/ci/test/junit.xml runs/ci/test-slow/junit.xml")
+    assert not re.search(r"gpu|packages/stable|venv-reference", said)
+    assert machine.make("-n", "ci", PADDLE="", PADDLE_CUDA="") == said  # as an image without them has it
+
+
+def test_with_a_driver_ci_installs_gates_and_trains_on_the_gpu(machine):
+    machine.with_driver()
+    said = machine.make("-n", "ci")
+    assert "--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/" in said
+    assert "-e '.[gpu,reference,demo,tracking,dev]'" in said and "[cpu" not in said
+    assert f"{sys.executable} -m venv .venv-reference" in said
+    assert re.search(r"toolkit parity --model reformer .*--device all", said)
+    assert re.search(r"-m pytest -m gpu --junitxml=runs/ci/gpu/junit.xml", said)
+    for lane in ("not slow", "slow"):
+        assert f'-m "{lane} and not gpu"' in said  # they have the GPU for themselves
+    assert said.rstrip().endswith("runs/ci/test-slow/junit.xml runs/ci/gpu/junit.xml")
+
+
+@pytest.mark.parametrize(
+    ("driver", "index"),
+    [("13.2", "cu130"), ("13.0", "cu130"), ("12.9", "cu129"), ("12.8", "cu126"), ("12.6", "cu126"), ("12.4", "cu118")],
+)
+@pytest.mark.parametrize("words", ["CUDA Version: ", "CUDA UMD Version: "])
+def test_the_index_is_that_of_the_newest_cuda_that_the_driver_can_run(machine, driver, index, words):
+    machine.with_driver(words + driver)
+    assert re.findall(r"packages/stable/(\w+)/", machine.make("-n", "install")) == [index]
+
+
+@pytest.mark.parametrize(("driver", "said"), [("CUDA Version: 11.4", "11.4"), ("CUDA Version: N/A", "unknown")])
+def test_a_driver_that_no_wheel_fits_is_said_with_what_to_do(machine, driver, said):
+    machine.with_driver(driver)
+    error = machine.make("install", status=2)
+    assert f"the driver runs {said}: update the driver" in error and "make PADDLE_CUDA=cu126" in error
+    assert not (machine.folder / ".venv").exists()
+    assert "packages/stable/cu118/" in machine.make("-n", "install", "PADDLE_CUDA=cu118")
+
+
+def test_what_the_command_line_or_the_environment_says_goes_before_the_driver(machine):
+    machine.with_driver()
+    assert "'.[cpu," in machine.make("-n", "install", "PADDLE=cpu")
+    assert "'.[cpu," in machine.make("-n", "install", PADDLE="cpu")
+    machine.without_driver()
+    assert "make PADDLE=cpu" in machine.make("install", "PADDLE=gpu", status=2)
+    assert "packages/stable/cu129/" in machine.make("-n", "install", PADDLE="gpu", PADDLE_CUDA="cu129")
+    assert "PADDLE=tpu: there are cpu and gpu" in machine.make("install", "PADDLE=tpu", status=2)
+
+
+def test_another_wheel_replaces_the_one_that_is_there(machine):
+    """Both own paddle/, and those for two CUDAs have the same version, which pip would leave as it is."""
+    machine.with_environments()
+    removed = ".venv/bin/python -m pip uninstall --quiet --yes paddlepaddle paddlepaddle-gpu"
+    machine.make("install")
+    assert [line.rpartition(" ")[2] for line in machine.asked()] == [".[cpu,reference,demo,tracking,dev]", "check"]
+    machine.make("install")
+    assert machine.asked() == []
+    machine.with_driver()
+    machine.make("install")
+    first, second, *_, reference = machine.asked()
+    assert first == removed and "/cu126/ " in second and ".[gpu," in second
+    assert reference.startswith(".venv-reference/bin/python -m pip install") and "paddle" not in reference
+    machine.make("install", "PADDLE_CUDA=cu118")
+    first, second, *_ = machine.asked()
+    assert first == removed and "/cu118/" in second
+    machine.make("install", "PADDLE=cpu")
+    first, second, *_ = machine.asked()
+    assert first == removed and ".[cpu," in second
+    assert [path.name for path in (machine.folder / ".venv").glob(".installed*")] == [".installed-cpu"]
+
+
+def test_a_switch_that_was_cut_short_is_made_up_for(machine):
+    machine.with_environments()
+    machine.make("install")
+    fails = 'case "$*" in *"-e .[gpu"*) exit 1;; esac\n'
+    program(machine.folder / ".venv/bin/python", NOTES.format(log=machine.log) + fails)
+    machine.with_driver()
+    machine.make("install", status=2)
+    assert list((machine.folder / ".venv").glob(".installed*")) == []
+    machine.with_environments()
+    machine.asked()
+    machine.make("install")
+    assert any(".[gpu," in line for line in machine.asked())
+
+
+def test_what_runs_on_a_gpu_has_the_references_own_environment(machine):
+    machine.with_environments()
+    program(machine.folder / ".venv/bin/toolkit", f'#!/bin/sh\necho "$TOOLKIT_REFERENCE_PYTHON" >> {machine.log}\n')
+    machine.with_driver()
+    machine.make("install")
+    machine.asked()
+    machine.make("parity")
+    assert set(machine.asked()) == {".venv-reference/bin/python"}
+    machine.without_driver()
+    machine.make("install")
+    machine.asked()
+    machine.make("parity")
+    assert set(machine.asked()) == {""}
+
+
+def test_the_references_environment_has_all_that_the_reference_needs():
+    [line] = re.findall(r"\$\(TORCH_ARGS\).*?\n\t +(.*)", (ROOT / "Makefile").read_text())
+    assert {*interpreter.NEEDED, "sentencepiece", "protobuf"} <= set(line.split())
+
+
+def test_both_wheels_have_the_same_version():
+    pins = read_pins(ROOT / "constraints.txt")
+    assert pins["paddlepaddle"] == pins["paddlepaddle-gpu"]
+    wanted = re.findall(r"^    (paddlepaddle(?:-gpu)?)(\S+)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    assert wanted == [("paddlepaddle", ">=3.0"), ("paddlepaddle-gpu", ">=3.0")]
+
+
+# -- runners --------------------------------------------------------------------------------------------------------
+
+
+def commands(workflow: Path) -> list[list[str]]:
+    content = yaml.safe_load(workflow.read_text())
+    steps = [step for job in content["jobs"].values() for step in job["steps"]]
+    return [shlex.split(line) for step in steps for line in step.get("run", "").splitlines()]
+
+
+def of_make(words: list[str]) -> list[str]:
+    """The targets of a command; none of another program's."""
+    return [word for word in words[1:] if "=" not in word] if words[:1] == ["make"] else []
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_runs_targets_that_exist_and_keeps_the_reports(workflow):
+    targets = [target for words in commands(workflow) for target in of_make(words)]
+    assert "ci" in targets and set(targets) <= set(TARGETS)
+    [job] = yaml.safe_load(workflow.read_text())["jobs"].values()
+    [kept] = [step for step in job["steps"] if step.get("uses", "").startswith("actions/upload-artifact@")]
+    assert kept["if"] == "always()"
+    written = set(re.findall(r"runs/(?:ci|parity)(?=/|\n)", (ROOT / "Makefile").read_text()))
+    assert {path.partition("/**")[0] for path in kept["with"]["path"].split()} == written
+    assert {path.rpartition("/")[2] for path in kept["with"]["path"].split()} == {"junit.xml", "parity.html"}
+
+
+def test_the_gpus_workflow_runs_on_a_machine_of_ones_own_and_no_strangers_code():
+    found = {path.stem: yaml.safe_load(path.read_text()) for path in WORKFLOWS}
+    assert found.keys() == {"cpu", "gpu"}
+    assert found["gpu"]["jobs"]["ci"]["runs-on"] == ["self-hosted", "gpu"]
+    assert "pull_request" in found["cpu"][True] and "pull_request" not in found["gpu"][True]  # YAML's `on` is true
+
+
+def test_the_other_files_of_a_runner_name_targets_that_exist():
+    image = re.findall(r"^RUN (make .*)$", (ROOT / ".ci/Dockerfile").read_text(), re.MULTILINE)
+    script = re.findall(r"^make .*$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert image and script
+    assert {target for line in [*image, *script] for target in of_make(shlex.split(line))} <= set(TARGETS)
+    assert subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=False).returncode == 0
+
+
+# -- what could not be shown ----------------------------------------------------------------------------------------
+
+SKIPS = """
+import pytest
+
+@pytest.mark.parametrize("sharding", [1, 2])
+@pytest.mark.skip(reason="Paddle sees no GPU here")
+def test_a_run_with_sharding_learns(sharding):
+    pass
+
+def test_a_file_system_is_full():
+    pytest.skip("nothing can be mounted")
+
+@pytest.mark.xfail(reason="lacks digits")
+def test_what_is_expected_to_fail():
+    assert False
+
+def test_what_passes():
+    pass
+"""
+
+
+def test_what_was_skipped_is_told_by_reason(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_some.py").write_text(SKIPS)
+    report = tmp_path / "junit.xml"
+    arguments = ["-p", "no:cacheprovider", "-q", tmp_path, f"--junitxml={report}"]
+    assert subprocess.run([sys.executable, "-m", "pytest", *arguments], capture_output=True).returncode == 0
+    table = [sys.executable, ROOT / ".ci/unseen.py"]
+    assert subprocess.run([*table, report], capture_output=True, text=True, check=True).stdout == (
+        "What this machine could not show:\n\n"
+        "Paddle sees no GPU here\n"
+        "  test_some                       2 tests\n"
+        "    a run with sharding learns\n\n"
+        "nothing can be mounted\n"
+        "  test_some                       1 test\n"
+        "    a file system is full\n"
+    )
+    report.write_text("<testsuites><testsuite><testcase classname='a.b' name='c'/></testsuite></testsuites>")
+    said = subprocess.run([*table, report], capture_output=True, text=True, check=True).stdout
+    assert said == "This machine has run every test.\n"
