@@ -60,7 +60,7 @@ PARALLEL := -n $(WORKERS) --dist loadscope
 REPORTS  := runs/ci
 JUNIT     = --junitxml=$(REPORTS)/$@/junit.xml
 
-.PHONY: help install demo test test-slow lint parity gpu ci clean
+.PHONY: help install demo test test-slow lint parity gpu ci rest clean
 
 help:  ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -121,7 +121,9 @@ gpu: install  ## what needs a GPU: the operations there, training in float32 and
 
 LANES    := test test-slow $(if $(NOT_GPU),gpu)
 
-ci: lint test test-slow parity $(if $(NOT_GPU),gpu)  ## all of it, and what this machine could not show
+ci: test rest  ## all of it, and what this machine could not show
+
+rest: lint test-slow parity $(if $(NOT_GPU),gpu)
 	@$(BIN)/python .ci/unseen.py $(LANES:%=$(REPORTS)/%/junit.xml)
 
 clean:  ## remove what was built; runs/ stays

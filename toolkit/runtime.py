@@ -79,6 +79,13 @@ def physical_cores() -> int:
     return max(1, min(len(cores), len(allowed)))
 
 
+def threads() -> int:
+    """How many threads compute unless a recipe says otherwise: as ``OMP_NUM_THREADS`` says, else one for each physical
+    core."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else physical_cores()
+
+
 def mkl_cpu_type() -> str | None:
     """The code path that MKL is to take on an AMD processor, None on others (there it chooses well by itself).
 

@@ -91,7 +91,7 @@ def job_of(request: GateRequest) -> Job:
         spare_memory=request.pair is None and spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
-        threads=request.threads or runtime.physical_cores(),
+        threads=request.threads or runtime.threads(),
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
