@@ -105,7 +105,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
     - ``MKL_DEBUG_CPU_TYPE``: see :func:`mkl_cpu_type`.
     - ``NVIDIA_TF32_OVERRIDE=0``, ``FLAGS_cudnn_deterministic``: float32 means float32, and a run repeats.
     """
-    count = str(threads or physical_cores())
+    count = str(threads or threads_each())
     wanted = {
         "OMP_NUM_THREADS": count,
         "FLAGS_paddle_num_threads": count,
@@ -126,7 +126,7 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
 
     Args:
         device: ``auto`` (a GPU when Paddle sees one), ``cpu`` or ``gpu``.
-        threads: CPU threads; by default the physical cores.
+        threads: CPU threads; by default the physical cores, which the processes of a machine share.
         keep_memory: see :func:`keep_freed_memory`; False for a process that has little.
 
     Returns:
@@ -174,13 +174,23 @@ def keep_freed_memory() -> None:
 
 
 def processes() -> int:
-    """How many processes train together: as many as `python -m paddle.distributed.launch` started, else 1."""
+    """How many processes train together: as many as `--processes` or `python -m paddle.distributed.launch` started."""
     return int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+
+
+def rank() -> int:
+    """The number of this process among those that train together, from 0."""
+    return int(os.environ.get("PADDLE_TRAINER_ID", "0"))
 
 
 def is_first_process() -> bool:
     """Whether this is the process that runs the gate and writes the run folder."""
-    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
+    return rank() == 0
+
+
+def threads_each() -> int:
+    """The CPU threads of this process: its share of the physical cores, at least 1."""
+    return max(1, physical_cores() // int(os.environ.get("PADDLE_LOCAL_SIZE", "1")))
 
 
 def explain_paddle_installation() -> None:
