@@ -31,6 +31,11 @@ def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, pa
     ]
 
 
-def loss_weights(num_terms: Sequence[int]) -> list[float]:
-    """The weight of each micro-batch's mean loss in that of the whole batch: its share of the loss terms."""
-    return [count / max(1, sum(num_terms)) for count in num_terms]
+def loss_weights(num_terms: Sequence[int], total: int | None = None) -> list[float]:
+    """The weight of each micro-batch's mean loss in that of the whole batch: its share of the loss terms.
+
+    Args:
+        total: the terms of the whole batch, where other processes have a part of it.
+    """
+    whole = sum(num_terms) if total is None else total
+    return [count / max(1, whole) for count in num_terms]
