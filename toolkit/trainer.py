@@ -170,6 +170,7 @@ class Finetuner(Trainer):
             )
         ranks.wait_for_all()  # the first process may still be writing them
         checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
+        ranks.wait_for_all()  # it removes them when it is done
 
     def measure(self, dataset: Any, split: str) -> dict[str, float]:
         """The loss and the task's metrics over a data set.
