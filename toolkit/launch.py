@@ -191,7 +191,9 @@ def _wait(processes: Sequence[subprocess.Popen], interruption: Interruption) -> 
             if number in ended or process.poll() is None:
                 continue
             ended[number] = process.returncode
-            if process.returncode not in (0, INTERRUPTED):
+            if interruption.requested and process.returncode == -signal.SIGINT:  # it had not begun to listen
+                ended[number] = INTERRUPTED
+            if ended[number] not in (0, INTERRUPTED):
                 deadline = min(deadline, time.monotonic() + GRACE)
         if interruption.requested and not handed_on:
             handed_on = True
@@ -209,10 +211,12 @@ def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
     """
     if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
         return ended[0]
-    failed = [number for number, status in ended.items() if status not in (0, LOST, INTERRUPTED)]
-    if not failed:
+    if not any(status not in (0, INTERRUPTED) for status in ended.values()):
         return max(ended.values())
-    number = failed[0]
+    number = next(
+        (number for number, status in ended.items() if status not in (0, LOST, INTERRUPTED)),
+        next(number for number, status in ended.items() if status not in (0, INTERRUPTED)),
+    )
     status = ended[number]
     how = f"ended with status {status}" if status > 0 else f"was killed by {_name(-status)}"
     log = _log(logs, number)
