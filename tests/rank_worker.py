@@ -21,8 +21,8 @@ from toolkit.train import load_model, make_trainer, measure_best
 
 
 def train(recipe: str, overrides: list[str], folder: str, dtype: str) -> dict[str, Any]:
-    """Train a recipe's model in a dtype; returns the losses of its steps, the weights after the last one, the metrics of
-    the best model, and what each rank drew first."""
+    """Train a recipe's model in a dtype; returns the losses of its steps, the weights after the last one, and the
+    metrics of the best model."""
     settings = load_recipe(recipe, [*overrides, f"train.output_dir={folder}"])
     Path(folder).mkdir(parents=True, exist_ok=True)
     runtime.seed_everything(settings.seed)

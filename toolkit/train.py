@@ -242,7 +242,8 @@ def check_device(recipe: Recipe, device: str, processes: int) -> None:
             "train.sharding", "needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1; on one GPU set null"
         )
     if (recipe.output_dir / "checkpoints").exists():
-        raise recipe.error("train.sharding", f"{recipe.output_dir}: such a run cannot be resumed; choose another folder")
+        folder = recipe.output_dir
+        raise recipe.error("train.sharding", f"{folder}: such a run cannot be resumed; choose another folder")
 
 
 def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
@@ -300,8 +301,8 @@ def note_on_processes(saved: Path) -> str | None:
     if before == now:
         return None
     return (
-        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is drawn "
-        "at random (dropout, LSH) is not what it would have been"
+        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is "
+        "drawn at random (dropout, LSH) is not what it would have been"
     )
 
 

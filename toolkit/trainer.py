@@ -178,7 +178,7 @@ class Finetuner(Trainer):
         The generators are seeded for it and put back after: the numbers of one model on one data set are the same
         whenever they are asked for, and asking does not change the training that follows.
         """
-        batches = math.ceil(len(dataset) / self.args.per_device_eval_batch_size)
+        batches = len(self._get_eval_sampler(dataset))
         with ProgressBar(self.console, split, batches) as self.progress:
             found = self.evaluate(dataset, metric_key_prefix=split)
         return _plain_metrics(found, split)
@@ -271,11 +271,12 @@ class Finetuner(Trainer):
 
     def _loss_weights(self, micro_batches: list[dict[str, paddle.Tensor]]) -> list[float]:
         """The share of each micro-batch in the loss terms of the step, of all processes."""
-        if processes() == 1 and len(micro_batches) == 1:
-            return [1.0]
-        terms = [self.task.num_loss_terms(batch) for batch in micro_batches]
-        if not self.sampler.has_examples(self.state.global_step % self.schedule.steps_per_epoch):
-            terms = [0 for _ in terms]
+        if processes() == 1:
+            whole = len(micro_batches) == 1
+            return [1.0] if whole else loss_weights([self.task.num_loss_terms(batch) for batch in micro_batches])
+        terms = [0 for _ in micro_batches]
+        if self.sampler.has_examples(self.state.global_step % self.schedule.steps_per_epoch):
+            terms = [self.task.num_loss_terms(batch) for batch in micro_batches]
         return loss_weights(terms, int(ranks.total([sum(terms)])[0]))
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
@@ -283,7 +284,7 @@ class Finetuner(Trainer):
         here = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
         sums = ranks.total(here) if self.sharding else ranks.sum_gradients(self.model.parameters(), here)
         self._agreed = Requests(*map(bool, sums[1:]))
-        return paddle.to_tensor(sums[0], dtype=loss.dtype)
+        return paddle.to_tensor(sums[0], dtype="float64")
 
     def _overdue(self) -> bool:
         return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
@@ -340,7 +341,8 @@ class Finetuner(Trainer):
         """As the Trainer's; of several processes each computes every so many-th batch, and all get all numbers. The
         Trainer would compute some examples twice, so that all processes have equally many, and count them twice."""
         if processes() == 1:
-            return super().evaluation_loop(dataloader, description, *args, metric_key_prefix=metric_key_prefix, **options)
+            options["metric_key_prefix"] = metric_key_prefix
+            return super().evaluation_loop(dataloader, description, *args, **options)
         self.model.eval()
         self.callback_handler.eval_dataloader = dataloader
 
@@ -361,8 +363,8 @@ class Finetuner(Trainer):
         return ranks.from_first(found) if self.shared else found
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        size = self.args.per_device_eval_batch_size
-        return EveryNth(len(eval_dataset), size, rank(), processes()) if self.shared else EveryNth(len(eval_dataset), size)
+        first, step = (rank(), processes()) if self.shared else (0, 1)
+        return EveryNth(len(eval_dataset), self.args.per_device_eval_batch_size, first, step)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
