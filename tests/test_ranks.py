@@ -29,23 +29,26 @@ WORKER = str(Path(__file__).with_name("rank_worker.py"))
 ROOT = Path(__file__).resolve().parents[1]
 #: Nothing is drawn at random but by a seed of the model's own; 20 steps, over the end of an epoch.
 EXACT = {
-    "reformer": {"hidden_dropout_prob": 0.0, "hash_seed": 7},
+    "reformer": {"hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0, "hash_seed": 7},
     "ctrl": {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 TASKS = ("classification", "question answering", "language modelling")
+#: A bias before a softmax has no gradient but rounding, of which AdamW makes steps of 1e-12.
+EXACTLY = 1e-10
 STEPS = ["train.max_steps=20", "train.epochs=null", "train.eval_steps=8", "train.eval_batch_size=2"]
 
 
 def exact_recipes(folder: Path) -> dict[str, Path]:
-    """By task, a small recipe without dropout, and its data."""
+    """By task, a small recipe without dropout, and its data; an epoch of the 10 texts ends with a batch of 2."""
     write_data(folder)
     recipes = {}
     for task in TASKS:
         content = BASES[task]
         model = content["model"]
         config = {**model["config"], **EXACT[model.get("name", "reformer")]}
+        data = {**content["data"], **({"limit": {"train": 10}} if task == TASKS[0] else {})}
         recipes[task] = folder / f"{task.replace(' ', '-')}.yaml"
-        recipes[task].write_text(yaml.safe_dump({**content, "model": {**model, "config": config}}))
+        recipes[task].write_text(yaml.safe_dump({**content, "data": data, "model": {**model, "config": config}}))
     return recipes
 
 
@@ -86,7 +89,7 @@ def batches_of(size: int, accumulated: int = 1) -> list[str]:
 
 
 def test_two_processes_train_as_one_does(tmp_path):
-    """In float64 to the last digits, for all three tasks; the epoch of 18 texts ends with a batch of 2."""
+    """In float64 to the last digits, for all three tasks."""
     recipes = exact_recipes(tmp_path)
     jobs = [
         {"recipe": str(path), "overrides": [*STEPS, *batches_of(2)], "folder": str(tmp_path / task), "dtype": "float64"}
@@ -95,7 +98,7 @@ def test_two_processes_train_as_one_does(tmp_path):
     run_ranks(2, jobs, tmp_path)
     for task, path in recipes.items():
         alone = train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{task} alone"), "float64")
-        assert_equal(found_in(tmp_path / task), alone, 1e-12, 1e-12)
+        assert_equal(found_in(tmp_path / task), alone, 1e-12, EXACTLY)
 
 
 @pytest.mark.slow
@@ -109,7 +112,7 @@ def test_four_processes_and_accumulation_train_as_one_does(tmp_path):
         folder.mkdir()
         run_ranks(size, [{"recipe": str(path), "overrides": overrides, "folder": str(folder), "dtype": dtype}], folder)
         alone = train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{name} alone"), dtype)
-        assert_equal(found_in(folder), alone, *((1e-12, 1e-12) if dtype == "float64" else (1e-4, 1e-3)))
+        assert_equal(found_in(folder), alone, *((1e-12, EXACTLY) if dtype == "float64" else (1e-4, 1e-3)))
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def test_a_run_of_two_that_ctrl_c_has_saved_goes_on_with_one(recipe, tmp_path):
     notes = [line for line in alone.communicate()[0].splitlines() if line.startswith("note   saved")]
     assert alone.returncode == 0 and len(notes) == 1 and "saved by 2 processes and resumed with 1" in notes[0]
     results = json.loads((run / "metrics.json").read_text())
-    assert results["training"]["schedule"]["steps_per_epoch"] == 3  # 18 texts, of which 2 x 2 x 2 are a step's
+    assert results["training"]["schedule"]["steps_per_epoch"] == 2  # 12 texts, of which 2 x 2 x 2 are a step's
     measured = toolkit("evaluate", run, "--split", "validation", stderr=subprocess.PIPE, text=True)
     assert measured.communicate()[1] == "" and measured.returncode == 0
     assert json.loads((run / "metrics.json").read_text())["validation"] == results["validation"]
@@ -203,7 +206,10 @@ def test_a_run_of_two_that_ctrl_c_has_saved_goes_on_with_one(recipe, tmp_path):
         ({1: 3, 0: 3}, 3),
         ({1: -9, 0: ranks.LOST}, "rank 1 of 2 processes was killed by SIGKILL; its log is logs/rank-1.log"),
         ({0: ranks.LOST, 1: -9}, "rank 1 of 2 processes was killed by SIGKILL"),
-        ({1: 1, 0: ranks.LOST}, 'rank 1 of 2 processes ended with status 1; its log is logs/rank-1.log, its last line "'),
+        (
+            {1: 1, 0: ranks.LOST},
+            'rank 1 of 2 processes ended with status 1; its log is logs/rank-1.log, its last line "',
+        ),
         ({0: -15, 1: ranks.LOST}, "rank 0 of 2 processes was killed by SIGTERM; what it said is above"),
         ({0: 1, 1: ranks.LOST}, 1),
     ],
