@@ -38,8 +38,8 @@ from toolkit.train import prove
 ROOT = Path(__file__).resolve().parents[1]
 #: Runs this source, with nothing of the current folder.
 PROGRAM = "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; from toolkit import cli; cli.main()"
-#: Seconds that the others are given to notice that one has failed, and to say why they have.
-GRACE = 10.0
+#: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
+GRACE, GRACE_AFTER_KILL = 10.0, 0.5
 #: Seconds between two looks at the processes.
 INTERVAL = 0.05
 #: Of a log, how much of its last line is repeated.
@@ -194,7 +194,8 @@ def _wait(processes: Sequence[subprocess.Popen], interruption: Interruption) -> 
             if interruption.requested and process.returncode == -signal.SIGINT:  # it had not begun to listen
                 ended[number] = INTERRUPTED
             if ended[number] not in (0, INTERRUPTED):
-                deadline = min(deadline, time.monotonic() + GRACE)
+                grace = GRACE if ended[number] > 0 else GRACE_AFTER_KILL
+                deadline = min(deadline, time.monotonic() + grace)
         if interruption.requested and not handed_on:
             handed_on = True
             for process in processes:

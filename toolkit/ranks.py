@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import time
@@ -52,7 +53,7 @@ def join() -> None:
     if processes() > 1:
         import paddle
 
-        with _others_alive():
+        with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle tells a flag that it has set itself
             paddle.distributed.init_parallel_env()
 
 
