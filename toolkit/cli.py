@@ -52,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 status = INTERRUPTED
             else:
                 status = _unforeseen(problem, settings.debug)
+    if "toolkit.ranks" in sys.modules:  # it has trained, maybe with other processes
+        from toolkit import ranks
+
+        ranks.leave(status)
     sys.exit(status)
 
 

@@ -10,11 +10,13 @@ forward again, makes some in several parts.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import io
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -43,6 +45,9 @@ class Lost(ToolkitError):
         self.exit_status = LOST if watched else 1
 
 
+_joined = False
+
+
 def join() -> None:
     """Meet the other processes. To be called early, when all have just begun: whoever is awaited for longer than
     Paddle's ``FLAGS_stop_check_timeout`` (900 s) is given up.
@@ -50,11 +55,24 @@ def join() -> None:
     Raises:
         Lost: they do not come.
     """
+    global _joined
     if processes() > 1:
         import paddle
 
+        _joined = True
         with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle tells a flag that it has set itself
             paddle.distributed.init_parallel_env()
+
+
+def leave(status: int) -> None:
+    """End a process that has met others, after what is to be done at its end, but before its libraries are taken down:
+    there Paddle's connections abort one now and then (SIGABRT, without a word), after all its work is done."""
+    if _joined:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
 
 # -- before training: one is ahead ----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def seed_of_batch(seed: int, batch: int) -> int:
 def evaluate_shared(
     batches: Iterable[Any],
     step: Callable[[Any], tuple[Any, Sequence[Any], Any]],
-    done: Callable[[], None],
+    done: Callable[[], object],
     shared: bool,
 ) -> tuple[float, tuple[np.ndarray, ...]]:
     """Compute the batches of this process.

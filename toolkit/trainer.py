@@ -346,20 +346,20 @@ class Finetuner(Trainer):
         self.model.eval()
         self.callback_handler.eval_dataloader = dataloader
 
-        def done() -> None:
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
-
         loss, self.outputs = evaluate_shared(
-            dataloader, lambda inputs: self.prediction_step(self.model, inputs, False), done, self.shared
+            dataloader,
+            lambda inputs: self.prediction_step(self.model, inputs, False),
+            lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
+            self.shared,
         )
         self.model.train()
-        found = {"loss": loss, **self._metrics_of_first()}
+        found = {"loss": loss, **self._metrics_of_first(self.outputs)}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(self.outputs, None, metrics, len(self.evaluated))
 
-    def _metrics_of_first(self) -> dict[str, float]:
+    def _metrics_of_first(self, outputs: tuple[np.ndarray, ...]) -> dict[str, float]:
         """The task's metrics, which the first process computes."""
-        found = self.task.compute_metrics(self.outputs, self.evaluated) if is_first_process() else None
+        found = self.task.compute_metrics(outputs, self.evaluated) if is_first_process() else {}
         return ranks.from_first(found) if self.shared else found
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
