@@ -333,14 +333,13 @@ def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_sharding_asks_for_a_process_for_each_gpu(recipe_file, monkeypatch):
+def test_sharding_asks_for_a_process_for_each_gpu(recipe_file):
     from toolkit.train import check_device
 
     recipe = load_recipe(recipe_file, ["train.sharding=stage2"])
-    with pytest.raises(UserError, match=r"needs a process for each GPU: python -m paddle\.distributed\.launch"):
-        check_device(recipe, "gpu")
-    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
-    check_device(recipe, "gpu")
+    with pytest.raises(UserError, match=r"needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1"):
+        check_device(recipe, "gpu", 1)
+    check_device(recipe, "gpu", 2)
 
 
 def test_recomputing_activations_changes_no_weight(recipe_file, tmp_path):

@@ -391,7 +391,13 @@ def test_every_epoch_sees_every_example_once_in_a_new_order():
     assert orders[0] == [2, 5, 3, 4, 1, 9, 8, 7, 0, 6]  # frozen: a change would break every resume
 
 
-def test_replicas_share_an_epoch_between_them():
-    parts = [EpochPermutation(10, 4, seed=3, replicas=3, rank=rank).order(0) for rank in range(3)]
-    assert [len(part) for part in parts] == [4, 4, 4]
-    assert set(np.concatenate(parts)) == set(range(10))
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_replicas_share_the_batches_of_one_process_between_them(replicas):
+    """5 share batches of 4, and a last one of 2: some have no part, and are given an example that does not count."""
+    whole = list(EpochPermutation(10, 4, seed=3))
+    samplers = [EpochPermutation(10, 4, seed=3, replicas=replicas, rank=rank) for rank in range(replicas)]
+    assert [len(sampler) for sampler in samplers] == [3] * replicas
+    for number, batches in enumerate(zip(*samplers, strict=True)):
+        counted = [part for part, sampler in zip(batches, samplers, strict=True) if sampler.has_examples(number)]
+        assert sorted(index for part in counted for index in part) == sorted(whole[number])
+        assert all(len(part) == 1 for part in batches if part not in counted)

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -377,6 +377,13 @@ class Checkpoints:
                 return folder
             except DamagedCheckpoint as damage:
                 on_damage(damage)
+        return None
+
+    def begun_with(self) -> int | None:
+        """How many processes the run was begun with; None where there is no checkpoint."""
+        for folder in reversed(self._steps()):
+            with suppress(DamagedCheckpoint):
+                return int(read_state(folder).get("processes", 1))
         return None
 
     def remove(self) -> None:

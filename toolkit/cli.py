@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import shlex
@@ -53,6 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 status = INTERRUPTED
             else:
                 status = _unforeseen(problem, settings.debug)
+    if "toolkit.ranks" in sys.modules:  # it has trained, maybe with other processes
+        from toolkit import ranks
+
+        ranks.leave(status)
     sys.exit(status)
 
 
@@ -134,7 +139,16 @@ def toolkit(settings: Settings, debug: bool) -> None:
 @OVERRIDES
 @click.option("--skip-parity", metavar="REASON", help="Train without the gate; the reason is recorded in the run.")
 @click.option("--new", is_flag=True, help="Where the run folder is taken, train into the next: runs/x-2, runs/x-3, ...")
-def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, new: bool) -> None:
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="Train with N processes on the CPUs here.")
+@click.option("--gpus", metavar="0,1", help="Train with a process on each of these GPUs.")
+def finetune(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    skip_parity: str | None,
+    new: bool,
+    processes: int | None,
+    gpus: str | None,
+) -> int:
     """Prove the port equal, then train as RECIPE says."""
     from toolkit.console import LiteralConsole
     from toolkit.recipe import load_recipe
@@ -144,10 +158,19 @@ def finetune(recipe: Path, overrides: tuple[str, ...], skip_parity: str | None, 
     checked = load_recipe(recipe, overrides)
     if new:
         checked = _in_next_folder(checked)
+    if processes is not None or gpus is not None:
+        from toolkit.launch import Team, finetune_together
+
+        here = [key for key in overrides if not (new and key.startswith("train.output_dir="))]
+        folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
+        reason = [] if skip_parity is None else ["--skip-parity", skip_parity]
+        arguments = [*reason, "--", str(recipe), *here, *folder]
+        return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
 
     from toolkit.train import finetune as run
 
     run(checked, skip_parity, LiteralConsole())
+    return 0
 
 
 for command in (*COMMANDS, bench):

@@ -24,6 +24,8 @@ from toolkit.run_files import reading
 LOCK = ".lock"
 #: What may be there before a run has begun: the report of a gate that stopped it.
 REPORT = "parity"
+#: What the processes but the first say that :mod:`toolkit.launch` has started; gone when the run has finished.
+LOGS = "logs"
 #: In the folder of the report: how each start of the run came past the gate.
 STARTS = "starts.json"
 #: Seconds to wait for a process that adds a number to a finished run.
@@ -85,7 +87,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _check_content(recipe: Recipe, folder: Path) -> None:
     """Check that the folder is free, or holds an interrupted run of the same recipe."""
-    if not any(path.name not in (REPORT, LOCK) for path in folder.iterdir()):
+    if not any(path.name not in (REPORT, LOCK, LOGS) for path in folder.iterdir()):
         return
     others = f"set train.output_dir to another folder, or remove {folder}"
     again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"

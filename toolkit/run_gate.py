@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from toolkit import runtime
 from toolkit.assembly import Job, reference_python
 from toolkit.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
@@ -24,9 +23,18 @@ if TYPE_CHECKING:
 
 
 def pass_gate(
-    recipe: Recipe, job: Job, skip_parity: str | None, folder: Path, device: str, console: Console
+    recipe: Recipe,
+    job: Job,
+    skip_parity: str | None,
+    folder: Path,
+    device: str,
+    console: Console,
+    processes: int = 1,
 ) -> str | None:
     """Run the parity gate on this run's model, weights and first examples.
+
+    Args:
+        processes: that are to train together.
 
     Returns:
         Its verdict in a line; None where it is skipped.
@@ -43,7 +51,7 @@ def pass_gate(
     parity = folder / REPORT
     remove_report(parity)
     with scratch_folder("tokenizer-") as scratch:
-        report = run_gate(gate_request(recipe, job, device, scratch), parity, console)
+        report = run_gate(gate_request(recipe, job, device, scratch, processes), parity, console)
     if report.exit_status == Inconclusive.exit_status:
         raise Inconclusive(f"{report.summary()}; no training; see {parity / 'parity.json'}")
     if not report.passed:
@@ -51,7 +59,7 @@ def pass_gate(
     return report.summary()
 
 
-def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRequest:
+def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes: int = 1) -> GateRequest:
     """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
 
     Made-up examples beside these reach what they may not.
@@ -59,6 +67,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     Args:
         device: of the run, `cpu` or `gpu`.
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
+        processes: that are to train together.
     """
     from toolkit.model_config import head_of, port_settings
     from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
@@ -70,7 +79,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
 
     training = TrainingSettings(
-        max_steps=Schedule.of(recipe, len(job.prepared.train)).max_steps,
+        max_steps=Schedule.of(recipe, len(job.prepared.train), processes).max_steps,
         batch_size=train.batch_size,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
         learning_rate=train.learning_rate,
@@ -97,7 +106,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         labels=collate(examples(training.examples_of_update)),
         class_weights=None if weights is None else tuple(weights.tolist()),
         threads=recipe.runtime.threads,
-        not_run=tuple(_not_run(recipe, device)),
+        not_run=tuple(_not_run(recipe, device, processes)),
         checkpoint=None if job.checkpoint is None else str(job.checkpoint),
         checkpoint_config=job.stored_config.to_hf() if job.checkpoint is not None and job.fit.cut else None,
         length_notes=job.fit.notes,
@@ -109,14 +118,14 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
     )
 
 
-def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
+def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
     """What of the run the gate does otherwise."""
     train, gated = recipe.train, recipe.parity.device
     if train.precision != "float32":
         yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
-    if (count := runtime.processes()) > 1:
-        yield f"{count} processes train together, whose gradients are averaged"
+    if processes > 1:
+        yield f"{processes} processes train together, whose gradients are summed"
     if gated not in ("auto", device):
         yield f"it is on {device}, the gate on {gated} (parity.device)"

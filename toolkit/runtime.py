@@ -117,7 +117,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
     Raises:
         UserError: that one is set to something else.
     """
-    count = str(threads or physical_cores())
+    count = str(threads or threads_each())
     wanted = {
         "OMP_NUM_THREADS": count,
         "FLAGS_paddle_num_threads": count,
@@ -146,7 +146,7 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
 
     Args:
         device: ``auto`` (a GPU when Paddle sees one), ``cpu`` or ``gpu``.
-        threads: CPU threads; by default the physical cores.
+        threads: CPU threads; by default the physical cores, which the processes of a machine share.
         keep_memory: see :func:`keep_freed_memory`; False for a process that has little.
 
     Returns:
@@ -195,13 +195,23 @@ def keep_freed_memory() -> None:
 
 
 def processes() -> int:
-    """How many processes train together: as many as `python -m paddle.distributed.launch` started, else 1."""
+    """How many processes train together: as many as `--processes` or `python -m paddle.distributed.launch` started."""
     return int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+
+
+def rank() -> int:
+    """The number of this process among those that train together, from 0."""
+    return int(os.environ.get("PADDLE_TRAINER_ID", "0"))
 
 
 def is_first_process() -> bool:
     """Whether this is the process that runs the gate and writes the run folder."""
-    return os.environ.get("PADDLE_TRAINER_ID", "0") == "0"
+    return rank() == 0
+
+
+def threads_each() -> int:
+    """The CPU threads of this process: its share of the physical cores, at least 1."""
+    return max(1, physical_cores() // int(os.environ.get("PADDLE_LOCAL_SIZE", "1")))
 
 
 def explain_paddle_installation() -> None:

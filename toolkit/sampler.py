@@ -15,15 +15,16 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
     sees some examples twice and others not at all. Here the order of an epoch needs no state but its number. It comes
     from NumPy's legacy generator, whose stream is frozen (NEP 19): a run resumes under another NumPy too.
 
-    It is a `DistributedBatchSampler` because of those the Trainer's loop tells the epoch (`set_epoch`).
+    It is a `DistributedBatchSampler` because of those the Trainer's loop tells the epoch (`set_epoch`). But where that
+    repeats a few examples so that all processes have equally many, here the processes share the very batch that one
+    process would have: none sees an example that another has seen in this epoch.
 
     Args:
         examples: how many training examples there are.
-        batch_size: examples of one optimizer step on this device, accumulation included. The last batch of an epoch
-            holds what is left.
+        batch_size: examples of one optimizer step of all processes together, accumulation included. The last batch of
+            an epoch holds what is left.
         seed: of the run.
-        replicas: data-parallel processes. Each takes every `replicas`-th example; a few are repeated so that all have
-            equally many.
+        replicas: data-parallel processes. Of each batch each takes every `replicas`-th example.
         rank: of this process.
     """
 
@@ -37,17 +38,23 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
         self._start = (epoch, batch)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The examples of an epoch that this process sees, in order: [examples / replicas] int64."""
+        """The examples of an epoch, of all processes, in order: [examples] int64."""
         generator = np.random.RandomState([self.seed % 2**32, self.seed // 2**32, epoch])
-        order = generator.permutation(len(self.dataset))
-        return np.resize(order, self.total_size)[self.local_rank :: self.nranks]
+        return generator.permutation(len(self.dataset))
+
+    def has_examples(self, batch: int) -> bool:
+        """Whether this process has a part of a batch of an epoch: the last one may hold fewer than there are
+        processes."""
+        return self.local_rank < min(self.batch_size, len(self.dataset) - batch * self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self.order(self.epoch)
         first = self._start[1] if self.epoch == self._start[0] else 0
-        for start in range(first * self.batch_size, len(order), self.batch_size):
-            yield order[start : start + self.batch_size].tolist()
+        for batch in range(first, len(self)):
+            whole = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            # A process without a part is given one example, which does not count: a loader knows no empty batch.
+            yield (whole[self.local_rank :: self.nranks] if self.has_examples(batch) else whole[:1]).tolist()
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        return -(-self.num_samples // self.batch_size)
+        return -(-len(self.dataset) // self.batch_size)

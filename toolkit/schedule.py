@@ -8,6 +8,11 @@ from dataclasses import dataclass, field
 from toolkit.recipe import Recipe
 
 
+def examples_of_step(recipe: Recipe, processes: int = 1) -> int:
+    """The training examples of one optimizer step, of all processes together."""
+    return recipe.train.batch_size * recipe.train.gradient_accumulation_steps * processes
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A run's length, in optimizer steps."""
@@ -17,10 +22,10 @@ class Schedule:
     eval_steps: int
 
     @classmethod
-    def of(cls, recipe: Recipe, examples: int) -> Schedule:
-        """The schedule of a recipe over so many training examples; at least one step."""
+    def of(cls, recipe: Recipe, examples: int, processes: int = 1) -> Schedule:
+        """The schedule of a recipe over so many training examples, with so many processes; at least one step."""
         train = recipe.train
-        per_epoch = math.ceil(examples / (train.batch_size * train.gradient_accumulation_steps))
+        per_epoch = math.ceil(examples / examples_of_step(recipe, processes))
         steps = train.max_steps or max(1, round((train.epochs or 0) * per_epoch))
         return cls(per_epoch, steps, train.eval_steps or per_epoch)
 

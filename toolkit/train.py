@@ -26,15 +26,17 @@ from rich.console import Console
 from rich.table import Table
 
 from models import families
-from toolkit import checkpoint, runtime, strict_json
+from toolkit import checkpoint, ranks, runtime, strict_json
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.console import LiteralConsole
+from toolkit.digest import digest
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
 from toolkit.identity import check_identity, write_identity
 from toolkit.metrics import COUNTS
+from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
@@ -45,7 +47,6 @@ from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
-from toolkit.scratch import scratch_folder
 from toolkit.sources import check_source
 from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
@@ -53,6 +54,9 @@ from toolkit.tracking import Tracker, check_trackers
 if TYPE_CHECKING:
     from toolkit.tasks import Prepared, Task
     from toolkit.trainer import Finetuner
+
+#: Beginnings of the flags that follow from how many processes share the cores.
+THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 #: A table of results has a column for each metric, up to so many.
 MOST_COLUMNS = 4
@@ -76,32 +80,115 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
         KeyboardInterrupt: Ctrl-C; the same call resumes the run.
     """
     check_trackers(recipe)
-    if not runtime.is_first_process():  # what all processes write is the same: the others' goes where nobody looks
-        with scratch_folder("toolkit-") as folder:
-            return _finetune_in(folder, recipe, "the first process runs it", LiteralConsole(quiet=True))
+    if not runtime.is_first_process():
+        return _follow(recipe)
     with occupied(recipe) as folder:
         return _finetune_in(folder, recipe, skip_parity, console)
 
 
-def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
+def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int) -> dict[str, Any]:
+    """All that comes before training, for so many processes that are started after it.
+
+    Returns:
+        What the first of them is to be told (:mod:`toolkit.passed_gate`).
+
+    Raises:
+        As :func:`finetune`.
+    """
+    device = _set_up(recipe, processes)
+    job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes)
+    begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
+    return to_hand_over(recipe, job, folder, device, begun_with, verdict)
+
+
+def _set_up(recipe: Recipe, processes: int) -> str:
+    """Import Paddle on the recipe's device; returns which that is."""
     silence_startup()
     device = runtime.configure(recipe.runtime.device, recipe.runtime.threads)
-    check_device(recipe, device)
+    check_device(recipe, device, processes)
+    return device
+
+
+def _prepare(
+    folder: Path,
+    recipe: Recipe,
+    skip_parity: str | None,
+    device: str,
+    console: Console,
+    told: Mapping[str, Any] | None,
+    processes: int,
+) -> tuple[Job, str | None]:
+    """Load what the run is made of, and pass the gate; returns that, and the gate's verdict (None: skipped).
+
+    Args:
+        told: of the process that has started this one; it has said all that is said here.
+    """
+    loud, console = console, console if told is None else LiteralConsole(quiet=True)
     if skip_parity is None:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
-    notes = settle_commits(recipe, folder)
+    recipe.commits.update(told["commits"] if told else {})
+    notes = [] if told else settle_commits(recipe, folder)
     job = assemble(recipe)
     _describe(job, recipe, [*notes, *job.notes], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
-    check_room(recipe, folder, job)
-    verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
+    begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
+    check_room(recipe, folder, job, begun_with)
+    if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
+        return job, verdict
+    if skip_parity is None:
+        console = loud
+    return job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
+
+
+def _follow(recipe: Recipe) -> Path:
+    """What each process but the first does: train and measure with it. It writes nothing."""
+    _set_up(recipe, runtime.processes())
+    ranks.join()
+    told = ranks.await_first()
+    recipe.commits.update(told["commits"])
+    runtime.seed_everything(recipe.seed)
+    job = assemble(recipe)
+    _agree(recipe, job)
+    folder, console = recipe.output_dir, LiteralConsole(quiet=True)
+    model = load_model(recipe, job)
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, told["begun_with"])
+    trainer.fit(Path(told["resume_from"]) if told["resume_from"] else None)
+    measure_best(trainer, job.prepared)
+    return folder
+
+
+def _agree(recipe: Recipe, job: Job) -> None:
+    """See that all processes were given the same to train on.
+
+    Raises:
+        UserError: they were not.
+    """
+    ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
+    made_of = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}
+    ranks.agree("the data, tokenizer or starting checkpoint", digest(json.dumps(made_of, sort_keys=True)))
+
+
+def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
+    told = handed_over()
+    device = _set_up(recipe, runtime.processes())
+    ranks.join()
+    job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
     resume_from = open_run(recipe, folder, console)
     write_identity(folder, job.identity)
-    last_step = checkpoint.read_state(resume_from)["step"] if resume_from else 0
-    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared)
+    begun = checkpoint.read_state(resume_from) if resume_from else {}
+    last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
+    ranks.announce(
+        {
+            "commits": dict(recipe.commits),
+            "resume_from": resume_from and str(resume_from.absolute()),
+            "begun_with": begun_with,
+        }
+    )
+    _agree(recipe, job)
+    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared, begun_with)
     record_start(folder, last_step, verdict, skip_parity)
     trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
     exit_status = 1
@@ -121,40 +208,42 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
 # -- before the gate ------------------------------------------------------------------------------------------------
 
 
-def check_room(recipe: Recipe, folder: Path, job: Job) -> None:
+def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> None:
     """See that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
+
+    Args:
+        processes: that the run was begun with.
 
     Raises:
         UserError: it has not, with how much it takes.
     """
     weights = sum(value.nbytes for value in job.weights.values())
-    at_once = min(3, Schedule.of(recipe, len(job.prepared.train)).max_steps)
+    at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
     checkpoint_size, best_size = 3 * weights, weights  # the optimizer holds two moments of each weight
     needed = at_once * (checkpoint_size + best_size) + weights
     if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
 
 
-def check_device(recipe: Recipe, device: str) -> None:
-    """See that the run's precision and sharding work where it runs.
+def check_device(recipe: Recipe, device: str, processes: int) -> None:
+    """See that the run's precision and sharding work where it runs, with so many processes.
 
     Raises:
         UserError: what would have to be otherwise.
     """
     if device == "cpu" and recipe.train.precision != "float32":
         raise recipe.error("train.precision", f"{recipe.train.precision} needs a GPU; on this CPU set float32")
-    if runtime.processes() > 1 and (recipe.output_dir / "checkpoints").exists():
-        raise recipe.error("train.output_dir", "a run of several processes cannot be resumed; choose another folder")
     if recipe.train.sharding is None:
         return
     if device == "cpu":
         raise recipe.error("train.sharding", "needs several GPUs; on this CPU set null")
-    if runtime.processes() < 2:
+    if processes < 2:
         raise recipe.error(
-            "train.sharding",
-            "needs a process for each GPU: python -m paddle.distributed.launch --gpus 0,1 .venv/bin/toolkit finetune "
-            "RECIPE; on one GPU set null",
+            "train.sharding", "needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1; on one GPU set null"
         )
+    if (recipe.output_dir / "checkpoints").exists():
+        folder = recipe.output_dir
+        raise recipe.error("train.sharding", f"{folder}: such a run cannot be resumed; choose another folder")
 
 
 def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
@@ -192,6 +281,9 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
         with contextlib.suppress(UserError):  # it is written anew below
             before = json.dumps(read_json(versions, ""))
         changed = differing_keys(before, json.dumps(here)) if before else []
+        if note := note_on_processes(found):
+            console.print(f"note   {note}", highlight=False, soft_wrap=True)
+            changed = [key for key in changed if not key.startswith(THREADS)]
         if changed:
             console.print(
                 f"note   {'; '.join(changed[:3])}: the result may differ in its last digits from an uninterrupted run",
@@ -200,6 +292,18 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     write_text(folder / "recipe.yaml", recipe.to_yaml())
     write_text(versions, json.dumps(here, indent=1) + "\n")
     return found
+
+
+def note_on_processes(saved: Path) -> str | None:
+    """What the user should know who goes on from a checkpoint with another number of processes."""
+    state = checkpoint.read_state(saved)
+    before, now = len(state.get("random_states", [None])), runtime.processes()
+    if before == now:
+        return None
+    return (
+        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is "
+        "drawn at random (dropout, LSH) is not what it would have been"
+    )
 
 
 def load_model(recipe: Recipe, job: Job) -> Any:
@@ -221,9 +325,15 @@ def load_model(recipe: Recipe, job: Job) -> Any:
 
 
 def make_trainer(
-    recipe: Recipe, folder: Path, task: Task, model: Any, console: Console, prepared: Prepared | None = None
+    recipe: Recipe,
+    folder: Path,
+    task: Task,
+    model: Any,
+    console: Console,
+    prepared: Prepared | None = None,
+    begun_with: int | None = None,
 ) -> Finetuner:
-    """The trainer of a run; without `prepared` it can measure only."""
+    """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
     from toolkit.trainer import Finetuner
 
     return Finetuner(
@@ -234,6 +344,7 @@ def make_trainer(
         console,
         prepared.train if prepared else None,
         prepared.validation if prepared else None,
+        begun_with=begun_with,
     )
 
 
@@ -248,20 +359,30 @@ def _fit(trainer: Finetuner, resume_from: Path | None, console: Console) -> None
         raise
 
 
-def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
-    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
+def measure_best(
+    trainer: Finetuner, prepared: Prepared
+) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
+    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it."""
     trainer.use_best_weights()
-    prepared = job.prepared
     # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
     # was resumed after it has its numbers alone.
-    outputs, again = {"validation": trainer.best_outputs}, None
+    outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
+    again = None
     if trainer.best.metrics is None or trainer.best_outputs is None:
         again = trainer.measure(prepared.validation, "validation")
         outputs["validation"] = trainer.outputs
-    measured = {"validation": trainer.best.metrics or again}
+    measured: dict[str, Any] = {"validation": trainer.best.metrics or again}
     if prepared.test is not None:
         measured["test"] = trainer.measure(prepared.test, "test")
         outputs["test"] = trainer.outputs
+    return measured, outputs
+
+
+def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
+    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
+    prepared = job.prepared
+    measured, outputs = measure_best(trainer, prepared)
+    trainer.shared = False  # what follows the first process does alone
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},

@@ -8,6 +8,8 @@ Its loop, schedules, clipping, mixed precision and fleet support are used as the
 - *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
   each evaluation, every minute, and on Ctrl-C.
+- *Several processes* (:mod:`toolkit.ranks`). The mean loss is that over all that counts in all of them, and gradients
+  are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
 
 No other file of the toolkit imports PaddleNLP.
@@ -15,29 +17,30 @@ No other file of the toolkit imports PaddleNLP.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
 from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from rich.console import Console
 
-from toolkit import checkpoint, optimizer
+from toolkit import checkpoint, optimizer, ranks
 from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
 from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe, settled
-from toolkit.runtime import processes, seed_everything
+from toolkit.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.sampler import EpochPermutation
-from toolkit.schedule import Best, Schedule
+from toolkit.schedule import Best, Schedule, examples_of_step
+from toolkit.shared_evaluation import EveryNth, evaluate_shared, seed_of_batch
 from toolkit.tasks import Task
 from toolkit.tracking import Tracker
 
@@ -59,6 +62,13 @@ class Diverged(ToolkitError):
     """The loss, a parameter, or every validation is infinite or not a number."""
 
 
+class Requests(NamedTuple):
+    """What is to be done after a step, besides what its number says."""
+
+    stop: bool
+    save: bool
+
+
 class Finetuner(Trainer):
     """Trains and evaluates one model as a recipe says.
 
@@ -71,6 +81,7 @@ class Finetuner(Trainer):
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
         tracker: where metrics go; None to record none.
+        begun_with: the processes that the run was begun with, whose batches it goes on with; None for those of now.
     """
 
     def __init__(
@@ -83,16 +94,23 @@ class Finetuner(Trainer):
         train_dataset: Any = None,
         eval_dataset: Any = None,
         tracker: Tracker | None = None,
+        begun_with: int | None = None,
     ) -> None:
         self.recipe = recipe
+        self.begun_with = begun_with or processes()
+        #: Whether all processes evaluate together; one that is alone with its work sets it to False.
+        self.shared = processes() > 1
         self.task = task
         self.console = console
-        self.schedule = Schedule.of(recipe, len(train_dataset) if train_dataset is not None else 1)
+        examples = len(train_dataset) if train_dataset is not None else 1
+        self.schedule = Schedule.of(recipe, examples, self.begun_with)
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.tracker = tracker
         self.best = Best()
         self.seconds = 0.0
         self.last_step = 0
+        self.saved_at = time.monotonic()
+        self._agreed = Requests(False, False)
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
         #: What the task's `outputs` kept of all examples (N, ...), of the last evaluation and of the best validation.
@@ -136,7 +154,7 @@ class Finetuner(Trainer):
             finally:
                 self.progress.stop()
         self.last_step = self.state.global_step
-        if self.interruption.requested and self.state.global_step < self.schedule.max_steps:
+        if self.requests().stop and self.state.global_step < self.schedule.max_steps:
             raise Interrupted(self.state.global_step)
 
     def use_best_weights(self) -> None:
@@ -150,7 +168,9 @@ class Finetuner(Trainer):
                 f"no validation had a finite loss and {self.save_best}, so there is no best model; {STEADIER}, "
                 f"and train into another folder"
             )
+        ranks.wait_for_all()  # the first process may still be writing them
         checkpoint.load_weights(self.model, self.checkpoints.best(self.best.best_step))
+        ranks.wait_for_all()  # it removes them when it is done
 
     def measure(self, dataset: Any, split: str) -> dict[str, float]:
         """The loss and the task's metrics over a data set.
@@ -158,7 +178,7 @@ class Finetuner(Trainer):
         The generators are seeded for it and put back after: the numbers of one model on one data set are the same
         whenever they are asked for, and asking does not change the training that follows.
         """
-        batches = math.ceil(len(dataset) / self.args.per_device_eval_batch_size)
+        batches = len(self._get_eval_sampler(dataset))
         with ProgressBar(self.console, split, batches) as self.progress:
             found = self.evaluate(dataset, metric_key_prefix=split)
         return _plain_metrics(found, split)
@@ -177,7 +197,8 @@ class Finetuner(Trainer):
         name, patience = self.save_best, self.recipe.train.early_stopping_patience
         better = self.best.better(metrics[name], lower_is_better=self.task.LOWER_IS_BETTER[name])
         if better and math.isfinite(metrics["loss"]):
-            self.checkpoints.save_best(self.state.global_step, self.model)
+            if is_first_process():
+                self.checkpoints.save_best(self.state.global_step, self.model)
             self.best = Best(self.state.global_step, metrics[name], metrics)
             self.best_outputs = self.outputs
             return True
@@ -218,15 +239,16 @@ class Finetuner(Trainer):
         if not hasattr(self, "sampler"):
             self.sampler = EpochPermutation(
                 len(self.train_dataset),
-                self.args.per_device_train_batch_size,
+                examples_of_step(self.recipe, self.begun_with),
                 self.recipe.seed,
-                self.args.dataset_world_size,
-                self.args.dataset_rank,
+                processes(),
+                rank(),
             )
         return self.sampler
 
     def training_step(self, model: Any, inputs: dict[str, paddle.Tensor], step_control: int = 0) -> paddle.Tensor:
-        """Add the gradient of the mean loss over the whole accumulated batch; returns that loss, a scalar.
+        """Add the gradient of the mean loss over the whole accumulated batch of all processes; returns that loss, a
+        scalar.
 
         The mean is over the loss terms (labels that are not ignored, each by the weight of its class if classes have
         weights), so a short last micro-batch weighs less.
@@ -234,22 +256,47 @@ class Finetuner(Trainer):
         model.train()
         self.step_learning_rate = self._get_learning_rate()
         micro_batches = split_batch(self._prepare_inputs(inputs), self.recipe.train.batch_size)
-        whole = len(micro_batches) == 1
-        weights = [1.0] if whole else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
         total = paddle.zeros([])
-        for index, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True)):
-            if weight == 0.0:  # all its labels are ignored, and its mean loss is 0/0
+        for batch, weight in zip(micro_batches, self._loss_weights(micro_batches), strict=True):
+            # All its labels are ignored, and its mean loss is 0/0. Fleet's sharding waits for each process's backward.
+            if weight == 0.0 and not self.sharding:
                 continue
-            # Data parallel: gradients are exchanged once, with the last micro-batch.
-            wait = index + 1 < len(micro_batches) and hasattr(model, "no_sync")
-            with model.no_sync() if wait else contextlib.nullcontext():
-                with self.autocast_smart_context_manager():
-                    loss = self.compute_loss(model, batch)
-                loss = loss if weight == 1.0 else loss * weight
-                (self.scaler.scale(loss) if self.do_grad_scaling else loss).backward()
-            total = total + loss.detach().astype("float32")
-        self._loss = total
-        return total
+            with self.autocast_smart_context_manager():
+                loss = self.compute_loss(model, batch)
+            loss = loss if weight == 1.0 else loss * weight
+            total = total + loss.detach().astype("float64" if loss.dtype == paddle.float64 else "float32")
+            loss = loss * processes() if self.sharding else loss  # fleet gives the mean of all processes' gradients
+            (self.scaler.scale(loss) if self.do_grad_scaling else loss).backward()
+        self._loss = total if processes() == 1 else self._sum_over_processes(total)
+        return self._loss.astype("float32")
+
+    def _loss_weights(self, micro_batches: list[dict[str, paddle.Tensor]]) -> list[float]:
+        """The share of each micro-batch in the loss terms of the step, of all processes."""
+        if processes() == 1:
+            whole = len(micro_batches) == 1
+            return [1.0] if whole else loss_weights([self.num_loss_terms(batch) for batch in micro_batches])
+        terms = [0.0 for _ in micro_batches]
+        if self.sampler.has_examples(self.state.global_step % self.schedule.steps_per_epoch):
+            terms = [self.num_loss_terms(batch) for batch in micro_batches]
+        return loss_weights(terms, ranks.total([sum(terms)])[0])
+
+    def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
+        """Sum gradients and loss; all learn, too, whether one of them was asked to stop, or should save."""
+        here = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
+        sums = ranks.total(here) if self.sharding else ranks.sum_gradients(self.model.parameters(), here)
+        self._agreed = Requests(*map(bool, sums[1:]))
+        return paddle.to_tensor(sums[0], dtype="float64")
+
+    def _overdue(self) -> bool:
+        return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
+
+    def requests(self) -> Requests:
+        """What follows the step just done: of several processes, what they have agreed on in it."""
+        return self._agreed if processes() > 1 else Requests(self.interruption.requested, self._overdue())
+
+    def _wrap_model(self, model: Any, training: bool = True) -> Any:
+        """The model itself: gradients are summed in :meth:`training_step`. Sharding is fleet's."""
+        return super()._wrap_model(model, training) if self.sharding or processes() == 1 else model
 
     def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
         """What a micro-batch's loss is the mean of: how many terms, or what its labels weigh together where the loss is
@@ -293,15 +340,50 @@ class Finetuner(Trainer):
         if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
             raise Diverged(f"{name} is not finite after step {self.state.global_step}; {STEADIER}")
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._batches_evaluated = 0
         with checkpoint.undisturbed_random_state():
-            seed_everything(self.recipe.seed)
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def evaluation_loop(
+        self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **options: Any
+    ) -> EvalLoopOutput:
+        """As the Trainer's; of several processes each computes every so many-th batch, and all get all numbers. The
+        Trainer would compute some examples twice, so that all processes have equally many, and count them twice."""
+        if processes() == 1:
+            options["metric_key_prefix"] = metric_key_prefix
+            return super().evaluation_loop(dataloader, description, *args, **options)
+        self.model.eval()
+        self.callback_handler.eval_dataloader = dataloader
+
+        loss, self.outputs = evaluate_shared(
+            dataloader,
+            lambda inputs: self.prediction_step(self.model, inputs, False),
+            lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
+            self.shared,
+        )
+        self.model.train()
+        found = {"loss": loss, **self._metrics_of_first(self.outputs)}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+        return EvalLoopOutput(self.outputs, None, metrics, len(self.evaluated))
+
+    def _metrics_of_first(self, outputs: tuple[np.ndarray, ...]) -> dict[str, float]:
+        """The task's metrics, which the first process computes."""
+        found = self.task.compute_metrics(outputs, self.evaluated) if is_first_process() else {}
+        return ranks.from_first(found) if self.shared else found
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        first, step = (rank(), processes()) if self.shared else (0, 1)
+        return EveryNth(len(eval_dataset), self.args.per_device_eval_batch_size, first, step)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
         """The loss of a batch and what the task keeps of the model's output; logits are let go with the batch."""
         inputs = self._prepare_inputs(inputs)
+        # Each batch has draws of its own: it does not matter which process computes it.
+        batch = self._batches_evaluated * processes() + rank() if self.shared else self._batches_evaluated
+        seed_everything(seed_of_batch(self.recipe.seed, batch))
+        self._batches_evaluated += 1
         with paddle.no_grad():
             with self.autocast_smart_context_manager():
                 output = model(**inputs)
@@ -317,13 +399,17 @@ class Finetuner(Trainer):
         """Nothing: :class:`ScheduleCallback` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
-        if processes() > 1:  # the optimizer's state may be spread over them: such a run is not resumed
+        if self.sharding:  # the optimizer's state is spread over the processes: such a run is not resumed
             return
+        states = [json.loads(state) for state in ranks.gather(json.dumps(checkpoint.random_state()).encode())]
+        if not is_first_process():
+            return
+        several = {"processes": self.begun_with, "random_states": states} if self.begun_with * len(states) > 1 else {}
         self.checkpoints.save(
             self.state.global_step,
             self.model,
             self.optimizer,
-            {**asdict(self.best), "seconds": self.seconds},
+            {**asdict(self.best), "seconds": self.seconds, **several},
             {TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
         )
 
@@ -349,13 +435,20 @@ class ScheduleCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Set every random generator and the sampler to where the run begins or resumes."""
         trainer = self.trainer
-        seed_everything(trainer.recipe.seed)
+        seed_everything(ranks.seed_of(trainer.recipe.seed))
         if state.global_step:
-            checkpoint.set_random_state(checkpoint.read_state(trainer.resumed_from)["random_state"])
+            saved = checkpoint.read_state(trainer.resumed_from)
+            states = saved.get("random_states", [saved["random_state"]])
+            if len(states) == processes():
+                checkpoint.set_random_state(states[rank()])
+            else:  # they were those of another number of processes
+                seed_everything(ranks.seed_of(trainer.recipe.seed, state.global_step))
             trainer.sampler.start_at(*divmod(state.global_step, trainer.schedule.steps_per_epoch))
+        if processes() > 1:
+            ranks.agree("the weights and constants", ranks.digest_of_model(trainer.model))
         trainer.progress = ProgressBar(trainer.console, "train", state.max_steps, state.global_step)
         trainer.progress.start()
-        self._step_began = self._saved = time.monotonic()
+        self._step_began = trainer.saved_at = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Record the step; decide what follows it."""
@@ -367,10 +460,10 @@ class ScheduleCallback(TrainerCallback):
         trainer.show_step()
         ended = state.global_step >= schedule.max_steps
         control.should_evaluate = ended or state.global_step % schedule.eval_steps == 0
-        overdue = time.monotonic() - self._saved > CHECKPOINT_SECONDS
-        if trainer.interruption.requested:
+        requests = trainer.requests()
+        if requests.stop:
             control.should_training_stop = True
-        control.should_save = control.should_evaluate or overdue or trainer.interruption.requested
+        control.should_save = control.should_evaluate or requests.save or requests.stop
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
         """Keep the bar moving during an evaluation."""
@@ -396,7 +489,7 @@ class ScheduleCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Note when, so that a long stretch without an evaluation is saved too."""
-        self._saved = time.monotonic()
+        self.trainer.saved_at = time.monotonic()
 
     def _count_seconds(self) -> None:
         now = time.monotonic()

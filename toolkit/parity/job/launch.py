@@ -33,7 +33,8 @@ def environment() -> dict[str, str]:
     """That of this process. An empty place in ``PYTHONPATH``, as of ``$PYTHONPATH:more``, means the current folder.
 
     Memory is asked for in huge pages unless the user has tuned glibc himself: of a large gate's time half goes into
-    fresh pages, one after another.
+    fresh pages, one after another. What a launcher of several processes has set is left out: a worker is alone.
     """
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    return {HUGE_PAGES[0]: HUGE_PAGES[1], **os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
+    return {HUGE_PAGES[0]: HUGE_PAGES[1], **inherited, "PYTHONPATH": os.pathsep.join(places)}

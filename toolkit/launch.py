@@ -1,0 +1,246 @@
+"""``toolkit finetune --processes N`` and ``--gpus 0,1``: the gate in this process, then the run in several, watched.
+
+They are given the environment that ``python -m paddle.distributed.launch`` gives; that works as well, and is the way
+over several machines. Here they are started without it: it writes its whole environment, tokens with it, into a folder
+of logs; it takes the output of the first process off the terminal; and where one process is killed, the others fail for
+want of it before it looks, and it names the first of all that have failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from toolkit import runtime
+from toolkit.errors import ToolkitError, UserError
+from toolkit.escape import one_line
+from toolkit.interruption import INTERRUPTED, Interruption
+from toolkit.ranks import LOST, SUPERVISED
+from toolkit.recipe import Recipe
+from toolkit.run_folder import LOGS, occupied
+from toolkit.scratch import child
+from toolkit.tracking import check_trackers
+from toolkit.train import prove
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Runs this source, with nothing of the current folder.
+PROGRAM = "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; from toolkit import cli; cli.main()"
+#: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
+GRACE, GRACE_AFTER_KILL = 10.0, 0.5
+#: Seconds between two looks at the processes.
+INTERVAL = 0.05
+#: Of a log, how much of its last line is repeated.
+LAST_WORDS = 300
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes that are to train together on this machine.
+
+    Attributes:
+        size: how many.
+        gpus: the numbers of their GPUs; None on CPUs.
+    """
+
+    size: int
+    gpus: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, processes: int | None, gpus: str | None) -> Team:
+        """That of the options ``--processes`` and ``--gpus``.
+
+        Raises:
+            UserError: they make none.
+        """
+        if processes is not None and gpus is not None:
+            raise UserError("--processes: cannot be combined with --gpus, which starts a process for each GPU")
+        if runtime.processes() > 1:
+            raise UserError("--processes, --gpus: a launcher has started several processes already; remove the option")
+        if gpus is None:
+            return cls(processes or 1)
+        numbers = tuple(number.strip() for number in gpus.split(","))
+        if not all(number.isdecimal() for number in numbers) or len(set(numbers)) < len(numbers):
+            raise UserError(f"--gpus {gpus}: expected the numbers of GPUs, each once, for example --gpus 0,1")
+        return cls(len(numbers), numbers)
+
+    def environment(self) -> dict[str, str]:
+        """Lets this process and those of the team see the team's GPUs and no others.
+
+        Raises:
+            UserError: a number is of none that the shell lets us see.
+        """
+        if self.gpus is None:
+            return {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if not seen:
+            return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
+        names = seen.split(",")
+        if beyond := [number for number in self.gpus if int(number) >= len(names)]:
+            raise UserError(f"--gpus: there is no GPU {beyond[0]} among CUDA_VISIBLE_DEVICES={seen}")
+        return {"CUDA_VISIBLE_DEVICES": ",".join(names[int(number)] for number in self.gpus)}
+
+
+def finetune_together(
+    recipe: Recipe, skip_parity: str | None, team: Team, arguments: Sequence[str], console: Console
+) -> int:
+    """Run a recipe in several processes, or resume its interrupted run.
+
+    Args:
+        skip_parity: why the gate is not run, or None to run it.
+        arguments: of the command ``toolkit finetune`` for this recipe, without those that make the team.
+        console: where to say what happens before the processes begin.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        As :func:`toolkit.train.finetune`, and:
+        ToolkitError: a process has ended before its time: which, how, and where its log is.
+    """
+    if team.gpus is None and recipe.runtime.device == "gpu":
+        raise recipe.error("runtime.device", "gpu: --processes is for CPUs; to train on GPUs, --gpus 0,1")
+    if team.gpus is not None and recipe.runtime.device == "cpu":
+        raise recipe.error("runtime.device", "cpu: --gpus is for GPUs; to train on CPUs, --processes N")
+    check_trackers(recipe)
+    before = {**os.environ, **team.environment()}  # not yet with the threads of a process that is alone
+    os.environ.update(team.environment())
+    with occupied(recipe) as folder:
+        told = prove(folder, recipe, skip_parity, console, team.size)
+    return _run(team, before, arguments, told, folder)
+
+
+def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: dict[str, Any], folder: Path) -> int:
+    """Start the processes, and see them through; returns the exit status."""
+    logs = folder / LOGS
+    logs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-c", PROGRAM.format(root=str(ROOT)), "finetune", *arguments]
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+        json.dump(told, pipe)
+    sys.stdout.flush()
+    try:
+        with Interruption() as interruption, contextlib.ExitStack() as running:
+            processes = []
+            for number, places in enumerate(_places(team)):
+                environment = {**before, **places, SUPERVISED: str(reading) if number == 0 else ""}
+                with contextlib.ExitStack() as opened:
+                    options: dict[str, Any] = {"pass_fds": (reading,)}
+                    if number:
+                        log = opened.enter_context(_log(logs, number).open("wb"))
+                        options = {"stdout": log, "stderr": subprocess.STDOUT}
+                    started = child(command, env=environment, stdin=subprocess.DEVNULL, **options)
+                    processes.append(running.enter_context(started))
+            ended = _wait(processes, interruption)
+    finally:
+        os.close(reading)
+    status = _status(ended, team.size, logs)
+    if status == 0:
+        shutil.rmtree(logs, ignore_errors=True)
+    return status
+
+
+def _places(team: Team) -> list[dict[str, str]]:
+    """The environment of each process, as Paddle's launcher gives it."""
+    with contextlib.ExitStack() as opened:  # all at once, or two might be the same
+        sockets = [opened.enter_context(socket.socket()) for _ in range(team.size + 1)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        meeting, *ends = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    return [
+        {
+            "PADDLE_MASTER": meeting,
+            "PADDLE_TRAINERS_NUM": str(team.size),
+            "PADDLE_TRAINER_ID": str(number),
+            "PADDLE_GLOBAL_SIZE": str(team.size),
+            "PADDLE_GLOBAL_RANK": str(number),
+            "PADDLE_LOCAL_SIZE": str(team.size),
+            "PADDLE_LOCAL_RANK": str(number),
+            "PADDLE_RANK_IN_NODE": str(number),
+            "PADDLE_NNODES": "1",
+            "PADDLE_TRAINER_ENDPOINTS": ",".join(ends),
+            "PADDLE_CURRENT_ENDPOINT": ends[number],
+            **({} if team.gpus is None else {"FLAGS_selected_gpus": str(number)}),
+        }
+        for number in range(team.size)
+    ]
+
+
+def _wait(processes: Sequence[subprocess.Popen], interruption: Interruption) -> dict[int, int]:
+    """Wait until all have ended, or one has failed and the others have had their time; hand Ctrl-C on to all.
+
+    Returns:
+        Number -> exit status, or minus the signal, in the order in which they ended.
+    """
+    ended: dict[int, int] = {}
+    deadline, handed_on = float("inf"), False
+    while len(ended) < len(processes) and time.monotonic() < deadline:
+        for number, process in enumerate(processes):
+            if number in ended or process.poll() is None:
+                continue
+            ended[number] = process.returncode
+            if interruption.requested and process.returncode == -signal.SIGINT:  # it had not begun to listen
+                ended[number] = INTERRUPTED
+            if ended[number] not in (0, INTERRUPTED):
+                grace = GRACE if ended[number] > 0 else GRACE_AFTER_KILL
+                deadline = min(deadline, time.monotonic() + grace)
+        if interruption.requested and not handed_on:
+            handed_on = True
+            for process in processes:
+                process.send_signal(signal.SIGINT)
+        time.sleep(INTERVAL)
+    return ended
+
+
+def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
+    """The exit status of the run.
+
+    Raises:
+        ToolkitError: a process has failed that could not say so on the terminal.
+    """
+    if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
+        return ended[0]
+    if not any(status not in (0, INTERRUPTED) for status in ended.values()):
+        return max(ended.values())
+    number = next(
+        (number for number, status in ended.items() if status not in (0, LOST, INTERRUPTED)),
+        next(number for number, status in ended.items() if status not in (0, INTERRUPTED)),
+    )
+    status = ended[number]
+    how = f"ended with status {status}" if status > 0 else f"was killed by {_name(-status)}"
+    log = _log(logs, number)
+    where = f"its log is {log}{_last_words(log)}" if number else "what it said is above"
+    kind = UserError if status == UserError.exit_status else ToolkitError
+    raise kind(f"rank {number} of {size} processes {how}; {where}; the same command goes on from the last checkpoint")
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _log(logs: Path, number: int) -> Path:
+    return logs / f"rank-{number}.log"
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log, in quotes."""
+    with contextlib.suppress(OSError):
+        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        if lines:
+            return f', its last line "{one_line(lines[-1])[:LAST_WORDS]}"'
+    return ""

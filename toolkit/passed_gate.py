@@ -1,0 +1,86 @@
+"""How the first of several processes learns that the gate of its very run has passed in the process that started it.
+
+:mod:`toolkit.launch` runs the gate before it starts them, so that none waits for it. What it hands over comes through a
+pipe of its own, and is believed only for the same recipe, data, first weights and versions, and beside the report of
+that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit import runtime
+from toolkit.checkpoint import sha256
+from toolkit.digest import digest
+from toolkit.ranks import SUPERVISED
+from toolkit.recipe import Recipe
+from toolkit.run_folder import REPORT
+
+if TYPE_CHECKING:
+    from toolkit.assembly import Job
+
+
+def to_hand_over(
+    recipe: Recipe, job: Job, folder: Path, device: str, processes: int, verdict: str | None
+) -> dict[str, Any]:
+    """What the first process is told.
+
+    Args:
+        processes: that the gate was told of.
+        verdict: of the gate; None where it was skipped.
+    """
+    compared = None if verdict is None else _digest(recipe, job, folder, device, processes)
+    return {"commits": dict(recipe.commits), "verdict": verdict, "compared": compared}
+
+
+def handed_over() -> dict[str, Any] | None:
+    """What this process was told; None for one that nobody told anything."""
+    number = os.environ.get(SUPERVISED, "")
+    if not number.isdecimal():
+        return None
+    try:
+        with os.fdopen(int(number), encoding="utf-8") as pipe:
+            told = json.loads(pipe.read())
+        return {key: told[key] for key in ("commits", "verdict", "compared")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def verdict_of(
+    told: Mapping[str, Any] | None, recipe: Recipe, job: Job, folder: Path, device: str, processes: int
+) -> str | None:
+    """The verdict of a gate that has passed for this run; None where none has."""
+    if told is None or told["verdict"] is None:
+        return None
+    try:
+        passed = json.loads((folder / REPORT / "parity.json").read_text(encoding="utf-8"))["passed"]
+        if passed is True and told["compared"] == _digest(recipe, job, folder, device, processes):
+            return str(told["verdict"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
+
+
+def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
+    """Of all that the gate was given, and of what it has left."""
+    weights = {name: _hash(value) for name, value in job.weights.items()}
+    left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}
+    what = [recipe.to_yaml(), job.identity, job.config.to_hf(), weights, runtime.versions(), device, processes, left]
+    return digest(json.dumps(what, sort_keys=True, default=str))
+
+
+def _hash(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+
+
+def _left() -> tuple[str, ...]:
+    from toolkit.parity import CONSTANTS
+
+    return ("parity.json", CONSTANTS)

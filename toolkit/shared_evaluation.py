@@ -1,0 +1,97 @@
+"""An evaluation that several processes share out, with the numbers of one: whole batches, none of them twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from safetensors.numpy import load, save
+
+from toolkit import ranks
+from toolkit.digest import digest
+
+#: Of a batch: its mean loss, and what the task keeps of its examples.
+Found = tuple[np.ndarray, list[np.ndarray]]
+
+
+class EveryNth(paddle.io.BatchSampler):
+    """Every ``step``-th batch of a data set in its order, from the batch ``first`` on.
+
+    Args:
+        examples: how many the data set has.
+        batch_size: of each batch but the last.
+    """
+
+    def __init__(self, examples: int, batch_size: int, first: int = 0, step: int = 1) -> None:
+        super().__init__(dataset=range(examples), batch_size=batch_size)
+        self._batches = range(first, math.ceil(examples / batch_size), step)
+        self._examples = examples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._batches:
+            start = batch * self.batch_size
+            yield list(range(start, min(start + self.batch_size, self._examples)))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+def seed_of_batch(seed: int, batch: int) -> int:
+    """What the generators begin a batch of an evaluation with."""
+    return seed if batch == 0 else int(digest("evaluation", seed, batch)[:8], 16)
+
+
+def evaluate_shared(
+    batches: Iterable[Any],
+    step: Callable[[Any], tuple[Any, Sequence[Any], Any]],
+    done: Callable[[], object],
+    shared: bool,
+) -> tuple[float, tuple[np.ndarray, ...]]:
+    """Compute the batches of this process.
+
+    Args:
+        batches: those of :class:`EveryNth`.
+        step: gives the mean loss of a batch, and what is kept of its examples, [B, ...] each.
+        done: is called after each batch.
+        shared: whether the other processes compute the others; else these are all.
+
+    Returns:
+        The mean loss over all examples of all processes, and what was kept of them, [N, ...] each.
+    """
+    here: list[Found] = []
+    for batch in batches:
+        loss, kept, _ = step(batch)
+        wide = "float64" if loss.dtype == paddle.float64 else "float32"
+        here.append((loss.astype(wide).numpy(), [part.numpy() for part in kept]))
+        done()
+    found = _in_order(here) if shared else here
+    kept = tuple(np.concatenate(parts) for parts in zip(*(kept for _, kept in found), strict=True))
+    # Of each example the loss of its batch, as PaddleNLP's loop has it.
+    losses = np.concatenate([np.tile(loss.reshape(-1), len(kept[0])) for loss, kept in found])
+    return float(losses.mean()), kept
+
+
+def _in_order(here: list[Found]) -> list[Found]:
+    """The batches of all processes, in the order of the data set."""
+    texts = ranks.gather(save({f"{batch} {part}": np.ascontiguousarray(value) for batch, part, value in _parts(here)}))
+    everywhere = [_batches(load(text)) for text in texts]
+    return [found[turn] for turn in range(len(everywhere[0])) for found in everywhere if turn < len(found)]
+
+
+def _parts(found: list[Found]) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Batch, part, value: the loss is part 0."""
+    for batch, (loss, kept) in enumerate(found):
+        for part, value in enumerate([loss, *kept]):
+            yield batch, part, value
+
+
+def _batches(tensors: dict[str, np.ndarray]) -> list[Found]:
+    """What :func:`_parts` was made of."""
+    parts: dict[int, dict[int, np.ndarray]] = {}
+    for name, value in tensors.items():
+        batch, part = map(int, name.split())
+        parts.setdefault(batch, {})[part] = value
+    return [(parts[batch][0], [parts[batch][part] for part in sorted(parts[batch])[1:]]) for batch in sorted(parts)]
