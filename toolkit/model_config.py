@@ -114,6 +114,20 @@ def check_model(recipe: Recipe) -> list[str]:
     return [*fit.notes, *([f"model.config: {problem}"] if problem else [])]
 
 
+def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
+    """The resolved configuration of the model that trains, and its length, as far as the recipe says them: without the
+    data, a vocabulary whose size they decide is the default's. None where the checkpoint is not on this machine."""
+    stored = _local_checkpoint_keys(recipe)
+    if stored is None:
+        return None
+    keys = resolve(recipe, stored)
+    if recipe.tokenizer.vocab_size is not None:
+        keys = {"vocab_size": recipe.tokenizer.vocab_size, **keys}
+    config = _resolved(recipe, keys)
+    fit = _fit(recipe, config)
+    return {**config, **fit.cut}, fit.length
+
+
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
     texts, each = (0, READ_BYTES) if on_gpu else (1, TRAINED_BYTES)
     config = _resolved(recipe, keys)

@@ -39,6 +39,7 @@ from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
+from toolkit.recipe_memory import missing_memory
 from toolkit.report.page import PAGE, write_report
 from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
@@ -97,6 +98,8 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     check_room(recipe, folder, job)
+    if lacking := missing_memory(recipe, job.config, job.fit.length, device):
+        console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
     verdict = pass_gate(recipe, job, skip_parity, folder, device, console)
     resume_from = open_run(recipe, folder, console)
     write_identity(folder, job.identity)
