@@ -95,6 +95,7 @@ def job_of(request: GateRequest) -> Job:
         checkpoint_config=None if whole is None else _keys(request.model, whole),
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
+        lora=None if request.lora is None else dict(request.lora),
     )
 
 

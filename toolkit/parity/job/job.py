@@ -94,6 +94,8 @@ class Job:
         streamed: stage by stage.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
+        lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
+            (``whole``); None where all are trained.
     """
 
     model: str
@@ -118,6 +120,7 @@ class Job:
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
     kernels: list[str] | None = None
+    lora: dict[str, Any] | None = None
     schema: int = SCHEMA
 
     @property

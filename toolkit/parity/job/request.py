@@ -46,6 +46,7 @@ class GateRequest:
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples, too, which reach what those of ``batch`` may not
             (:func:`toolkit.parity.job.build.batch_of`).
+        lora: what is adapted, as :class:`models.lora.LoRA` has it; ``weights`` then hold the adapter's, too.
     """
 
     model: str
@@ -73,3 +74,4 @@ class GateRequest:
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False
+    lora: Mapping[str, Any] | None = None
