@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from models import families
+from models.lora import parameters
 from toolkit import runtime
 from toolkit.errors import ToolkitError
 from toolkit.memory import physical_memory
-from toolkit.model_config import head_of, known_model, port_settings
+from toolkit.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.recipe import Recipe
 from toolkit.training_memory import TrainingMemory, amount, training_memory
 
@@ -46,11 +47,22 @@ def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: 
         length,
         train.batch_size,
         recipe.model.backward or ("recompute" if train.recompute else "autograd"),
+        trained=_trained(recipe, config),
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
         processes=runtime.processes(),
         sharding=train.sharding,
     )
+
+
+def _trained(recipe: Recipe, config: Mapping[str, Any]) -> int | None:
+    """How many parameters are trained where not all are: the adapter's, and those of a head without weights."""
+    table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
+    lora = lora_of(recipe, config, () if recipe.model.weights else list(table))
+    if lora is None:
+        return None
+    trained = [*parameters(table, lora).values(), *(table[name] for name in lora.whole)]
+    return sum(math.prod(one.shape) for one in trained)
 
 
 def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
@@ -96,6 +108,8 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
         ways.append("model.backward: reversible")
     if recipe.train.recompute is False:
         ways.append("train.recompute: true")
+    if recipe.train.lora is None and recipe.model.weights is not None:
+        ways.append("train.lora")
     if recipe.train.sharding is None and runtime.processes() > 1:
         ways.append("train.sharding: stage2")
     less = f"; less: {', '.join(ways)}" if ways else ""

@@ -26,7 +26,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, Mutant
+from toolkit.parity.mutants import CATALOGUES, LORA, Mutant
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -157,8 +157,10 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
-    mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
+    """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run; of an
+    adapted model, for each of the adapter's."""
+    catalogue = CATALOGUES[request.model] if request.lora is None else LORA
+    mutants = [mutant for mutant in catalogue if names is None or mutant.name in names]
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
