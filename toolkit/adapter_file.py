@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ def write_adapter(model: Any, path: Path) -> None:
 
     lora = model.adapter
     tensors = {name: value for name, value in dump(model) if lora.trains(name)}
-    numbers = {"rank": str(lora.rank), "alpha": repr(lora.alpha), "targets": ",".join(lora.targets)}
+    numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
     partial = path.with_name(f"{path.name}.partial")
     with writing(partial, sum(value.nbytes for value in tensors.values())):
-        save_file(tensors, partial, metadata={"format": "pt", **numbers})
+        save_file(tensors, partial, metadata={"lora": json.dumps(numbers)})  # of several keys the order is not kept
         os.chmod(partial, 0o666 & ~umask())
         os.replace(partial, path)

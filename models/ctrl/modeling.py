@@ -195,7 +195,9 @@ class CTRLModel(CTRLPretrainedModel):
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
         presents = []
         again = self.enable_recompute and self.training and not use_cache
-        if again and hidden_states.stop_gradient:  # frozen embeddings: the layers' parameters still want their gradients
+        if (
+            again and hidden_states.stop_gradient
+        ):  # frozen embeddings: the layers' parameters still want their gradients
             hidden_states = hidden_states.detach()
             hidden_states.stop_gradient = False
         for index, layer in enumerate(self.h):
