@@ -250,7 +250,7 @@ def gates_of() -> dict[str, GateRequest]:
     """Both families, both dtypes; layers that are computed again; a head that is trained as it is."""
     ctrl = gates.request_for("ctrl", "causal_lm", CTRL_TRIAL, 48, port={"recompute": True})
     reformer = gates.reformer_request(gates.TINY_REFORMER, port={"backward": "reversible", "residual": "wide"})
-    plain = replace(reformer, port={"backward": "reversible", "residual": "plain"})
+    plain = replace(reformer, port={"backward": "reversible", "residual": "plain"}, dtypes=("float64",))
     head = ("classifier.dense.weight", "classifier.dense.bias")
     return {
         "ctrl": adapted_request(ctrl, adapter_for("ctrl"), constant=True),
@@ -280,17 +280,22 @@ def test_an_adapted_model_passes_the_gate(name, prepared, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", CONFIGS)
-def test_the_faults_of_an_adapter_are_caught_and_named(model):
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [("ctrl", [mutant.name for mutant in LORA]), ("reformer", ["lora-factors-swapped", "lora-merged-twice"])],
+)
+def test_the_faults_of_an_adapter_are_caught_and_named(model, names):
+    """All ten were, of Reformer too; two of them are enough here."""
     request = adapted_request(trial_request(model, "random", 0), adapter_for(model))
-    trials = try_mutants(request, gates.quiet())
-    assert {trial.mutant for trial in trials} == set(LORA)
+    trials = try_mutants(request, gates.quiet(), names)
+    assert [trial.mutant.name for trial in trials] == [mutant.name for mutant in LORA if mutant.name in names]
     assert [f"{trial.mutant.name}: {trial.verdict} {trial.culprit}" for trial in trials if not trial.passed] == []
 
 
 @pytest.mark.slow
 def test_an_adapted_model_that_goes_stage_by_stage_passes(tmp_path):
-    request = gates.request_for("ctrl", "causal_lm", CTRL_TRIAL, 48, streamed=True)
+    config = {**CTRL_TRIAL, "n_layer": 1}
+    request = gates.request_for("ctrl", "causal_lm", config, 48, streamed=True, dtypes=("float64",))
     report, said = gates.run(adapted_request(request, adapter_for("ctrl"), constant=True), tmp_path)
     assert report.passed, said
     layers = {name for name in report.reference.tensors if name.startswith("gradient:transformer.h.")}

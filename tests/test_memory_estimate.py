@@ -16,7 +16,7 @@ from toolkit.memory import parameters_of
 from toolkit.parity.job import stretch
 from toolkit.parity.job.request import GateRequest
 from toolkit.recipe import load_recipe
-from toolkit.training_memory import training_memory
+from toolkit.training_memory import TrainingMemory, training_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 CTRL = part("ctrl", "schema").resolve({})  # the published model's numbers are the defaults
@@ -69,15 +69,14 @@ def test_processes_share_moments_and_with_stage_2_gradients():
 
 
 def test_a_check_says_what_training_and_the_gate_take(recipe_file, command_line):  # noqa: F811
-    status, out, _ = command_line("recipe", "check", recipe_file)
+    asked = ("recipe", "check", recipe_file, "train.batch_size=512")
+    status, out, _ = command_line(*asked)
     training, gate, last = out.splitlines()
     assert status == 0 and last.endswith(": ok")
-    assert re.fullmatch(r"memory: training takes about [\d,]+ MB: [\d,]+ MB the program, .*not counted", training)
+    said = r"memory: training takes about [\d,.]+ [GM]B: [\d,]+ MB the program, .*[GM]B activations \(reversible\);.*"
+    assert re.fullmatch(said, training)
     assert re.fullmatch(r"memory: the gate takes about \d\.\d GB of memory", gate)
-    assert "activations (reversible)" in command_line("recipe", "check", recipe_file, "train.batch_size=512")[1]
-    assert "activations (autograd)" in command_line(
-        "recipe", "check", recipe_file, "train.batch_size=512", "model.backward=autograd"
-    )[1]  # fmt: skip
+    assert "activations (autograd)" in command_line(*asked, "model.backward=autograd")[1]
 
 
 def test_a_gate_that_does_not_fit_says_so(recipe_file):  # noqa: F811
@@ -110,20 +109,28 @@ def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  
 def test_the_recipe_of_the_published_ctrl_says_what_it_takes():
     """Its comment's figures are those that are computed."""
     text = (ROOT / "recipes/ctrl_lm_salesforce.yaml").read_text()
-    found = training_memory(
-        "ctrl", CTRL, "causal_lm", 256, 4, "recompute", bfloat16=True, on_gpu=True, processes=4, sharding="stage1"
+
+    def each_gpu(texts: int = 4, **given) -> TrainingMemory:
+        return training_memory("ctrl", CTRL, "causal_lm", 256, texts, "recompute", bfloat16=True, on_gpu=True, **given)
+
+    found = each_gpu(processes=4, sharding="stage1")
+    held, step = ([size / 1e9 for size in part.values()] for part in (found.held, found.step))
+    said = "{:.1f} weights, {:.1f} gradients, {:.1f} moments (a quarter of 13.1), {:.1f} activations, {:.1f} scores"
+    assert f"{found.total / 1e9:.0f} GB of each GPU: {said.format(*held, *step)}" in " ".join(text.split()).replace(
+        "# ", ""
     )
-    assert f"{found.total / 1e9:.0f} GB of each GPU" in text
-    assert f"{found.held['weights'] / 1e9:.1f} weights, {found.held['gradients'] / 1e9:.1f} gradients" in text
+    assert f"alone (train.sharding=null) takes {each_gpu().total / 1e9:.0f} GB" in text
+    adapted = each_gpu(1, trained=48 * 4 * 2 * 8 * CTRL["n_embd"])
+    assert f"train.lora={{}} and train.batch_size=1 it takes {adapted.total / 1e9:.0f} GB" in text
 
 
 #: Runs whose parameters, or activations of either kind, or scores are most of what they take.
 RUNS = {
     "parameters": ("model.config.feed_forward_size=60000", "model.config.hidden_size=256",
                    "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),
-    "autograd": ("model.backward=autograd", "train.batch_size=30", "train.gradient_accumulation_steps=1",
-                 "model.config.num_hashes=8", "model.config.attn_layers=[local, lsh, local, lsh, lsh, lsh]"),
-    "reversible": ("train.batch_size=30", "train.gradient_accumulation_steps=1", "model.config.num_hashes=64"),
+    "autograd": ("model.backward=autograd", "train.batch_size=60", "train.gradient_accumulation_steps=1",
+                 "model.config.num_hashes=32", "model.config.attn_layers=[local, lsh, local, lsh, lsh, lsh]"),
+    "reversible": ("train.batch_size=60", "train.gradient_accumulation_steps=1", "model.config.num_hashes=96"),
 }  # fmt: skip
 
 

@@ -14,16 +14,16 @@ from models import families
 from toolkit.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
-IDLE = 700e6
+IDLE = 600e6
 #: Bytes of each parameter: of the weight; and, in the machine's own memory, of the weight that it began with.
 WEIGHT, FIRST = 4, 4
 #: Bytes of each parameter that is trained: its gradient; AdamW's two moments.
 GRADIENT, MOMENTS = 4, 8
 #: ... while a checkpoint is written: weight and moments once as arrays, once as the bytes of a file.
-WRITTEN = 24
+WRITTEN = 16
 #: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, where all
 #: activations are kept for the backward; of the largest one, where layers are computed again.
-KEPT, AGAIN = 20, 30
+KEPT, AGAIN = 32, 55
 #: Bytes of each number of a position's hidden state: for each layer that is computed again from its input
 #: (``recompute``); of both streams and their gradients, however many layers there are (``reversible``).
 INPUTS, STREAMS = 4, 64
