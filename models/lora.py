@@ -44,7 +44,7 @@ class LoRA:
     @classmethod
     def of_json(cls, keys: Mapping[str, Any]) -> LoRA:
         """The inverse of ``dataclasses.asdict`` by way of JSON."""
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()})
+        return cls(keys["rank"], keys["alpha"], keys["dropout"], tuple(keys["targets"]), tuple(keys["whole"]))
 
     @property
     def scale(self) -> float:

@@ -262,7 +262,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     if job.lora is not None:
         write_adapter(trainer.model, folder / ADAPTER)
         merge(trainer.model)  # so that what is measured is what is saved
-        trainer.best.metrics = trainer.best_outputs = None
+        trainer.best.metrics, trainer.best_outputs = {}, None
     prepared = job.prepared
     # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
     # was resumed after it has its numbers alone.

@@ -42,7 +42,7 @@ def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
         dropped = nn.functional.dropout(x, lora["dropout"], module.training)
         return plain(x) + module.lora_B(module.lora_A(dropped)) * scale
 
-    module.forward = forward  # type: ignore[method-assign]
+    module.forward = forward
     module.scale = scale
 
 
