@@ -84,6 +84,16 @@ def test_a_gate_that_does_not_fit_says_so(recipe_file):  # noqa: F811
     assert "more than there is: " in recipe_memory.memory_of_recipe(recipe)[1]
 
 
+@pytest.mark.parametrize("keys", [{"data.max_length": 2**31 - 64}, {"parity.examples": 2**31 - 1}])
+def test_what_nothing_holds_is_only_computed(keys, recipe_file):  # noqa: F811
+    changed = [f"{key}={value}" for key, value in keys.items()]
+    recipe = load_recipe(recipe_file, [*changed, "parity.max_memory=1"])
+    for key in ("axial_pos_shape", "num_buckets"):  # they follow from the length then
+        del recipe.model.config[key]
+    training, gate = recipe_memory.memory_of_recipe(recipe)
+    assert "about " in training and "about " in gate
+
+
 def test_the_published_ctrl_goes_stage_by_stage_and_takes_what_was_seen():
     import numpy as np
 

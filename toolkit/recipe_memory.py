@@ -71,12 +71,12 @@ def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
 
     head = head_of(recipe)
     shapes = families.part(recipe.model.name, "weights").parameters(config, head)
-    ids = np.ones((recipe.parity.examples, length), np.int64)
+    ids = np.broadcast_to(np.int8(1), (recipe.parity.examples, length))  # only shapes count: nothing is made of them
     request = GateRequest(
         model=recipe.model.name,
         head=head,
         config=config,
-        weights={name: np.broadcast_to(np.float32(0), shape) for name, (shape, _) in shapes.items()},
+        weights={name: np.broadcast_to(np.int8(0), shape) for name, (shape, _) in shapes.items()},
         batch={"input_ids": ids, "attention_mask": ids},
         port=port_settings(recipe),
         length=recipe.parity.length,

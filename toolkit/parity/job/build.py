@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -63,7 +64,7 @@ def is_brief(request: GateRequest) -> bool:
 
 def spares_memory(request: GateRequest) -> bool:
     """Whether the workers keep little, and run one after the other."""
-    return is_brief(request) or np.size(batch_of(request).get("input_ids", ())) >= LONG
+    return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 
 def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
@@ -125,6 +126,12 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
         layouts = [FULL] * count
     added = random_batch(request.config, request.head, count, length, request.seed, request.model, layouts)
     return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
+
+
+def shape_of(request: GateRequest) -> tuple[int, int]:
+    """Examples and tokens of :func:`batch_of`, which need not be made for it."""
+    examples, length = np.shape(request.batch["input_ids"])
+    return examples + added_examples(request), length
 
 
 def added_examples(request: GateRequest) -> int:
