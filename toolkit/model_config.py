@@ -162,7 +162,8 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
-    texts, each = (0, READ_BYTES) if on_gpu else (1, TRAINED_BYTES)
+    # Without gradients and moments there are the weights alone, as they are read and as they are in the model.
+    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else TRAINED_BYTES)
     config = _resolved(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 
