@@ -53,14 +53,21 @@ def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     return sums if whole == rows else sums + _column_sums(matrix[whole:])
 
 
+def _wanted(*tensors: paddle.Tensor) -> list[bool]:
+    """Which of a function's inputs want a gradient: of any other, Paddle wants None from the backward."""
+    return [not tensor.stop_gradient for tensor in tensors]
+
+
 class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
+        ctx.wanted = _wanted(x, bias)
         return x + bias
 
     @staticmethod
     def backward(ctx, grad):
-        return grad, _column_sums(grad.reshape([-1, grad.shape[-1]]))
+        of_x, of_bias = ctx.wanted
+        return grad if of_x else None, _column_sums(grad.reshape([-1, grad.shape[-1]])) if of_bias else None
 
 
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
@@ -107,6 +114,7 @@ class _LayerNorm(PyLayer):
     def forward(ctx, x, gain, bias, epsilon):
         ctx.save_for_backward(x, gain)
         ctx.epsilon = epsilon
+        ctx.wanted = _wanted(x, gain, bias)
         if x.dtype == paddle.float64:  # Paddle's kernel rounds epsilon to float32: 1e-5 becomes 9.9999997e-6
             return _normed(x, epsilon)[0] * gain + bias
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
@@ -117,9 +125,13 @@ class _LayerNorm(PyLayer):
         normed, scale = _normed(x, ctx.epsilon)
         inner = grad * gain
         along = (inner * normed).mean(-1, keepdim=True)
-        grad_x = (inner - inner.mean(-1, keepdim=True) - normed * along) * scale
+        of_x, of_gain, of_bias = ctx.wanted
         flat = [-1, x.shape[-1]]
-        return grad_x, _column_sums((grad * normed).reshape(flat)), _column_sums(grad.reshape(flat))
+        return (
+            (inner - inner.mean(-1, keepdim=True) - normed * along) * scale if of_x else None,
+            _column_sums((grad * normed).reshape(flat)) if of_gain else None,
+            _column_sums(grad.reshape(flat)) if of_bias else None,
+        )
 
 
 def _is_double(x: paddle.Tensor) -> bool:

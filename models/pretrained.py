@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from models.files import open_tensors, read_object
 from models.hub import read_tensors, resolve_folder
+from models.lora import LoRA, merged, parameters
 from models.tokenization import write_json
 from models.weights import Parameter, dump, load
 
@@ -92,6 +93,9 @@ class Port(PretrainedModel):
     #: Of a classifier, by label, how much each counts in the loss of training (:func:`models.losses.classification`);
     #: None for all alike. They are not saved with the model.
     class_weights: np.ndarray | None = None
+    #: What :func:`models.adapter.adapt` has put into the model; None of a plain one.
+    adapter: LoRA | None = None
+
     #: What :meth:`hold_constants` was given.
     given_constants: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -121,13 +125,16 @@ class Port(PretrainedModel):
         return self.class_weights if self.training else None
 
     def stored(self) -> tuple[PortConfig, dict[str, np.ndarray]]:
-        """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout."""
-        return self.config, dict(dump(self))
+        """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout; of
+        an adapted model those of a plain one that computes the same."""
+        weights = dict(dump(self))
+        return self.config, weights if self.adapter is None else merged(weights, self.adapter)
 
     @property
     def table(self) -> dict[str, Parameter]:
         """The parameters that the model is to have, by name."""
-        return part(self.config.model_type, "weights").parameters(self.config, self.head)
+        table = part(self.config.model_type, "weights").parameters(self.config, self.head)
+        return table if self.adapter is None else {**table, **parameters(table, self.adapter)}
 
     def _init_weights(self, layer: nn.Layer) -> None:
         """New weights (the family's ``initial_weights``), with a seed from Paddle's generator."""

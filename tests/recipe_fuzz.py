@@ -202,6 +202,11 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "train.lr_scheduler": st.sampled_from(["linear", "cosine", "constant"]),
     "train.max_grad_norm": st.none() | SIZE,
     "train.recompute": st.booleans(),
+    "train.lora": st.sampled_from(
+        [{}, {"rank": 2}, {"rank": 1, "alpha": 3, "dropout": 0.5}, {"targets": ["value", "query"]}, {"targets": ["Wq"]}]
+    ),
+    "train.lora.rank": SMALL,
+    "train.lora.dropout": SHARE,
     "train.eval_steps": SMALL,
     "train.early_stopping_patience": SMALL,
     "train.class_weights": st.sampled_from(

@@ -19,6 +19,7 @@ from toolkit.errors import ToolkitError
 from toolkit.model_config import check_model
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
+from toolkit.recipe_memory import memory_of_recipe
 from toolkit.runtime import configure
 
 #: Laid over a recipe that is trained for one step.
@@ -34,6 +35,7 @@ def answer(text: bytes, overrides: list[str], train: bool) -> dict:
 
         check_model(recipe)
         check_data(recipe)
+        memory_of_recipe(recipe)
     except ToolkitError as problem:
         return {"refused": str(problem), "status": problem.exit_status}
     except Exception:

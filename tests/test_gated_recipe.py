@@ -39,6 +39,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "train.class_weights": ("train.class_weights={tools: 2}",),
     "train.precision": ("train.precision=bfloat16",),
     "train.sharding": ("train.sharding=stage1",),
+    "train.lora": ("train.lora={rank: 2}",),
     "runtime.threads": ("runtime.threads=1",),
     "parity.dtype": ("parity.dtype=float64",),
     "parity.examples": ("parity.examples=3",),
@@ -96,6 +97,12 @@ def test_what_a_key_changes_the_gate_is_told(key, plain, recipe_file, tmp_path):
 def test_the_same_recipe_asks_the_same(plain, recipe_file, tmp_path):  # noqa: F811
     assert asked(recipe_file, (), tmp_path) == plain
     assert asked(recipe_file, (), tmp_path, "gpu") != plain
+
+
+@pytest.mark.parametrize("key", ["rank=3", "alpha=4", "dropout=0.1", "targets=[value]"])
+def test_every_key_of_an_adapter_reaches_the_gate(key, recipe_file, tmp_path):  # noqa: F811
+    told = [asked(recipe_file, ("train.lora={rank: 2}", *more), tmp_path) for more in ((), (f"train.lora.{key}",))]
+    assert told[0]["lora"] is not None and told[0]["lora"] != told[1]["lora"]
 
 
 def test_recomputed_layers_reach_the_gate(tmp_path):

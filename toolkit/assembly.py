@@ -12,10 +12,11 @@ import numpy as np
 
 from models import families
 from models.lengths import Fit
+from models.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
 from toolkit.identity import identity_of
 from toolkit.install import REFERENCE_PYTHON
-from toolkit.model_config import build_config, fit_training_length, trained_config
+from toolkit.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
 from toolkit.recipe import Recipe
 from toolkit.revisions import weights_folder
 from toolkit.tasks import task_of
@@ -40,6 +41,8 @@ class Job:
         stored_config: the configuration of the model that is read and saved.
         config: that of the model that trains, which may have fewer positions.
         weights: its first weights, in Hugging Face's names and layout, float32.
+        lora: what is adapted in the place of training the weights; None where they are trained.
+        adapter: its first values; empty without.
         unreached_rows: of the stored model's position table, what the one that trains lacks; None where it has all.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
@@ -55,6 +58,8 @@ class Job:
     stored_config: Any
     config: Any
     weights: dict[str, np.ndarray]
+    lora: LoRA | None
+    adapter: dict[str, np.ndarray]
     unreached_rows: np.ndarray | None
     new_weights: list[str]
     texts: list[str]
@@ -64,7 +69,32 @@ class Job:
     @property
     def notes(self) -> list[str]:
         """What the user should know about the data and the length."""
-        return [*self.prepared.notes, *self.fit.notes]
+        notes = [*self.prepared.notes, *self.fit.notes]
+        if self.lora is not None:
+            notes.append(self._adapted())
+        return notes
+
+    def _adapted(self) -> str:
+        """What is trained in place of all weights, and whether there is something to adapt."""
+        assert self.lora is not None
+        text = f"train.lora: {self.trained:,} parameters are trained, of rank {self.lora.rank}"
+        if self.lora.whole:
+            text += f", among them the head's own ({', '.join(self.lora.whole)})"
+        if len(self.new_weights) == len(self.weights):
+            text += "; all others stay as they are: new, and random, since model.weights is not set"
+        return text
+
+    @property
+    def first_weights(self) -> dict[str, np.ndarray]:
+        """All parameters that the model begins with, the adapter's among them."""
+        return {**self.weights, **self.adapter}
+
+    @property
+    def trained(self) -> int:
+        """How many parameters are trained."""
+        if self.lora is None:
+            return sum(int(value.size) for value in self.weights.values())
+        return sum(int(value.size) for name, value in self.first_weights.items() if self.lora.trains(name))
 
     @property
     def parameters(self) -> int:
@@ -95,6 +125,8 @@ def assemble(recipe: Recipe) -> Job:
     if fit.cut:
         positions = families.part(recipe.model.name, "positions")
         unreached, weights = positions.unreached_rows(weights, fit.cut), positions.cut_weights(weights, fit.cut)
+    table = families.part(recipe.model.name, "weights").parameters(stored_config, head_of(recipe))
+    lora = lora_of(recipe, stored_config, new)
     return Job(
         task=task,
         tokenizer=tokenizer,
@@ -104,6 +136,8 @@ def assemble(recipe: Recipe) -> Job:
         stored_config=stored_config,
         config=trained_config(stored_config, fit),
         weights=weights,
+        lora=lora,
+        adapter={} if lora is None else dict(new_values(table, lora, recipe.seed)),
         unreached_rows=unreached,
         new_weights=new,
         texts=list(texts[:GATE_TEXTS]),
@@ -123,7 +157,6 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
     """
     from models.hub import read_tensors
-    from toolkit.model_config import head_of
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     if checkpoint is None:

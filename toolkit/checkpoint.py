@@ -229,8 +229,9 @@ def _generator_from_json(values: list[Any]) -> Any:
 
 
 def save_weights(model: Any, folder: Path) -> None:
-    """Write a model's parameters and persistent buffers, in Paddle's layout, under their structured names."""
-    _save_tensors({name: value.numpy() for name, value in model.state_dict().items()}, folder / WEIGHTS)
+    """Write a model's parameters that are trained, and persistent buffers, in Paddle's layout, under their structured
+    names."""
+    _save_tensors({name: value.numpy() for name, value in _changing(model).items()}, folder / WEIGHTS)
 
 
 def load_weights(model: Any, folder: Path) -> None:
@@ -239,7 +240,7 @@ def load_weights(model: Any, folder: Path) -> None:
     Raises:
         DamagedCheckpoint: the names or shapes are not the model's.
     """
-    saved, own = _load_tensors(folder / WEIGHTS), model.state_dict()
+    saved, own = _load_tensors(folder / WEIGHTS), _changing(model)
     wrong = sorted(
         name
         for name in {*saved, *own}
@@ -247,7 +248,14 @@ def load_weights(model: Any, folder: Path) -> None:
     )
     if wrong:
         raise DamagedCheckpoint(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
-    model.set_state_dict(saved)
+    for name, value in saved.items():
+        own[name].set_value(value)
+
+
+def _changing(model: Any) -> dict[str, Any]:
+    """What training may change of a model, by structured name: all but parameters that are frozen."""
+    frozen = {id(parameter) for parameter in model.parameters() if parameter.stop_gradient}
+    return {name: value for name, value in model.state_dict().items() if id(value) not in frozen}
 
 
 def first_not_finite(model: Any) -> str | None:

@@ -368,15 +368,19 @@ def new_recipe(data: Path, **options: Any) -> None:
 def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Find what is wrong with RECIPE, downloading nothing.
 
-    Checks the keys, the model's configuration, and the columns and labels of local data.
+    Checks the keys, the model's configuration, and the columns and labels of local data, and says what memory a run
+    takes.
     """
     from toolkit.data import check_data
     from toolkit.model_config import check_model
     from toolkit.recipe import load_recipe
+    from toolkit.recipe_memory import memory_of_recipe
 
     checked = load_recipe(path, overrides)
     for note in (*checked.notes, *check_model(checked), *check_data(checked)):
         click.echo(visible(f"note: {note}"))
+    for line in memory_of_recipe(checked):
+        click.echo(visible(f"memory: {line}"))
     click.echo(visible(f"{path}: ok"))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from models import families
 from models.files import read_object
 from models.lengths import LENGTH, Fit, LengthError
+from models.lora import OF_A_LAYER, LoRA, maps
 from toolkit import runtime
 from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
@@ -54,6 +56,7 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     keys = resolve(recipe, _checkpoint_keys(recipe), tokenizer, label_names)
     if problem := _too_large(recipe, keys, on_gpu=runtime.device() == "gpu"):
         raise recipe.error("model.config", problem)
+    lora_of(recipe, _resolved(recipe, keys))
     return model_class(recipe).config_class(**port_settings(recipe), **keys)
 
 
@@ -110,12 +113,57 @@ def check_model(recipe: Recipe) -> list[str]:
             f"model.weights: {recipe.model.weights} is not on this machine; it is fetched and checked when a run starts"
         ]
     keys = resolve(recipe, stored)
+    lora_of(recipe, _resolved(recipe, keys))
     fit, problem = _fit(recipe, _resolved(recipe, keys)), _too_large(recipe, keys)
     return [*fit.notes, *([f"model.config: {problem}"] if problem else [])]
 
 
+def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[str] = ()) -> LoRA | None:
+    """What the recipe adapts, of a resolved configuration; None where it trains the weights themselves.
+
+    Args:
+        new_weights: names of the parameters that the checkpoint does not have: of these the head's are trained.
+
+    Raises:
+        UserError: a target that fits no linear map of the model's layers, or a rank that is not low.
+    """
+    given = recipe.train.lora
+    if given is None:
+        return None
+    weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
+    table = weights.parameters(config, head)
+    found = maps(table)
+    ends = list(dict.fromkeys(OF_A_LAYER.split(name)[-1] for name in found))
+    targets = tuple(target for target in given.targets or () if any(f".{end}".endswith(f".{target}") for end in ends))
+    wrong = [target for target in given.targets or () if target not in (*targets, *weights.ADAPTED)]
+    if wrong or not targets:
+        known = f"no linear map of the model's layers is called so; they are {', '.join(ends)}"
+        raise recipe.error("train.lora.targets", f"{', '.join(map(repr, wrong or given.targets or ()))}: {known}")
+    lora = LoRA(given.rank, given.alpha, given.dropout, targets)
+    most = min(min(one.shape) for name, one in found.items() if lora.adapts(name))
+    if given.rank > most:
+        raise recipe.error("train.lora.rank", f"{given.rank} is no low rank beside maps of width {most}; set less")
+    body = next(iter(table)).split(".")[0]  # of the embedding, which comes first
+    return replace(lora, whole=tuple(name for name in new_weights if not name.startswith(f"{body}.")))
+
+
+def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
+    """The resolved configuration of the model that trains, and its length, as far as the recipe says them: without the
+    data, a vocabulary whose size they decide is the default's. None where the checkpoint is not on this machine."""
+    stored = _local_checkpoint_keys(recipe)
+    if stored is None:
+        return None
+    keys = resolve(recipe, stored)
+    if recipe.tokenizer.vocab_size is not None:
+        keys = {"vocab_size": recipe.tokenizer.vocab_size, **keys}
+    config = _resolved(recipe, keys)
+    fit = _fit(recipe, config)
+    return {**config, **fit.cut}, fit.length
+
+
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
-    texts, each = (0, READ_BYTES) if on_gpu else (1, TRAINED_BYTES)
+    # Without gradients and moments there are the weights alone, as they are read and as they are in the model.
+    texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else TRAINED_BYTES)
     config = _resolved(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
 

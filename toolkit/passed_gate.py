@@ -70,7 +70,7 @@ def verdict_of(
 
 def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
     """Of all that the gate was given, and of what it has left."""
-    weights = {name: _hash(value) for name, value in job.weights.items()}
+    weights = {name: _hash(value) for name, value in job.first_weights.items()}
     left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}
     what = [recipe.to_yaml(), job.identity, job.config.to_hf(), weights, runtime.versions(), device, processes, left]
     return digest(json.dumps(what, sort_keys=True, default=str))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from models import families
 from toolkit import yaml_source
 from toolkit.recipe_keys import (
     DELIMITER,
@@ -90,6 +91,8 @@ def check_choices(recipe: Recipe) -> None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
     _check_revisions(recipe)
     _check_streaming(recipe)
+    if train.lora is not None and train.lora.targets is None:
+        train.lora.targets = list(families.part(recipe.model.name, "weights").ADAPTED)
 
 
 def _check_files(recipe: Recipe) -> None:

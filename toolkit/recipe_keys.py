@@ -238,6 +238,15 @@ class Data(Section):
         return [self.text] if isinstance(self.text, str) else self.text
 
 
+class LoRA(Section):
+    """Low-rank adaptation: what is trained in the weights' place."""
+
+    rank: Positive = 8
+    alpha: Annotated[float, Field(gt=0)] = 16.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    targets: Annotated[list[str], Field(min_length=1)] | None = None
+
+
 class Train(Section):
     """The optimisation."""
 
@@ -258,6 +267,7 @@ class Train(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     recompute: bool | None = None
     sharding: Literal["stage1", "stage2"] | None = None
+    lora: LoRA | None = None
     eval_steps: Positive | None = None
     early_stopping_patience: Positive | None = None
     class_weights: ClassWeights = None

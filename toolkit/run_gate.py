@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,8 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
         model=recipe.model.name,
         head=head_of(recipe),
         config=job.config.to_hf(),
-        weights=job.weights,
+        weights=job.first_weights,
+        lora=None if job.lora is None else asdict(job.lora),
         batch=collate(examples(chosen.examples)),
         dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
         device=device if chosen.device == "auto" else chosen.device,

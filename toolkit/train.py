@@ -8,7 +8,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
     parity/           the gate's report; why it was skipped            checkpoints/    only while training
     model/            the best weights, as transformers reads them      README.md       the model card
     report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
-    samples.md        of a language model: samples of its text
+    samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
     metrics.json      the final numbers; written last: a folder that has it is a finished run
 """
 
@@ -27,6 +27,7 @@ from rich.table import Table
 
 from models import families
 from toolkit import checkpoint, ranks, runtime, strict_json
+from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
@@ -41,6 +42,7 @@ from toolkit.predictions import predictions_file, write_predictions
 from toolkit.progress import format_number
 from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, settled
+from toolkit.recipe_memory import missing_memory
 from toolkit.report.page import PAGE, write_report
 from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
@@ -136,6 +138,8 @@ def _prepare(
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
     check_room(recipe, folder, job, begun_with)
+    if lacking := missing_memory(recipe, job.config, job.fit.length, device):
+        console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
     if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
         return job, verdict
     if skip_parity is None:
@@ -217,9 +221,9 @@ def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> No
     Raises:
         UserError: it has not, with how much it takes.
     """
-    weights = sum(value.nbytes for value in job.weights.values())
+    weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
-    checkpoint_size, best_size = 3 * weights, weights  # the optimizer holds two moments of each weight
+    checkpoint_size, best_size = 3 * trained, trained  # the optimizer holds two moments of each weight
     needed = at_once * (checkpoint_size + best_size) + weights
     if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
         raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
@@ -310,11 +314,14 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 
+    from models.adapter import adapt
     from toolkit.model_config import model_class
     from toolkit.parity import CONSTANTS
 
     model = model_class(recipe)(job.config)
-    families.part(recipe.model.name, "weights").load(model, job.weights)
+    if job.lora is not None:
+        adapt(model, job.lora)
+    families.part(recipe.model.name, "weights").load(model, job.first_weights)
     model.class_weights = job.prepared.class_weights
     if job.unreached_rows is not None:
         model.unreached_rows = job.unreached_rows
@@ -360,10 +367,21 @@ def _fit(trainer: Finetuner, resume_from: Path | None, console: Console) -> None
 
 
 def measure_best(
-    trainer: Finetuner, prepared: Prepared
+    trainer: Finetuner, prepared: Prepared, folder: Path | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
-    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it."""
+    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
+
+    Args:
+        folder: where an adapter is left, before it becomes part of the weights; None of all processes but the first.
+    """
+    from models.adapter import merge
+
     trainer.use_best_weights()
+    if trainer.model.adapter is not None:
+        if folder is not None:
+            write_adapter(trainer.model, folder / ADAPTER)
+        merge(trainer.model)  # so that what is measured is what is saved
+        trainer.best.metrics, trainer.best_outputs = {}, None
     # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
     # was resumed after it has its numbers alone.
     outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
@@ -381,7 +399,7 @@ def measure_best(
 def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     prepared = job.prepared
-    measured, outputs = measure_best(trainer, prepared)
+    measured, outputs = measure_best(trainer, prepared, folder)
     trainer.shared = False  # what follows the first process does alone
     results = {
         **measured,

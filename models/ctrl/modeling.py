@@ -194,8 +194,14 @@ class CTRLModel(CTRLPretrainedModel):
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
         presents = []
+        again = self.enable_recompute and self.training and not use_cache
+        if (
+            again and hidden_states.stop_gradient
+        ):  # frozen embeddings: the layers' parameters still want their gradients
+            hidden_states = hidden_states.detach()
+            hidden_states.stop_gradient = False
         for index, layer in enumerate(self.h):
-            if self.enable_recompute and self.training and not use_cache:
+            if again:
                 # The hidden states alone: with the cache beside them Paddle 3.3.1 ends in a segmentation fault.
                 hidden_states = recompute(lambda x, layer=layer: layer(x, bias)[0], hidden_states)
                 continue

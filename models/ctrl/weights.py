@@ -14,6 +14,9 @@ HEADS = ("causal_lm", "sequence_classification")
 
 EMBEDDING = "transformer.w.weight"
 
+#: The linear maps that LoRA adapts unless it is told which: those of attention.
+ADAPTED = ("Wq", "Wk", "Wv", "dense")
+
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     """Name -> :class:`~models.weights.Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in execution

@@ -23,6 +23,9 @@ MASK_CONSTANTS = {
 #: Second names under which the reference holds a parameter: a checkpoint may have either, or both with equal values.
 ALIASES = {"lm_head.decoder.bias": "lm_head.bias"}
 
+#: The linear maps that LoRA adapts unless it is told which: those of attention. LSH's queries are its keys.
+ADAPTED = ("query", "key", "query_key", "value", "attention.output.dense")
+
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
     """Name -> :class:`Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in execution order.

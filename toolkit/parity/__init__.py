@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from toolkit.parity.job.job import TrainingSettings
     from toolkit.parity.job.pickles import safetensors_folder
     from toolkit.parity.job.request import GateRequest
+    from toolkit.parity.job.stretch import gate_memory
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
     from toolkit.parity.require import require_parity
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CONSTANTS": "report.report",
     "GateRequest": "job.request",
+    "gate_memory": "job.stretch",
     "Report": "report.report",
     "TrainingSettings": "job.job",
     "reference_interpreter": "job.interpreter",
@@ -36,6 +38,7 @@ __all__ = [
     "GateRequest",
     "Report",
     "TrainingSettings",
+    "gate_memory",
     "reference_interpreter",
     "remove_report",
     "require_parity",

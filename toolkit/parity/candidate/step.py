@@ -13,7 +13,9 @@ import paddle
 from paddle import nn
 
 from models import randomness, weights
+from models.adapter import adapt
 from models.families import part
+from models.lora import LoRA
 from toolkit.parity.candidate.places import LOGITS, head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
@@ -76,6 +78,8 @@ class Step:
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = as_weights(job.class_weights)
+        if job.lora is not None:
+            adapt(self.model, LoRA.of_json(job.lora))
         if dtype == "float64":
             self.model.to(dtype="float64")
         part(job.model, "weights").load(self.model, self.given_weights)
@@ -207,8 +211,19 @@ class Step:
                 measure_of_run("loss", output.loss.numpy())
         with paddle.no_grad():
             self.decode(measure)
+        self._merge(measure)
         self.model.train()
         return drawn
+
+    def _merge(self, measure: Measure) -> None:
+        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
+        model would not have."""
+        if self.model.adapter is None:
+            return
+        plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
+        for name, value in self.model.stored()[1].items():
+            if name not in plain or self.model.adapter.adapts(name.removesuffix(".weight")):
+                measure(f"merged:{name}", value)
 
     def decode(self, measure: Measure) -> None:
         """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the

@@ -17,7 +17,8 @@ from paddle import nn
 from paddle.base.framework import EagerParamBase
 from safetensors import safe_open
 
-from models import losses
+from models import lora, losses
+from models.adapter import adapt
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_bias, position_table
 from models.ctrl.weights import parameters
@@ -92,6 +93,9 @@ class StreamedCTRL:
         self.dtypes = job.dtypes
         self.config = CTRLConfig(**{**job.config, "n_layer": 1})
         self.table = parameters(CTRLConfig(**job.config), "causal_lm")
+        self.lora = None if job.lora is None else lora.LoRA.of_json(job.lora)
+        if self.lora is not None:
+            self.table = {**self.table, **lora.parameters(self.table, self.lora)}
         self.batch = {k: paddle.to_tensor(v) for k, v in files.read_tensors(folder / "batch.safetensors").items()}
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
@@ -105,6 +109,8 @@ class StreamedCTRL:
         """A layer of the port; the model around it is made with a vocabulary of one token."""
         keys = {**self.config.to_hf(), "vocab_size": 1}
         layer = CTRLModel(CTRLConfig(**keys)).h[0]
+        if self.lora is not None:
+            adapt(layer, self.lora, "transformer.h.0")
         layer.to(dtype=dtype)
         layer.train()
         return layer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -66,7 +67,7 @@ def is_brief(request: GateRequest) -> bool:
 
 def spares_memory(request: GateRequest) -> bool:
     """Whether the workers keep little, and run one after the other."""
-    return is_brief(request) or np.size(batch_of(request).get("input_ids", ())) >= LONG
+    return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 
 def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
@@ -100,6 +101,7 @@ def job_of(request: GateRequest) -> Job:
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
         pair=request.pair,
+        lora=None if request.lora is None else dict(request.lora),
     )
 
 
@@ -131,6 +133,12 @@ def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
     if request.class_weights is not None:
         added["labels"] = contrasting(added["labels"], request.class_weights, given["labels"])
     return {name: np.concatenate([value, added[name].astype(value.dtype)]) for name, value in given.items()}
+
+
+def shape_of(request: GateRequest) -> tuple[int, int]:
+    """Examples and tokens of :func:`batch_of`, which need not be made for it."""
+    examples, length = np.shape(request.batch["input_ids"])
+    return examples + added_examples(request), length
 
 
 def added_examples(request: GateRequest) -> int:

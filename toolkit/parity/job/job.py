@@ -99,6 +99,8 @@ class Job:
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
         pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
+        lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
+            (``whole``); None where all are trained.
     """
 
     model: str
@@ -125,6 +127,7 @@ class Job:
     kernels: list[str] | None = None
     class_weights: tuple[float, ...] | None = None
     pair: Pair | None = None
+    lora: dict[str, Any] | None = None
     schema: int = SCHEMA
 
     @property

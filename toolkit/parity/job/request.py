@@ -50,6 +50,7 @@ class GateRequest:
             (:func:`toolkit.parity.job.build.batch_of`).
         pair: a port and a reference of the user's, whose files make ``weights`` and ``batch``; None for a family.
         pair_names: parameters of its reference -> its port's, as the user has said.
+        lora: what is adapted, as :class:`models.lora.LoRA` has it; ``weights`` then hold the adapter's, too.
     """
 
     model: str
@@ -80,3 +81,4 @@ class GateRequest:
     widened: bool = False
     pair: Pair | None = None
     pair_names: Mapping[str, str] = field(default_factory=dict)
+    lora: Mapping[str, Any] | None = None

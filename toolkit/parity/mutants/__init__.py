@@ -16,13 +16,14 @@ from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATI
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION, REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
+from toolkit.parity.mutants.lora import LORA
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
-__all__ = ["CATALOGUES", "CLASS_WEIGHTS", "Mutant", "by_name"]
+__all__ = ["CATALOGUES", "CLASS_WEIGHTS", "LORA", "Mutant", "by_name"]
 
 #: By family.
 CATALOGUES = {
@@ -53,9 +54,9 @@ CATALOGUES = {
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, of class weights, a change of one parameter, or a fault of a
-    pair's port. Raises KeyError."""
+    """The mutant of that name: of the catalogues, of class weights, of an adapter, a change of one parameter, or a
+    fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values())
+    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values(), LORA)
     return {mutant.name: mutant for catalogue in catalogues for mutant in catalogue}[name]

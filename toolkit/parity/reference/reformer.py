@@ -113,7 +113,8 @@ class ReformerStep(Step):
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         normaliser = ExactNormaliser(lambda: recorder.recording)
         layers = plain_autograd(recorder, normaliser, self.spare_memory) if plain else normaliser
-        with self._given_buckets(recorder.draws.tensors), layers:
+        wanting = contextlib.nullcontext() if plain else wanting_gradients()
+        with self._given_buckets(recorder.draws.tensors), wanting, layers:
             yield
         self.saturated = normaliser.saturated
 
@@ -231,6 +232,23 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory
                 recorder.keep(f"stream:{LAYERS}.{index}#attention", to_numpy(attention_stream))
                 recorder.keep(f"stream:{LAYERS}.{index}#hidden", to_numpy(hidden_stream))
         return torch.cat([attention_stream, hidden_stream], dim=-1)
+
+    undo = set_attribute(function, "apply", apply)
+    try:
+        yield
+    finally:
+        undo()
+
+
+@contextlib.contextmanager
+def wanting_gradients() -> Iterator[None]:
+    """Inside the ``with`` block the reference's reversible function goes back even where its input wants no gradient,
+    since the embeddings are frozen: the layers' parameters still want theirs."""
+    function = modeling_reformer._ReversibleFunction
+    original = function.apply
+
+    def apply(hidden_states, *values):
+        return original(hidden_states if hidden_states.requires_grad else hidden_states.requires_grad_(), *values)
 
     undo = set_attribute(function, "apply", apply)
     try:

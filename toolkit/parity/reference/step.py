@@ -21,6 +21,7 @@ from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.class_weights import weighted_loss
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
+from toolkit.parity.reference.lora import adapt, merged
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder
@@ -74,6 +75,8 @@ class Step:
     ) -> None:
         self.batch = {name: torch.from_numpy(value) for name, value in batch.items()}
         self.model = self.build(job)
+        adapt(self.model, job.lora)
+        self.adapted = job.lora is not None
         self.weights = {name: torch.from_numpy(value) for name, value in weights.items()}
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.settings = job.training
@@ -271,6 +274,8 @@ class Step:
                     measure("loss", to_numpy(output.loss))
         with torch.no_grad(), no_downcast():
             self.decode(keep)
+            for name, value in merged(self.model):
+                keep(f"merged:{name}", to_numpy(value))
 
     def decode(self, keep: Keep) -> None:
         """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the

@@ -35,6 +35,7 @@ from toolkit.parity.reference.ctrl import (
     masked_scores_rounded_otherwise,
     own_mask,
 )
+from toolkit.parity.reference.lora import adapt
 from toolkit.parity.reference.points import ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
 from toolkit.parity.reference.reordered import SumsReordered
@@ -158,6 +159,7 @@ class StreamedCTRL:
         self.device = torch.device("cuda" if job.device == "gpu" else "cpu")
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
         self.runs = variants(job.noise_runs)
+        self.lora = job.lora
         self.draws = Draws(job.seed)
         self.side = stages.Side(folder, "reference")
         self.rows = torch.unique(self.batch["input_ids"])  # sorted
@@ -189,6 +191,7 @@ class StreamedCTRL:
 
     def _layer(self, dtype: torch.dtype) -> nn.Module:
         layer = self._skeleton(modeling_ctrl.CTRLModel).h[0]
+        adapt(layer, self.lora, "transformer.h.0")
         return layer.to(dtype).to_empty(device=self.device).train()
 
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
@@ -296,7 +299,8 @@ class StreamedCTRL:
             assert output is not None
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():
-                ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))
+                if parameter.grad is not None:  # one that is not frozen
+                    ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))
             layer.zero_grad(set_to_none=True)
             after[run.name] = to_numpy(hidden_states.grad)
         return after

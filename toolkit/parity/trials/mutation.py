@@ -32,7 +32,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, Mutant
+from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, LORA, Mutant
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -145,7 +145,10 @@ def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """The catalogue that a request is tried with: its family's, or that of class weights where it has them."""
+    """The catalogue that a request is tried with: its family's, or that of class weights or of an adapter where it has
+    them."""
+    if request.lora is not None:
+        return LORA
     if request.class_weights is None:
         return CATALOGUES[request.model]
     return CLASS_WEIGHTS[request.config["problem_type"]]

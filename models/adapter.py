@@ -1,0 +1,84 @@
+"""The layers of low-rank adaptation (:mod:`.lora`), put into a port and taken out of it again.
+
+PaddleNLP's ``peft`` has such layers, which do not fit here: its dropout draws from Paddle's generator by itself, not
+from :mod:`.randomness`, so that the parity gate could not give it the reference's draws; ``LoRAModel`` stands around a
+model, under names of its own, and merges by adding to the weights in place, which rounds each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from models.lora import LoRA, merged
+from models.ops import Linear, linear
+from models.randomness import dropout
+from models.weights import dump, load
+
+
+class LoRALinear(nn.Layer):
+    """A linear map and its low-rank update: W0 x + b + (alpha / r) B A x.
+
+    Args:
+        base: the map, whose parameters become this layer's.
+    """
+
+    def __init__(self, base: Linear, lora: LoRA) -> None:
+        super().__init__()
+        inputs, outputs = base.weight.shape
+        self.weight, self.bias = base.weight, base.bias
+        self.lora_A = Linear(inputs, lora.rank, bias_attr=False)
+        self.lora_B = Linear(lora.rank, outputs, bias_attr=False)
+        self.dropout = lora.dropout
+        self.scale = lora.scale
+
+    def forward(self, x: paddle.Tensor) -> paddle.Tensor:
+        """(..., in) -> (..., out)."""
+        return linear(x, self.weight, self.bias) + self.update(x)
+
+    def update(self, x: paddle.Tensor) -> paddle.Tensor:
+        """(..., in) -> (..., out): what is trained. Dropout is of what goes in, not of W0's input."""
+        return self.lora_B(self.lora_A(dropout(x, self.dropout, self.training))) * self.scale
+
+
+def adapt(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
+    """Put an adapter into a model: of all its parameters only those of :meth:`.lora.LoRA.trains` want a gradient then.
+
+    Args:
+        model: a port, or a part of it.
+        prefix: the path of ``model`` in the whole model; "" for the whole.
+    """
+    for name, layer in list(model.named_sublayers()):
+        if isinstance(layer, Linear) and lora.adapts(_path(prefix, name)):
+            _replace(model, name, LoRALinear(layer, lora))
+    for name, parameter in model.named_parameters():
+        parameter.stop_gradient = not lora.trains(_path(prefix, name))
+    if not prefix:
+        model.adapter = lora
+
+
+def merge(model: Any) -> None:
+    """Take the adapter out of a port again, its update added to the weights: a plain model, as it is saved."""
+    weights = merged(dict(dump(model)), model.adapter)
+    for name, layer in list(model.named_sublayers()):
+        if isinstance(layer, LoRALinear):
+            plain = Linear(*layer.weight.shape, bias_attr=False)
+            plain.weight, plain.bias = layer.weight, layer.bias
+            _replace(model, name, plain)
+    model.adapter = None
+    load(model, weights)
+    for parameter in model.parameters():
+        parameter.stop_gradient = False
+
+
+def _path(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _replace(model: nn.Layer, name: str, layer: nn.Layer) -> None:
+    """Put a layer into the place of another."""
+    around, _, attribute = name.rpartition(".")
+    owner = dict(model.named_sublayers(include_self=True))[around]
+    setattr(owner, attribute, layer)

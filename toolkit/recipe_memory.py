@@ -1,0 +1,127 @@
+"""What a recipe's run takes of memory, training and the gate before it, as far as this machine knows its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from models import families
+from models.lora import parameters
+from toolkit import runtime
+from toolkit.errors import ToolkitError
+from toolkit.memory import physical_memory
+from toolkit.model_config import head_of, known_model, lora_of, port_settings
+from toolkit.recipe import Recipe
+from toolkit.training_memory import TrainingMemory, amount, training_memory
+
+
+def memory_of_recipe(recipe: Recipe) -> list[str]:
+    """What training and the gate take, a line each, without data, Paddle or network; nothing where the model is not on
+    this machine yet."""
+    if (known := known_model(recipe)) is None:
+        return []
+    config, length = known
+    training = training_of(recipe, config, length)
+    where = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
+    shared = ", shared by the processes" if recipe.train.sharding else ""
+    lines = [f"training takes {training.text}{where}{shared}; its examples are not counted"]
+    return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {gate_of(recipe, config, length)}"]
+
+
+def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None) -> TrainingMemory:
+    """What a process of a recipe's training takes.
+
+    Args:
+        config: resolved, of the model that trains.
+        length: tokens that texts are padded to.
+        device: of the run; that of the recipe if absent.
+    """
+    train = recipe.train
+    return training_memory(
+        recipe.model.name,
+        config,
+        head_of(recipe),
+        length,
+        train.batch_size,
+        recipe.model.backward or ("recompute" if train.recompute else "autograd"),
+        trained=_trained(recipe, config),
+        bfloat16=train.precision == "bfloat16",
+        on_gpu=(device or recipe.runtime.device) == "gpu",
+        processes=runtime.processes(),
+        sharding=train.sharding,
+    )
+
+
+def _trained(recipe: Recipe, config: Mapping[str, Any]) -> int | None:
+    """How many parameters are trained where not all are: the adapter's, and those of a head without weights."""
+    table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
+    lora = lora_of(recipe, config, () if recipe.model.weights else list(table))
+    if lora is None:
+        return None
+    trained = [*parameters(table, lora).values(), *(table[name] for name in lora.whole)]
+    return sum(math.prod(one.shape) for one in trained)
+
+
+def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
+    """What both of the gate's workers take, in words; over how much of the texts, where all do not fit."""
+    from toolkit.parity import GateRequest, gate_memory
+
+    head = head_of(recipe)
+    shapes = families.part(recipe.model.name, "weights").parameters(config, head)
+    ids = np.broadcast_to(np.int8(1), (recipe.parity.examples, length))  # only shapes count: nothing is made of them
+    request = GateRequest(
+        model=recipe.model.name,
+        head=head,
+        config=config,
+        weights={name: np.broadcast_to(np.int8(0), shape) for name, (shape, _) in shapes.items()},
+        batch={"input_ids": ids, "attention_mask": ids},
+        port=port_settings(recipe),
+        length=recipe.parity.length,
+        max_memory=recipe.parity.max_memory,
+        widened=True,
+    )
+    try:
+        return gate_memory(request)
+    except ToolkitError as problem:
+        return f"more than there is: {problem}"
+
+
+def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str | None:
+    """Why training may not fit, in a sentence, with what would take less; None where nothing speaks against it.
+
+    Args:
+        config: of the port that trains.
+        length: tokens that texts are padded to.
+        device: of the run.
+    """
+    resolved = families.part(recipe.model.name, "schema").resolve(config.to_hf())
+    training, there = training_of(recipe, resolved, length, device), memory_there(device)
+    if there is None or training.total <= there:
+        return None
+    ways = []
+    if recipe.train.batch_size > 1:
+        ways.append("a smaller train.batch_size with more train.gradient_accumulation_steps")
+    if recipe.model.backward == "autograd":
+        ways.append("model.backward: reversible")
+    if recipe.train.recompute is False:
+        ways.append("train.recompute: true")
+    if recipe.train.lora is None and recipe.model.weights is not None:
+        ways.append("train.lora")
+    if recipe.train.sharding is None and runtime.processes() > 1:
+        ways.append("train.sharding: stage2")
+    less = f"; less: {', '.join(ways)}" if ways else ""
+    what = "the GPU" if device == "gpu" else "this machine"
+    return f"training takes {training.text}; {what} has {amount(there)}, and may end the run without a word{less}"
+
+
+def memory_there(device: str) -> float | None:
+    """Bytes of the memory of the device that a run is on; None where nobody says."""
+    if device != "gpu":
+        return physical_memory()
+    import paddle
+
+    total = getattr(paddle.device.cuda.get_device_properties(), "total_memory", None)
+    return None if total is None or not math.isfinite(total) else float(total)

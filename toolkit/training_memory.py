@@ -1,0 +1,124 @@
+"""What training takes of memory, computed from the shapes of the model and of a batch before anything is allocated.
+
+An estimate: the bytes of each parameter follow from what is held of it, those of what the layers compute were fitted to
+the peaks of small runs (tests/test_memory_estimate.py runs two of them again). The examples themselves are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models import families
+from toolkit.memory import parameters_of
+
+#: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
+IDLE = 600e6
+#: Bytes of each parameter: of the weight; and, in the machine's own memory, of the weight that it began with.
+WEIGHT, FIRST = 4, 4
+#: Bytes of each parameter that is trained: its gradient; AdamW's two moments.
+GRADIENT, MOMENTS = 4, 8
+#: ... while a checkpoint is written: weight and moments once as arrays, once as the bytes of a file.
+WRITTEN = 16
+#: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, where all
+#: activations are kept for the backward; of the largest one, where layers are computed again.
+KEPT, AGAIN = 32, 55
+#: Bytes of each number of a position's hidden state: for each layer that is computed again from its input
+#: (``recompute``); of both streams and their gradients, however many layers there are (``reversible``).
+INPUTS, STREAMS = 4, 64
+#: Bytes of each score of a language model's vocabulary: logits, what the loss keeps of them, their gradients.
+SCORES = 20
+#: The share of what layers compute that is left in bfloat16: sums, norms and softmax stay in float32.
+IN_BFLOAT16 = 0.75
+#: What is less than this share of all is not named.
+NAMED = 0.01
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes of one process.
+
+    Attributes:
+        held: what is there all the time, by its name.
+        step: what is there besides while gradients are computed, by its name.
+        writing: what is there besides, in place of ``step``, while a checkpoint is written.
+    """
+
+    held: Mapping[str, float]
+    step: Mapping[str, float]
+    writing: float
+
+    @property
+    def total(self) -> float:
+        """The peak."""
+        return sum(self.held.values()) + max(sum(self.step.values()), self.writing)
+
+    @property
+    def text(self) -> str:
+        """The peak and what it is made of, for a reader."""
+        parts = {**self.held, **self.step}
+        if self.writing > sum(self.step.values()):
+            parts = {**self.held, "a checkpoint that is written": self.writing}
+        named = ", ".join(f"{amount(size)} {name}" for name, size in parts.items() if size >= NAMED * self.total)
+        return f"about {amount(self.total)}: {named}"
+
+
+def training_memory(
+    model: str,
+    config: Mapping[str, Any],
+    head: str,
+    length: int,
+    texts: int,
+    backward: str,
+    *,
+    trained: int | None = None,
+    bfloat16: bool = False,
+    on_gpu: bool = False,
+    processes: int = 1,
+    sharding: str | None = None,
+) -> TrainingMemory:
+    """What one process of a run takes.
+
+    Args:
+        model: the family.
+        config: Hugging Face's keys, resolved, of the model that trains.
+        head: of the model.
+        length: tokens of a text.
+        texts: that are computed at once: those of a micro-batch.
+        backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
+        trained: how many parameters are; None for all.
+        bfloat16: matrix products are computed in it.
+        on_gpu: count the memory of the GPU, not that of the machine.
+        processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
+            gradients, too.
+    """
+    parameters = parameters_of(model, config, head)
+    trained = parameters if trained is None else trained
+    shared = processes if sharding is not None else 1
+    held: dict[str, float] = {} if on_gpu else {"the program": IDLE, "the first weights": FIRST * parameters}
+    held |= {
+        "weights": WEIGHT * parameters,
+        "gradients": GRADIENT * trained / (shared if sharding == "stage2" else 1),
+        "moments": MOMENTS * trained / shared,
+    }
+    share = IN_BFLOAT16 if bfloat16 else 1.0
+    step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward)}
+    if head in ("causal_lm", "masked_lm"):
+        step["scores of the vocabulary"] = SCORES * texts * length * config["vocab_size"]
+    return TrainingMemory(held, step, 0.0 if on_gpu else WRITTEN * trained)
+
+
+def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
+    """Bytes of what the layers compute of one text in float32."""
+    layers = families.part(model, "schema").layer_elements(config, length)
+    if backward == "autograd":
+        return KEPT * sum(layers)
+    width = config["hidden_size"] if "hidden_size" in config else config["n_embd"]
+    between = STREAMS if backward == "reversible" else INPUTS * len(layers)
+    return AGAIN * max(layers) + between * length * width
+
+
+def amount(size: float) -> str:
+    """A number of bytes for a reader, in GB, or in MB below one."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
