@@ -150,7 +150,8 @@ class _Side:
             )
             with worker as process:
                 yield cls(name, process, folder / "log")
-                process.stdin.close()
+                if process.stdin is not None:
+                    process.stdin.close()
 
     def ask(self, order: str, **given: Any) -> Any:
         """Send an order and wait for the answer.

@@ -101,7 +101,7 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
     result.tensors = seen
     result.places = step.places()
     backwards = step.backwards
-    if len(backwards) == 1:
+    if backwards[0] == backwards[1]:  # there is no other
         return result
     del step, drawn, draws
     if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks

@@ -52,7 +52,7 @@ class PairStep(Step):
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
-        self.backwards = (PLAIN,)
+        self.backwards = (PLAIN, PLAIN)  # it has one
         self.port = job.port
         self.brief = job.brief
         self.config = job.config

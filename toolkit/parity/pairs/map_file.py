@@ -48,7 +48,8 @@ def read_map(path: Path) -> dict[str, str]:
     except OSError as problem:
         raise UserError(f"--map {path}: {problem.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        line = f":{problem.problem_mark.line + 1}" if getattr(problem, "problem_mark", None) else ""
+        mark = getattr(problem, "problem_mark", None)
+        line = "" if mark is None else f":{mark.line + 1}"
         raise UserError(f"--map {path}{line}: is no YAML; {right}") from None
     names = content.get("parameters") if isinstance(content, dict) else None
     if not isinstance(names, dict) or set(content) != {"parameters"}:

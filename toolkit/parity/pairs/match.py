@@ -86,6 +86,11 @@ def _fits(one: ParameterFacts, other: ParameterFacts) -> bool:
     return one.shape == other.shape and same_role and leaf(one.name) == leaf(other.name)
 
 
+def _group(one: ParameterFacts) -> tuple[int | str, ...]:
+    """What parameters have in common that may be each other."""
+    return (*one.shape, leaf(one.name))
+
+
 def leaf(name: str) -> str:
     """``weight``, ``bias`` or what else the last word of a parameter's name is, by the common words."""
     last = re.split(r"[._]", name)[-1]
@@ -123,7 +128,7 @@ def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int
     """The places of pairs that ran in another order on one side than on the other, among those of one shape."""
     groups: dict[tuple, list[int]] = defaultdict(list)
     for place, (one, _) in enumerate(pairs):
-        groups[(*one.shape, leaf(one.name))].append(place)
+        groups[_group(one)].append(place)
     found = set()
     for members in groups.values():
         for place in members:
@@ -143,7 +148,7 @@ def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
         if one.order is not None:
-            groups[(*one.shape, leaf(one.name))].append(index)
+            groups[_group(one)].append(index)
     for members in groups.values():
         for rank, index in enumerate(sorted(members, key=lambda index: parameters[index].order or 0)):
             places[index] = rank

@@ -149,10 +149,12 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
     Paddle's kernels keep theirs in float32 whatever the dtype: 1e-5 is off by 2.5e-8 of itself there, which shows in
     float64 as 1e-13 of an output. Every port has that, and none can mend it.
     """
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, dict(ROLES)["norm"])}
-    given = {name: norm.eps for name, norm in norms.items() if isinstance(getattr(norm, "eps", None), float)}
-    for name, epsilon in given.items():
-        norms[name].eps = float(np.float32(epsilon))
+    given: dict[str, float] = {}
+    for name, module in model.named_modules():
+        epsilon = getattr(module, "eps", None)
+        if isinstance(module, dict(ROLES)["norm"]) and isinstance(epsilon, float):
+            given[name] = epsilon
+            setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
     return given
 
 

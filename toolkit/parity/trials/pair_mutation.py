@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -23,8 +23,8 @@ from toolkit.parity.mutants.generic import fault
 from toolkit.parity.pairs.describe import Sides, described, write_pair
 from toolkit.parity.trials.mutation import Trial, verdicts_on
 
-#: Faults of a kind: of the first module that can have it, of the last, and of one in the middle.
-OF_A_KIND = 2
+#: Gives the faults of a kind wherever they can be.
+Sites = Callable[[Sides], Iterator[Mutant]]
 
 
 def try_pair(request: GateRequest, console: Console) -> list[Trial]:
@@ -76,7 +76,7 @@ def _linears(sides: Sides, square: bool = False) -> Iterator[ParameterFacts]:
             yield one
 
 
-def _of_linears(kind: str, square: bool = False, biased: bool = False):
+def _of_linears(kind: str, square: bool = False, biased: bool = False) -> Sites:
     def sites(sides: Sides) -> Iterator[Mutant]:
         biases = {one.module for one in sides.port.parameters if one.name.endswith("bias")}
         for one in _linears(sides, square):
@@ -101,7 +101,7 @@ def _swapped(sides: Sides) -> Iterator[Mutant]:
                 break
 
 
-def _of_modules(kind: str, has: str):
+def _of_modules(kind: str, has: str) -> Sites:
     def sites(sides: Sides) -> Iterator[Mutant]:
         draws = {name.partition(":")[2] for name in sides.map.draws}
         for module in dict.fromkeys(sides.port.modules):
@@ -112,7 +112,7 @@ def _of_modules(kind: str, has: str):
     return sites
 
 
-def _dropout(kind: str):
+def _dropout(kind: str) -> Sites:
     """The reference's name of the draw is to be named."""
 
     def sites(sides: Sides) -> Iterator[Mutant]:
