@@ -61,7 +61,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
     """
     from toolkit.model_config import head_of, port_settings
-    from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
+    from toolkit.parity import GateRequest, TrainingSettings, dtypes_of, tokenizer_in
 
     chosen, train = recipe.parity, recipe.train
     job.tokenizer.save(scratch)
@@ -88,7 +88,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
         config=job.config.to_hf(),
         weights=job.weights,
         batch=collate(examples(chosen.examples)),
-        dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
+        dtypes=dtypes_of(chosen.dtype, train.precision),
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
@@ -111,8 +111,6 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path) -> GateRe
 def _not_run(recipe: Recipe, device: str) -> Iterator[str]:
     """What of the run the gate does otherwise."""
     train, gated = recipe.train, recipe.parity.device
-    if train.precision != "float32":
-        yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
     if (count := runtime.processes()) > 1:

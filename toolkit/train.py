@@ -136,13 +136,11 @@ def check_room(recipe: Recipe, folder: Path, job: Job) -> None:
 
 
 def check_device(recipe: Recipe, device: str) -> None:
-    """See that the run's precision and sharding work where it runs.
+    """See that the run's sharding works where it runs.
 
     Raises:
         UserError: what would have to be otherwise.
     """
-    if device == "cpu" and recipe.train.precision != "float32":
-        raise recipe.error("train.precision", f"{recipe.train.precision} needs a GPU; on this CPU set float32")
     if runtime.processes() > 1 and (recipe.output_dir / "checkpoints").exists():
         raise recipe.error("train.output_dir", "a run of several processes cannot be resumed; choose another folder")
     if recipe.train.sharding is None:
@@ -170,6 +168,8 @@ def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, conso
     )
     for section in recipe.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
+    if device == "cpu" and recipe.train.precision == "bfloat16":
+        notes = [*notes, "train.precision bfloat16: a CPU rounds as a GPU does, and is slower than in float32"]
     for note in (*recipe.notes, *notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toolkit.parity.job.interpreter import reference_interpreter
     from toolkit.parity.job.job import TrainingSettings
     from toolkit.parity.job.pickles import safetensors_folder
-    from toolkit.parity.job.request import GateRequest
+    from toolkit.parity.job.request import GateRequest, dtypes_of
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
 
@@ -23,6 +23,7 @@ _HOMES = {
     "GateRequest": "job.request",
     "Report": "report.report",
     "TrainingSettings": "job.job",
+    "dtypes_of": "job.request",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "run_gate": "gate",
@@ -34,6 +35,7 @@ __all__ = [
     "GateRequest",
     "Report",
     "TrainingSettings",
+    "dtypes_of",
     "reference_interpreter",
     "remove_report",
     "run_gate",

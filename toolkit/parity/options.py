@@ -23,7 +23,7 @@ from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.pickles import safetensors_folder
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.request import GateRequest, dtypes_of
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
@@ -229,11 +229,6 @@ def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> Tok
     except ValueError as problem:
         raise UserError(f"{option} {folder}: {problem}") from None
     return found
-
-
-def dtypes_of(dtype: str) -> tuple[str, ...]:
-    """``both`` means float64, which decides, and float32."""
-    return ("float64", "float32") if dtype == "both" else (dtype,)
 
 
 def _interpreter(path: str | None) -> str | None:

@@ -92,6 +92,8 @@ class Job:
         tokenizer: to be compared, if any.
         mutants: names of faults that the port is measured with, one after another.
         streamed: stage by stage.
+        lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.precision.PRODUCTS`), on both sides; all
+            else stays in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
     """
@@ -117,6 +119,7 @@ class Job:
     tokenizer: TokenizerJob | None = None
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
+    lowered: tuple[str, ...] = ()
     kernels: list[str] | None = None
     schema: int = SCHEMA
 
