@@ -19,6 +19,13 @@ CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for
 
 MODEL = click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
 DTYPE = click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
+DTYPE_OR_BFLOAT16 = click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "bfloat16", "both", "all"]),
+    default="both",
+    show_default=True,
+    help="both: float64 and float32. bfloat16, mixed precision, is judged with float64; all: the three.",
+)
 DEVICES = click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
 OUTPUT = click.option(
     "--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True, help="Of the reports."
@@ -99,7 +106,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity record, replay, bitwise, mutants, sweep, limits, "
     "texts; each has a --help of its own.",
 )
-@takes(*DESCRIPTION, DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*DESCRIPTION, DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
 @click.option(
     "--max-memory",
@@ -115,10 +122,11 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
     from dataclasses import replace
 
     from toolkit.parity import run_gate
-    from toolkit.parity.options import make_request
+    from toolkit.parity.options import check_bfloat16, make_request
 
     places = _cleared(output, device)
     request = replace(make_request(**description), trace=trace, max_memory=max_memory)
+    check_bfloat16(request)
     return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
 
 
@@ -182,6 +190,13 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
 @click.command("parity mutants")
 @takes(*TRIAL)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "bfloat16"]),
+    default="float64",
+    show_default=True,
+    help="bfloat16: the faults of mixed precision, which no other dtype shows.",
+)
 def mutants(**trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named."""
     from toolkit.parity.options import trial_requests

@@ -121,6 +121,19 @@ def make_request(
     )
 
 
+def check_bfloat16(request: GateRequest) -> None:
+    """See that the model can be judged in bfloat16, if it is to be.
+
+    Raises:
+        UserError: it goes stage by stage, where no operation is judged by itself.
+    """
+    if "bfloat16" in request.dtypes and is_streamed(request):
+        raise UserError(
+            "--dtype: a model this large goes stage by stage, in float64 and float32; for bfloat16 take fewer --layers, "
+            "or a smaller configuration"
+        )
+
+
 def _default_batch_size(model: str, length: int) -> int:
     """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
     return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
@@ -150,12 +163,12 @@ def kernel_kinds(names: str | None) -> list[str]:
 
 
 def trial_requests(
-    *, model: str, kind: str, seed: int, device: str, reference_python: str | None
+    *, model: str, kind: str, seed: int, device: str, reference_python: str | None, dtype: str = "float64"
 ) -> Iterator[GateRequest]:
     """On each device, the small model that mutants and limits change."""
     python = _interpreter(reference_python)
     for place in devices(device):
-        yield trial_request(model, kind, seed, place, python)
+        yield trial_request(model, kind, seed, place, python, dtype)
 
 
 def sweep_maker(

@@ -15,15 +15,16 @@ from toolkit.parity.mutants.evaluation import CTRL_EVALUATION, REFORMER_EVALUATI
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION, REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
+from toolkit.parity.mutants.precision import PRECISION
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
-__all__ = ["CATALOGUES", "Mutant", "by_name"]
+__all__ = ["CATALOGUES", "PRECISION", "Mutant", "by_name"]
 
-#: By family.
+#: By family; those of mixed precision, which no other dtype shows, are apart.
 CATALOGUES = {
     "reformer": (
         *REFORMER,
@@ -55,4 +56,4 @@ def by_name(name: str) -> Mutant:
     """The mutant of that name: of the catalogues, or a change of one parameter. Raises KeyError."""
     if changed := change.of_name(name):
         return changed
-    return {mutant.name: mutant for catalogue in CATALOGUES.values() for mutant in catalogue}[name]
+    return {mutant.name: mutant for catalogue in (*CATALOGUES.values(), PRECISION) for mutant in catalogue}[name]

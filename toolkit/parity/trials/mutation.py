@@ -15,7 +15,7 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
-from toolkit.parity.followup import remeasure, trace
+from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
@@ -26,7 +26,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, Mutant
+from toolkit.parity.mutants import CATALOGUES, PRECISION, Mutant
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -84,7 +84,12 @@ TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def trial_request(
-    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
+    model: str,
+    kind: str,
+    seed: int,
+    device: str = "cpu",
+    reference_python: str | None = None,
+    dtype: str = "float64",
 ) -> GateRequest:
     """The gate on a family's :data:`TRIALS`: synthetic weights of a ``kind``, a batch with much padding, an optimizer
     that decays visibly and clips each update."""
@@ -95,7 +100,7 @@ def trial_request(
         config=config,
         weights=SyntheticWeights(part(model, "schema").resolve(config), head, seed, kind, model),
         batch=random_batch(config, head, len(LAYOUTS), length, seed, model),
-        dtypes=("float64",),
+        dtypes=(dtype,),
         device=device,
         seed=seed,
         training=TrainingSettings(weight_decay=0.1, max_grad_norm=0.001),
@@ -157,8 +162,10 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant of the catalogue (or those of ``names``), all on the same reference run."""
-    mutants = [mutant for mutant in CATALOGUES[request.model] if names is None or mutant.name in names]
+    """Run the gate once for each mutant of the catalogue (or those of ``names``) that shows in one of the request's
+    dtypes, all on the same reference run."""
+    catalogue = [mutant for mutant in (*CATALOGUES[request.model], *PRECISION) if mutant.dtype in request.dtypes]
+    mutants = [mutant for mutant in catalogue if names is None or mutant.name in names]
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
@@ -208,6 +215,9 @@ def _trial(
     records: Mapping[str, TensorRecord],
     traced: Mapping[str, ForcedInputDtype],
 ) -> Trial:
+    found = trace.summary(records, traced)
+    if precision.is_judged((mutant.dtype,)):
+        precision.judge_operations(verdict, found)
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
@@ -215,9 +225,9 @@ def _trial(
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
-    if trace.is_wanted(verdict):
-        faulty = trace.summary(records, traced).faulty
-        operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
+    if culprit.verdict == "precision" or trace.is_wanted(verdict):
+        named = [one for one in found.faulty if culprit.verdict != "precision" or one.name == culprit.name]
+        operation = f"{named[0].name} {named[0].where}" if named else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
 
