@@ -249,7 +249,7 @@ class Train(Section):
 class Parity(Section):
     """What the gate compares before the run."""
 
-    dtype: Literal["both", "all", "bfloat16", "float64", "float32"] = "both"
+    dtype: Literal["both", "float64", "float32"] = "both"
     examples: Positive = 2
     device: Literal["auto", "cpu", "gpu"] = "auto"
     length: Positive | None = None

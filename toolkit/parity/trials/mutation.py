@@ -215,9 +215,8 @@ def _trial(
     records: Mapping[str, TensorRecord],
     traced: Mapping[str, ForcedInputDtype],
 ) -> Trial:
-    found = trace.summary(records, traced)
     if precision.is_judged((mutant.dtype,)):
-        precision.judge_operations(verdict, found)
+        precision.judge_operations(verdict, trace.summary(records, traced))
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
@@ -226,7 +225,7 @@ def _trial(
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
     if culprit.verdict == "precision" or trace.is_wanted(verdict):
-        named = [one for one in found.faulty if culprit.verdict != "precision" or one.name == culprit.name]
+        named = [one for one in trace.summary(records, traced).faulty if culprit.verdict != "precision" or one.name == culprit.name]
         operation = f"{named[0].name} {named[0].where}" if named else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
