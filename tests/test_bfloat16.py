@@ -203,8 +203,8 @@ def test_an_operation_that_is_wrong_by_itself_is_named_before_what_hangs_on_it()
     judge_operations(verdict, trace)
     assert [f.name for f in verdict.findings if f.verdict == "precision"] == ["probabilities:b"]
     assert first_at_fault(verdict, ["output:a", "output:b"]).name == "probabilities:b"
-    verdict.find("semantics", "gradient:a.weight", "off", "float64")
-    assert first_at_fault(verdict, ["output:a", "output:b"]).name == "gradient:a.weight"
+    verdict.find("semantics", "output:a", "off", "float64")
+    assert first_at_fault(verdict, ["output:a", "output:b"]).name == "output:a"
 
 
 @pytest.mark.parametrize("trace", [None, OperationTrace(problem="too long")])
@@ -220,7 +220,7 @@ def test_the_bound_in_bfloat16_is_the_references_own_error_there():
     for error, passed in ((5e-3, True), (7e-3, False)):
         assert compare("output:a", theirs, TensorStats([4], True, error, error, error), "bfloat16").passed == passed
     # What no product is in has float32's noise alone, and nothing is added for bfloat16.
-    exact = TensorRecord([4], True, 1.0, 1.0, 1.0, noise=dict.fromkeys(noise, [1e-8]), noise_max=noise)
+    exact = TensorRecord([4], True, 1.0, 1.0, 1.0, noise={key: [1e-8] for key in noise}, noise_max=noise)
     assert not compare("output:a", exact, TensorStats([4], True, 1e-5, 1e-5, 1e-5), "bfloat16").passed
 
 

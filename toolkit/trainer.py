@@ -253,8 +253,10 @@ class Finetuner(Trainer):
         return total
 
     def add_gradients(self, loss: paddle.Tensor) -> None:
-        """Add those of a micro-batch's share of the loss to the parameters', in float32. They are never scaled: bfloat16
-        reaches as far as float32 does, and loses none that is small."""
+        """Add those of a micro-batch's share of the loss to the parameters', in float32.
+
+        They are never scaled: bfloat16 reaches as far as float32 does, and loses none that is small.
+        """
         loss.backward()
 
     def autocast_smart_context_manager(self) -> contextlib.AbstractContextManager:

@@ -129,8 +129,8 @@ def check_bfloat16(request: GateRequest) -> None:
     """
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
-            "--dtype: a model this large goes stage by stage, in float64 and float32; for bfloat16 take fewer --layers, "
-            "or a smaller configuration"
+            "--dtype: a model this large goes stage by stage, in float64 and float32; for bfloat16 take fewer "
+            "--layers, or a smaller configuration"
         )
 
 

@@ -113,7 +113,8 @@ def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
 
 
 def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
-    """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it raised."""
+    """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
+    raised."""
     mutant = by_name(name)
     job = replace(job, port={**job.port, **mutant.settings})
     with mutant.in_force():

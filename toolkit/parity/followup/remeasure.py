@@ -122,5 +122,7 @@ def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str,
 
 
 def _counts(record: TensorRecord) -> str:
-    counts = [f"{len(record.noise[dtype])} {dtype}" for dtype in (*MORE_RUNS, *MORE_LOWERED_RUNS) if dtype in record.noise]
+    counts = [
+        f"{len(record.noise[dtype])} {dtype}" for dtype in (*MORE_RUNS, *MORE_LOWERED_RUNS) if dtype in record.noise
+    ]
     return " and ".join(filter(None, [", ".join(counts[:-1]), counts[-1]]))

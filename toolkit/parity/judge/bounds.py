@@ -23,7 +23,8 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24}
 #: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon
 #: stands at 10^6 and more.
 SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
-#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. On the maximum, an extreme value and noisier, more is allowed.
+#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. On the maximum, an extreme value and noisier, more is
+#: allowed.
 ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
 #: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
 #: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.

@@ -20,8 +20,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
     that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the tokenizer, and new weights, of which the step knows nothing. Where all is right but in bfloat16, an operation that
-    is wrong there by itself comes before all that hangs on it. A backward that computes layers again and is wrong
+    the tokenizer, and new weights, of which the step knows nothing. Where all is right but in bfloat16, an operation
+    that is wrong there by itself comes before all that hangs on it. A backward that computes layers again and is wrong
     by itself comes before all that it spoils. Where nothing says anything of the port, what is wrong with the reference
     is named.
 
@@ -39,7 +39,9 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     only_lowered = all(finding.dtype == "bfloat16" for finding in verdict.findings)
 
     def rank(finding: Finding) -> tuple:
-        if finding.verdict == "precision":  # the cause of what else is wrong in bfloat16, if nothing is in another dtype
+        if (
+            finding.verdict == "precision"
+        ):  # the cause of what else is wrong in bfloat16, if nothing is in another dtype
             return (0, SIGHT.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
         if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation

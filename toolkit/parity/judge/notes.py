@@ -49,8 +49,8 @@ TEXTS: Mapping[str, str] = {
         "of them), the first of them {first}; there each operation on its own input decided"
     ),
     "operations-unseen": (
-        "in bfloat16 the operations were not judged one by one ({why}): one that is to stay in float32 and does not may "
-        "not show"
+        "in bfloat16 the operations were not judged one by one ({why}): one that is to stay in float32 and does not "
+        "may not show"
     ),
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate

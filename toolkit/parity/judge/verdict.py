@@ -275,8 +275,8 @@ def _sign_message(flips: Flips, slack: float) -> str:
 
 
 def _slack(of_float32: float, dtype: str) -> float:
-    """What rounding may turn around, from what it may in float32 (or, of bfloat16, in that); infinite where R32 is not finite, which says nothing
-    of float64."""
+    """What rounding may turn around, from what it may in float32 (or, of bfloat16, in that); infinite where R32 is not
+    finite, which says nothing of float64."""
     shrunk = of_float32 * (UNIT[dtype] / UNIT["float32"])
     return shrunk if dtype != "float64" or math.isfinite(shrunk) else 0.0
 

@@ -1,5 +1,5 @@
-"""Faults of mixed precision: what is to stay in float32 and does not. They are the same for every model, and are tried in
-bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
+"""Faults of mixed precision: what is to stay in float32 and does not. They are the same for every model, and are tried
+in bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
 
 from __future__ import annotations
 

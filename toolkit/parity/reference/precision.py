@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-#: By a name of :data:`toolkit.parity.job.job.Job.lowered`, the functions of torch that compute it inside the models. The
-#: rotations of LSH are a product by ``einsum``, and no part of either.
+#: By a name of :attr:`toolkit.parity.job.job.Job.lowered`, the functions of torch that compute it inside the models.
+#: The rotations of LSH are a product by ``einsum``, and no part of either.
 FUNCTIONS = {
     "linear": (torch.nn.functional.linear,),
     "attention": (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm),

@@ -189,8 +189,8 @@ def bucket_slack(
     computed in bfloat16: they are hashed in float32 all the same.
 
     A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between
-    R32 and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
-    Infinite where the vectors are not finite.
+    R32 and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of
+    two. Infinite where the vectors are not finite.
     """
     slack = {}
     parsed = map(TensorName.parse, draws)

@@ -325,6 +325,8 @@ def nudged(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
     steps = 2 * torch.randint(0, 2, (min(PIECE, value.numel()),), generator=generator, dtype=whole) - 1
     moved = value.clone()
     for bits in moved.view(-1).view(whole).split(PIECE):
-        bits.add_(steps[: len(bits)], alpha=units)  # the next number away from zero, or towards it, is the next bit pattern
+        bits.add_(
+            steps[: len(bits)], alpha=units
+        )  # the next number away from zero, or towards it, is the next bit pattern
     moved[value == 0] = torch.finfo(value.dtype).tiny
     return moved

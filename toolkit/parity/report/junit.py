@@ -92,7 +92,8 @@ def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -
     """None of a tensor that passed. What ``findings`` say of it is taken out of them."""
     verdict = _verdict_of(tensor)
     if not tensor["informative"]:
-        of, decides = ("bfloat16", "others decide") if tensor["dtype"] == "bfloat16" else ("float32", "float64 alone decides")
+        is_lowered = tensor["dtype"] == "bfloat16"
+        of, decides = ("bfloat16", "others decide") if is_lowered else ("float32", "float64 alone decides")
         reason = f"the reference's own {of} error is {_share(tensor)} of the tensor; {decides}"
         return element("skipped", message=reason)
     if tensor["passed"]:

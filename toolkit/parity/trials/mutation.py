@@ -225,8 +225,10 @@ def _trial(
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
     if culprit.verdict == "precision" or trace.is_wanted(verdict):
-        named = [one for one in trace.summary(records, traced).faulty if culprit.verdict != "precision" or one.name == culprit.name]
-        operation = f"{named[0].name} {named[0].where}" if named else ""
+        faulty = trace.summary(records, traced).faulty
+        if culprit.verdict == "precision":
+            faulty = [one for one in faulty if one.name == culprit.name]
+        operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
 
