@@ -26,8 +26,8 @@ def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
     """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32 and
-    bfloat16, all but the first run's correct the bias of Adam's moments in float32. Where the port goes back through its
-    layers as the reference does, the gradients of the reference's own backward are noise, too."""
+    bfloat16, all but the first run's correct the bias of Adam's moments in float32. Where the port goes back through
+    its layers as the reference does, the gradients of the reference's own backward are noise, too."""
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
