@@ -228,6 +228,7 @@ def _trial(
         faulty = trace.summary(records, traced).faulty
         if culprit.verdict == "precision":
             faulty = [one for one in faulty if one.name == culprit.name]
+            margins[culprit.name] = faulty[0].margin
         operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 
