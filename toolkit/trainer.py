@@ -247,7 +247,8 @@ class Finetuner(Trainer):
             with model.no_sync() if wait else contextlib.nullcontext():
                 with self.autocast_smart_context_manager():
                     loss = self.compute_loss(model, batch)
-                self.add_gradients(loss if weight == 1.0 else loss * weight)
+                loss = loss if weight == 1.0 else loss * weight
+                self.add_gradients(loss)
             total = total + loss.detach().astype("float32")
         self._loss = total
         return total
