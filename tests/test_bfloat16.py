@@ -259,7 +259,6 @@ def trained(recipe_file, folder, *overrides: str) -> dict[str, np.ndarray]:
     return load_file(folder / "model/model.safetensors")
 
 
-@pytest.mark.slow
 def test_a_cpu_trains_in_bfloat16_with_master_weights_in_float32_and_resumes_bit_for_bit(
     recipe_file, tmp_path, monkeypatch
 ):
