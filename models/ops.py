@@ -17,6 +17,7 @@ from paddle import nn
 from paddle.autograd import PyLayer
 
 from models import kernels
+from models.precision import is_lowered
 from models.trace import at
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
@@ -75,10 +76,36 @@ def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
     return _AddBias.apply(x, bias) if is_composed(x) else x + bias
 
 
+class _Rounded(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x.astype("bfloat16").astype(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.astype("bfloat16").astype(grad.dtype)
+
+
+def product(x: paddle.Tensor, y: paddle.Tensor, kind: str = "attention", transpose_y: bool = False) -> paddle.Tensor:
+    """The product of two matrices, or of stacks of them, in bfloat16 where that is in force.
+
+    A CPU has no kernel for that (Paddle 3.3.1), and is given float32 numbers that are rounded as bfloat16 is: a product
+    of two such numbers is exact, and is added up in float32 there as on a GPU.
+
+    Args:
+        kind: of :data:`models.precision.PRODUCTS`.
+    """
+    if not is_lowered(kind):
+        return paddle.matmul(x, y, transpose_y=transpose_y)
+    if is_on_cpu(x):
+        return _Rounded.apply(paddle.matmul(_Rounded.apply(x), _Rounded.apply(y), transpose_y=transpose_y))
+    return paddle.matmul(x.astype("bfloat16"), y.astype("bfloat16"), transpose_y=transpose_y).astype(x.dtype)
+
+
 def linear(
     x: paddle.Tensor, weight: paddle.Tensor, bias: paddle.Tensor | None, transposed: bool = False
 ) -> paddle.Tensor:
-    """x W + b, with the bias's gradient as a matrix product.
+    """x W + b, with the bias's gradient as a matrix product. The bias is added in the precision of ``x``.
 
     Args:
         x: (..., in).
@@ -88,10 +115,10 @@ def linear(
     Returns:
         (..., out).
     """
-    if not transposed and (bias is None or not is_composed(x)):
+    if not (transposed or is_lowered("linear")) and (bias is None or not is_composed(x)):
         return F.linear(x, weight, bias)
-    product = paddle.matmul(x, weight, transpose_y=transposed)
-    return product if bias is None else add_bias(product, bias)
+    mapped = product(x, weight, "linear", transposed)
+    return mapped if bias is None else add_bias(mapped, bias)
 
 
 class Linear(nn.Linear):

@@ -121,8 +121,8 @@ CTRL_ARGUMENTS = (
         (
             "models/ctrl/modeling.py",
             [
-                ("paddle.matmul(query, key, transpose_y=True)",
-                 "paddle.matmul(query / math.sqrt(self.depth), key, transpose_y=True)"),
+                ("product(query, key, transpose_y=True)",
+                 "product(query / math.sqrt(self.depth), key, transpose_y=True)"),
                 ("scores / math.sqrt(self.depth)", "scores"),
             ],
             CTRL_ARGUMENTS,

@@ -322,7 +322,6 @@ def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("train.precision=bfloat16", "train.precision: bfloat16 needs a GPU; on this CPU set float32"),
         ("train.sharding=stage1", "train.sharding: needs several GPUs; on this CPU set null"),
     ],
 )
@@ -360,7 +359,7 @@ def test_the_settings_of_the_recipe_reach_the_trainer(recipe_file, tmp_path):
     from toolkit.trainer import Schedule, _training_arguments
 
     arguments = _training_arguments(load_recipe(recipe_file, ["train.recompute=true"]), tmp_path, Schedule(1, 1, 1))
-    assert arguments.recompute and not arguments.bf16
+    assert arguments.recompute
 
 
 # -- a family without control codes ---------------------------------------------------------------------------------

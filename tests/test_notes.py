@@ -16,6 +16,8 @@ from rich.console import Console
 
 from toolkit.parity import gate
 from toolkit.parity.followup import remeasure
+from toolkit.parity.followup.precision import judge_operations
+from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
@@ -54,6 +56,19 @@ def record(noise: float = 1e-7, noise64: float = 1e-16) -> TensorRecord:
 def said_of(reference: ReferenceResult | None = None, ours: CandidateDtype | None = None, dtype="float64", **candidate):
     dtypes = {} if ours is None else {dtype: ours}
     return judge(reference or ReferenceResult(), CandidateResult(dtypes=dtypes, **candidate)).notes
+
+
+def in_bfloat16() -> list[Note]:
+    runs = {"float64": [1e-16], "float32": [1e-7], "bfloat16": [0.2]}
+    theirs = TensorRecord(shape=[4], rms=1.0, max=1.0, noise=runs, noise_max=runs)
+    ours = CandidateDtype(tensors={"loss": TensorStats([4], True, 0.2, 0.2, 0.2)})
+    return said_of(ReferenceResult(tensors={"loss": theirs}), ours, "bfloat16")
+
+
+def operations_unseen() -> list[Note]:
+    verdict = Verdict()
+    judge_operations(verdict, OperationTrace(problem="the text is too long"))
+    return verdict.notes
 
 
 def flipped(slack: float) -> list[Note]:
@@ -161,6 +176,15 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     "cancelled": (
         lambda: diagnosis.lost({NAME: record(1.0, 1.0)}, {}, [NAME]),
         f"1 of the tensors that float32 says nothing of: zero by cancellation, the first of them {NAME};",
+    ),
+    "uninformative-bfloat16": (
+        in_bfloat16,
+        "bfloat16 carries no information in 1 tensors of the free run (the reference's own error exceeds a tenth of "
+        "them), the first of them loss; there each operation on its own input decided",
+    ),
+    "operations-unseen": (
+        operations_unseen,
+        "in bfloat16 the operations were not judged one by one (the text is too long): one that is to stay in float32",
     ),
     "lost": (
         lambda: diagnosis.lost({NAME: record(1.0)}, {}, [NAME]),

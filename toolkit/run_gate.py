@@ -71,7 +71,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
         processes: that are to train together.
     """
     from toolkit.model_config import head_of, port_settings
-    from toolkit.parity import GateRequest, TrainingSettings, tokenizer_in
+    from toolkit.parity import GateRequest, TrainingSettings, dtypes_of, tokenizer_in
 
     chosen, train, weights = recipe.parity, recipe.train, job.prepared.class_weights
     job.tokenizer.save(scratch)
@@ -99,7 +99,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
         weights=job.first_weights,
         lora=None if job.lora is None else asdict(job.lora),
         batch=collate(examples(chosen.examples)),
-        dtypes=("float64", "float32") if chosen.dtype == "both" else (chosen.dtype,),
+        dtypes=dtypes_of(chosen.dtype, train.precision),
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
@@ -123,8 +123,6 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
 def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
     """What of the run the gate does otherwise."""
     train, gated = recipe.train, recipe.parity.device
-    if train.precision != "float32":
-        yield f"it computes in {train.precision} (train.precision), the gate in float64 and float32"
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"
     if processes > 1:

@@ -230,13 +230,11 @@ def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> No
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """See that the run's precision and sharding work where it runs, with so many processes.
+    """See that the run's sharding works where it runs, with so many processes.
 
     Raises:
         UserError: what would have to be otherwise.
     """
-    if device == "cpu" and recipe.train.precision != "float32":
-        raise recipe.error("train.precision", f"{recipe.train.precision} needs a GPU; on this CPU set float32")
     if recipe.train.sharding is None:
         return
     if device == "cpu":
@@ -263,6 +261,8 @@ def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, conso
     )
     for section in recipe.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
+    if device == "cpu" and recipe.train.precision == "bfloat16":
+        notes = [*notes, "train.precision bfloat16: a CPU rounds as a GPU does, and is slower than in float32"]
     for note in (*recipe.notes, *notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 

@@ -1,6 +1,6 @@
 """PaddleNLP's Trainer, subclassed where it falls short: whole-batch accumulation, exact resume, quiet and cheap steps.
 
-Its loop, schedules, clipping, mixed precision and fleet support are used as they are. What is replaced:
+Its loop, schedules, clipping and fleet support are used as they are. What is replaced:
 
 - *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
@@ -10,6 +10,8 @@ Its loop, schedules, clipping, mixed precision and fleet support are used as the
   each evaluation, every minute, and on Ctrl-C.
 - *Several processes* (:mod:`toolkit.ranks`). The mean loss is that over all that counts in all of them, and gradients
   are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
+- *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.precision`), which are the same
+  on every device, and which the gate compares.
 - *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
 
 No other file of the toolkit imports PaddleNLP.
@@ -17,6 +19,7 @@ No other file of the toolkit imports PaddleNLP.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -30,6 +33,7 @@ from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, Trainer
 from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from rich.console import Console
 
+from models import precision
 from toolkit import checkpoint, optimizer, ranks
 from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
 from toolkit.checkpoint import Checkpoints
@@ -266,7 +270,7 @@ class Finetuner(Trainer):
             loss = loss if weight == 1.0 else loss * weight
             total = total + loss.detach().astype("float64" if loss.dtype == paddle.float64 else "float32")
             loss = loss * processes() if self.sharding else loss  # fleet gives the mean of all processes' gradients
-            (self.scaler.scale(loss) if self.do_grad_scaling else loss).backward()
+            self.add_gradients(loss)
         self._loss = total if processes() == 1 else self._sum_over_processes(total)
         return self._loss.astype("float32")
 
@@ -306,10 +310,21 @@ class Finetuner(Trainer):
             return self.task.num_loss_terms(batch)
         return weight_of_labels(batch["labels"].numpy(), weights)
 
+    def add_gradients(self, loss: paddle.Tensor) -> None:
+        """Add those of a micro-batch's share of the loss to the parameters', in float32.
+
+        They are never scaled: bfloat16 reaches as far as float32 does, and loses none that is small.
+        """
+        loss.backward()
+
+    def autocast_smart_context_manager(self) -> contextlib.AbstractContextManager:
+        """What computes in ``train.precision`` inside the ``with`` block."""
+        return precision.lowered() if self.recipe.train.precision == "bfloat16" else contextlib.nullcontext()
+
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
         """Read the step's loss, the only time in a step that the host waits for the device."""
         self.step_loss = float(self._loss)
-        if not self.args.fp16 and not math.isfinite(self.step_loss):
+        if not math.isfinite(self.step_loss):
             name = checkpoint.first_not_finite(self.model)
             found = f"{name} is the first parameter that is not finite" if name else "all parameters are finite"
             step = self.state.global_step + 1
@@ -522,7 +537,6 @@ def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> Tra
         adam_epsilon=train.adam_epsilon,
         max_grad_norm=train.max_grad_norm or 0.0,
         warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # by the ratio the Trainer rounds down
-        bf16=train.precision == "bfloat16",
         recompute=bool(train.recompute),
         sharding=train.sharding or "",
         lr_scheduler_type=constant if train.lr_scheduler == "constant" else train.lr_scheduler,

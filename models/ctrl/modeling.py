@@ -21,7 +21,8 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ops import LayerNorm, Linear, linear, softmax
+from models.ops import LayerNorm, Linear, linear, product, softmax
+from models.precision import carried
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout
@@ -92,10 +93,10 @@ class MultiHeadAttention(nn.Layer):
         key, value = self._split(self.Wk(hidden_states)), self._split(self.Wv(hidden_states))
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
-        scores = at("scores", paddle.matmul(query, key, transpose_y=True))  # (B, heads, T, past + T)
+        scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
         probabilities = at("probabilities", softmax(at("masked_scores", scores + bias), unmasked=scores))
-        context = at("context", paddle.matmul(probabilities, value))  # (B, heads, T, depth)
+        context = at("context", product(probabilities, value))  # (B, heads, T, depth)
         merged = at("merged", context.transpose([0, 2, 1, 3]))
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
@@ -203,7 +204,7 @@ class CTRLModel(CTRLPretrainedModel):
         for index, layer in enumerate(self.h):
             if again:
                 # The hidden states alone: with the cache beside them Paddle 3.3.1 ends in a segmentation fault.
-                hidden_states = recompute(lambda x, layer=layer: layer(x, bias)[0], hidden_states)
+                hidden_states = recompute(carried(lambda x, layer=layer: layer(x, bias)[0]), hidden_states)
                 continue
             hidden_states, present = layer(
                 hidden_states, bias, past_key_values[index] if past_key_values and past else None

@@ -17,7 +17,7 @@ import paddle
 from paddle import Tensor, nn
 
 from models.batch import batch_size
-from models.ops import Linear, masked_softmax, softmax_over
+from models.ops import Linear, masked_softmax, product, softmax_over
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
@@ -137,11 +137,11 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        scores = at("scores", paddle.matmul(query, self.adjacent(key), transpose_y=True))  # (B*H, n, C, K)
+        scores = at("scores", product(query, self.adjacent(key), transpose_y=True))  # (B*H, n, C, K)
         kept = self.kept_positions(batch, length, attention_mask)
         masks = [] if kept is None else [(kept, masked_value(scores))]
         probabilities = self.drop(at("probabilities", masked_softmax(scores, masks)), batch)
-        context = at("context", paddle.matmul(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
+        context = at("context", product(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
     def kept_positions(self, batch: int, length: int, attention_mask: Tensor | None) -> Tensor | None:
@@ -229,7 +229,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         chunks = [*place.shape, self.attention_head_size]
         query = query_key.reshape(chunks)  # (B*H, n, C, D)
         key = self.adjacent(self.as_key(query))
-        scores = at("scores", paddle.matmul(query, key, transpose_y=True))  # (B*H, n, C, K)
+        scores = at("scores", product(query, key, transpose_y=True))  # (B*H, n, C, K)
         seen = self.adjacent(place)  # (B*H, n, K)
         kept = self.kept_positions(place, seen, attention_mask)
         masks = [] if kept is None else [(kept, masked_value(scores))]
@@ -240,7 +240,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         else:
             probabilities, weight = masked_softmax(scores, masks), None
         probabilities = self.drop(at("probabilities", probabilities), batch)
-        context = at("context", paddle.matmul(probabilities, self.adjacent(value.reshape(chunks))))
+        context = at("context", product(probabilities, self.adjacent(value.reshape(chunks))))
         return context.reshape([-1, self.attention_head_size]), weight
 
     def as_key(self, query_key: Tensor) -> Tensor:

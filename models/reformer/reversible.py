@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
+from models.precision import carried
 from models.randomness import Replay
 from models.trace import at
 
@@ -212,7 +212,7 @@ class _Run:
         self.attention_mask = attention_mask
         self.residual = residual
         self.records: list[LayerRecord] = []
-        self.precision = _autocast_of_now()
+        self._compute = carried(lambda block, x: block(x))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with paddle.no_grad():
@@ -252,23 +252,7 @@ class _Run:
         """
         x = x.detach()
         x.stop_gradient = False
-        with paddle.enable_grad(), self.precision(), replay:
-            output = block(x)
+        with paddle.enable_grad(), replay:
+            output = self._compute(block, x)
         paddle.autograd.backward([output], [grad.astype(output.dtype)])
         return output.detach(), x.grad.astype(grad.dtype)
-
-
-def _autocast_of_now() -> Callable[[], AbstractContextManager]:
-    """A function that gives the mixed-precision context in force at this call: a backward runs outside of it."""
-    tracer = paddle.base.framework._dygraph_tracer()
-    level = tracer._amp_level
-    if level == paddle.base.core.AmpLevel.O0:
-        return nullcontext
-    white, black = tracer._get_amp_op_list()
-    name = "O2" if level == paddle.base.core.AmpLevel.O2 else "O1"
-    dtype = tracer._amp_dtype
-
-    def autocast() -> AbstractContextManager:
-        return paddle.amp.auto_cast(True, custom_white_list=white, custom_black_list=black, level=name, dtype=dtype)
-
-    return autocast

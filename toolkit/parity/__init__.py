@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from toolkit.parity.job.interpreter import reference_interpreter
     from toolkit.parity.job.job import TrainingSettings
     from toolkit.parity.job.pickles import safetensors_folder
-    from toolkit.parity.job.request import GateRequest
+    from toolkit.parity.job.request import GateRequest, dtypes_of
     from toolkit.parity.job.stretch import gate_memory
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
@@ -26,6 +26,7 @@ _HOMES = {
     "gate_memory": "job.stretch",
     "Report": "report.report",
     "TrainingSettings": "job.job",
+    "dtypes_of": "job.request",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "require_parity": "require",
@@ -38,6 +39,7 @@ __all__ = [
     "GateRequest",
     "Report",
     "TrainingSettings",
+    "dtypes_of",
     "gate_memory",
     "reference_interpreter",
     "remove_report",

@@ -21,6 +21,13 @@ CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for
 
 MODEL = click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
 DTYPE = click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
+DTYPE_OR_BFLOAT16 = click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32", "bfloat16", "both", "all"]),
+    default="both",
+    show_default=True,
+    help="both: float64 and float32. bfloat16, mixed precision, is judged with float64; all: the three.",
+)
 DEVICES = click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), default="cpu", show_default=True)
 OUTPUT = click.option(
     "--output", type=click.Path(path_type=Path), default=Path("runs/parity"), show_default=True, help="Of the reports."
@@ -119,7 +126,7 @@ def takes(*options: Callable) -> Callable[[Callable], Callable]:
     epilog=f"{CONFIGURATION_HELP} Further commands: toolkit parity map, record, replay, bitwise, mutants, sweep, "
     "limits, texts; each has a --help of its own.",
 )
-@takes(*PAIR, *DESCRIPTION[1:], DTYPE, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
+@takes(*PAIR, *DESCRIPTION[1:], DTYPE_OR_BFLOAT16, DEVICES, OUTPUT, REFERENCE_REVERSIBLE)
 @click.option("--trace", is_flag=True, help="Judge every operation by itself, as is done anyway where one differs.")
 @click.option(
     "--max-memory",
@@ -175,18 +182,22 @@ def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
         UserError: neither, or options that are for the other.
     """
     from toolkit.errors import UserError
-    from toolkit.parity.options import make_request
+    from toolkit.parity.options import check_bfloat16, make_request
 
     pair = {key: description.pop(key) for key in ("port", "reference_model", "map_file")}
     if not any(pair.values()):
         if description["model"] is None:
             raise UserError("name a --model, or --port and --reference-model")
-        return make_request(**description)
+        request = make_request(**description)
+        check_bfloat16(request)
+        return request
     of_families = ("model", "head", "layers", "attention", "length", "batch_size", "reference_reversible")
     wrong = [name for name in of_families if description[name]]
     wrong += ["max_memory"] if max_memory else []
     if description["weights_from"] != "heavy-tailed":
         wrong.append("weights")
+    if description["dtype"] in ("bfloat16", "all"):
+        raise UserError("--dtype: a pair is judged in float64 and float32; in bfloat16 only the ports here are")
     if wrong:
         raise UserError(f"--{wrong[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
     return _pair({**pair, **{key: description[key] for key in ("overrides", "seed", "reference_python", "dtype")}})
@@ -265,6 +276,13 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 
 @click.command("parity mutants")
 @takes(*PAIR, OVERRIDES, *TRIAL[1:])
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "bfloat16"]),
+    default="float64",
+    show_default=True,
+    help="bfloat16: the faults of mixed precision, which no other dtype shows.",
+)
 def mutants(
     port: str | None,
     reference_model: str | None,
@@ -284,8 +302,8 @@ def mutants(
     if port or reference_model or map_file:
         from toolkit.parity.trials.pair_mutation import try_pair
 
-        if model or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu":
-            raise UserError("--model, --weights and --device: are not for a pair, which has its own")
+        if model or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
+            raise UserError("--model, --weights, --device and --dtype: are not for a pair, which has its own")
         described = {"port": port, "reference_model": reference_model, "map_file": map_file, "overrides": overrides}
         others = {key: trial[key] for key in ("seed", "reference_python")}
         trials = try_pair(_pair({**described, **others, "dtype": "float64"}), _console())

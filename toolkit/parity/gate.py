@@ -14,6 +14,7 @@ from rich.console import Console
 from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.parity.followup.attribution import Substitution, attribute
+from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
 from toolkit.parity.job import cache, files, streaming
@@ -105,8 +106,10 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
         request, takes = (request, "") if request.pair else fitted(request)
         if (takes and console.is_terminal) or request.length_notes:
             console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
+        streamed = is_streamed(request)
+        request = without_bfloat16(request) if streamed else request
         measure = _measure_pair if request.pair else _measure_whole
-        measured = _measure_streamed(request, folder, console) if is_streamed(request) else measure(request, console)
+        measured = _measure_streamed(request, folder, console) if streamed else measure(request, console)
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:
@@ -117,6 +120,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     if runs_once:
         note_unmeasured(verdict)
         found.trace = unavailable(verdict, request.trace, recording is not None)
+    if is_judged(request.dtypes):
+        judge_operations(verdict, found.trace)
     note_extent(verdict, request)
     if measured.key and not measured.cached and verdict.passed:
         cache.store(measured.key, found, measured.constants)
@@ -147,6 +152,15 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
         verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
 
 
+def without_bfloat16(request: GateRequest) -> GateRequest:
+    """What can be asked of a model that goes stage by stage: there no operation is judged by itself."""
+    if not is_judged(request.dtypes):
+        return request
+    dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
+    what = "it computes in bfloat16; stage by stage, that is not compared"
+    return replace(request, dtypes=dtypes, not_run=(*request.not_run, what))
+
+
 def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if constants:
@@ -171,7 +185,8 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
         [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
         verdict = judge(found.reference, found.candidate)
         found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
-        found.trace = trace(job, verdict, request.trace, console, interpreters)
+        asked = request.trace or is_judged(request.dtypes)
+        found.trace = trace(job, verdict, asked, console, interpreters)
         return Measured(found, _read_constants(job), key)
 
 

@@ -23,7 +23,7 @@ from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
 from toolkit.parity.job.pickles import safetensors_folder
-from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.request import GateRequest, dtypes_of
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
@@ -121,6 +121,19 @@ def make_request(
     )
 
 
+def check_bfloat16(request: GateRequest) -> None:
+    """See that the model can be judged in bfloat16, if it is to be.
+
+    Raises:
+        UserError: it goes stage by stage, where no operation is judged by itself.
+    """
+    if "bfloat16" in request.dtypes and is_streamed(request):
+        raise UserError(
+            "--dtype: a model this large goes stage by stage, in float64 and float32; for bfloat16 take fewer "
+            "--layers, or a smaller configuration"
+        )
+
+
 def _default_batch_size(model: str, length: int) -> int:
     """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
     return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
@@ -150,12 +163,12 @@ def kernel_kinds(names: str | None) -> list[str]:
 
 
 def trial_requests(
-    *, model: str, kind: str, seed: int, device: str, reference_python: str | None
+    *, model: str, kind: str, seed: int, device: str, reference_python: str | None, dtype: str = "float64"
 ) -> Iterator[GateRequest]:
     """On each device, the small model that mutants and limits change."""
     python = _interpreter(reference_python)
     for place in devices(device):
-        yield trial_request(model, kind, seed, place, python)
+        yield trial_request(model, kind, seed, place, python, dtype)
 
 
 def sweep_maker(
@@ -229,11 +242,6 @@ def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> Tok
     except ValueError as problem:
         raise UserError(f"{option} {folder}: {problem}") from None
     return found
-
-
-def dtypes_of(dtype: str) -> tuple[str, ...]:
-    """``both`` means float64, which decides, and float32."""
-    return ("float64", "float32") if dtype == "both" else (dtype,)
 
 
 def _interpreter(path: str | None) -> str | None:

@@ -58,7 +58,7 @@ def _measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], nam
     mutant = by_name(name)
     with mutant.in_force():
         try:
-            return {"float64": measure(job, folder, truth, "float64")} if mutant.is_of_the_step else {}
+            return {mutant.dtype: measure(job, folder, truth, mutant.dtype)} if mutant.is_of_the_step else {}
         except Exception:
             return {}  # what it was, the gate says
 

@@ -126,7 +126,8 @@ def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
 
 
 def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
-    """What comes out with a fault in force, in float64. A port that stops by itself gives what it raised."""
+    """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
+    raised."""
     mutant = by_name(name)
     job = replace(job, port={**job.port, **mutant.settings})
     with mutant.in_force():
@@ -137,8 +138,8 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
                 return MutantResult(loading_problems=loading_problems(job, folder))
             if mutant.initialisation:
                 return MutantResult(new_weights=new_weights(job, folder))
-            measured = measure_dtype(job, folder, truth, "float64")
-            return MutantResult(dtypes={"float64": measured}, generators=_generators(job, folder))
+            measured = measure_dtype(job, folder, truth, mutant.dtype)
+            return MutantResult(dtypes={mutant.dtype: measured}, generators=_generators(job, folder))
         except Exception as error:
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

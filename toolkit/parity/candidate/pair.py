@@ -54,6 +54,7 @@ class PairStep(Step):
         assert job.pair is not None
         self.backwards = (PLAIN, PLAIN)  # it has one
         self.port = job.port
+        self.lowered = ()
         self.brief = job.brief
         self.config = job.config
         self.dtype = dtype
@@ -179,6 +180,9 @@ class PairStep(Step):
         for name in ("loss", "logits"):
             found[name] = Place(getattr(loss, "__qualname__", "loss"), where)
         return found
+
+    def _merge(self, measure: Measure) -> None:
+        """It has no adapter."""
 
     def own_gradients(self) -> dict[str, np.ndarray]:
         raise NotImplementedError("a pair has one backward")

@@ -12,7 +12,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models import randomness, weights
+from models import precision, randomness, weights
 from models.adapter import adapt
 from models.families import part
 from models.lora import LoRA
@@ -51,7 +51,7 @@ class Step:
 
     Args:
         folder: of the job, with what the reference wrote.
-        dtype: ``float64`` or ``float32``.
+        dtype: ``float64``, ``float32``, or ``bfloat16``: float32 but for the products that the job lowers.
         backward: one of :attr:`backwards`; by default the first.
 
     Attributes:
@@ -67,13 +67,16 @@ class Step:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.port = job.port
+        self.dtype = dtype
+        self.lowered = job.lowered if dtype == "bfloat16" else ()
         self.brief = job.brief
         self.config = job.config
         self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         given = files.read_tensors(folder / "batch.safetensors")
         # Labels that are numbers are cast up exactly, as the weights are.
-        given = {name: value.astype(dtype) if value.dtype == np.float32 else value for name, value in given.items()}
+        held = "float64" if dtype == "float64" else "float32"
+        given = {name: value.astype(held) if value.dtype == np.float32 else value for name, value in given.items()}
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
@@ -110,6 +113,7 @@ class Step:
         (:func:`watch`)."""
         draws = RecordedDraws(self.recorded[run], self.rates, ModuleStack())
         with (
+            precision.lowered(self.lowered),
             randomness.use(draws),
             given_signs(self.model, draws),
             self.given_choices(draws),
@@ -209,7 +213,7 @@ class Step:
                     measure_of_run(name, getattr(output, name).numpy())
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
-        with paddle.no_grad():
+        with paddle.no_grad(), precision.lowered(self.lowered):
             self.decode(measure)
         self._merge(measure)
         self.model.train()
@@ -231,7 +235,8 @@ class Step:
 
     def own_gradients(self) -> dict[str, np.ndarray]:
         """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
-        self.model(**self.batch).loss.backward()
+        with precision.lowered(self.lowered):
+            self.model(**self.batch).loss.backward()
         return {f"gradient:{n}": p.grad.numpy() for n, p in self.model.named_parameters() if p.grad is not None}
 
     def _left(self, measure: Measure | None) -> Left:

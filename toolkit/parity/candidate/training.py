@@ -40,8 +40,10 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     """Train a step's model for as many updates as the job says. The parameters after each, the learning rates of the
     whole run, and the loss after the last update are handed on."""
     labels = files.read_tensors(folder / "labels.safetensors")
-    finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate")
+    finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
     finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
+    if "bfloat16" in job.dtypes:
+        finetuner.add_callback(_BeforeTheFirstUpdate(step.model, measure))
     step.model.clear_gradients()
     with given_gradients(step.model, truth, loss_terms(job.task, labels, job.class_weights), finetuner):
         finetuner.fit()
@@ -56,14 +58,25 @@ def training_places() -> dict[str, Place]:
     loop = place_of_code("", trainer.Finetuner.training_step).where
     made = place_of_code("adamw", optimizer.adamw)
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
-    return {"updated": Place("adamw", f"{made.where}; the loop around it: {loop}"), "learning_rate": schedule}
+    return {
+        "updated": Place("adamw", f"{made.where}; the loop around it: {loop}"),
+        "accumulated": Place("the Trainer's loop", loop),
+        "learning_rate": schedule,
+    }
 
 
-def make_finetuner(model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path) -> trainer.Finetuner:
-    """What trains a run of these settings, quietly."""
+def make_finetuner(
+    model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, mixed: bool = False
+) -> trainer.Finetuner:
+    """What trains a run of these settings, quietly.
+
+    Args:
+        mixed: in mixed precision.
+    """
     save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
     train = recipe_keys.Train(**asdict(job.training), eval_steps=NEVER, save_best=save_best)
     train.eval_batch_size = train.batch_size
+    train.precision = "bfloat16" if mixed else "float32"
     data = recipe_keys.Data(dataset="json", max_length=1)
     model_section = recipe_keys.Model.model_validate({"name": job.model})
     made = recipe.Recipe.model_validate(
@@ -131,3 +144,19 @@ class _AfterEachUpdate(trainer.TrainerCallback):
             self.measure(numbered(f"updated:{name}", state.global_step), value)
         control.should_training_stop = state.global_step >= self.updates
         control.should_evaluate = control.should_save = False
+
+
+class _BeforeTheFirstUpdate(trainer.TrainerCallback):
+    """Hands on the gradients that the optimizer is given in the first update, not clipped yet."""
+
+    def __init__(self, model: nn.Layer, measure: Measure) -> None:
+        self.model = model
+        self.measure = measure
+
+    def on_optimizer_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step:
+            return
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None and name in self.model.table:
+                value = weights.to_paddle(parameter.grad.numpy(), self.model.table[name].role)
+                self.measure(f"accumulated:{name}", value)

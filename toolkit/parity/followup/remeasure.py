@@ -29,6 +29,8 @@ NEAR_BOUND = 10.0
 MORE_RUNS = {"float32": 20, "float64": 8}
 #: Likewise to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, of a large model, where a run takes minutes.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}
+#: The same in bfloat16, where the gate judges that.
+MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
@@ -64,7 +66,9 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
 
 def more_runs(job: Path) -> dict[str, int]:
     """By dtype, how often the reference of a job runs again."""
-    return FEW_MORE_RUNS if files.read_job(job).brief else MORE_RUNS
+    content = files.read_job(job)
+    runs, lowered = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
+    return {**runs, **lowered} if "bfloat16" in content.dtypes else runs
 
 
 def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord]) -> ReferenceResult:
@@ -118,4 +122,7 @@ def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str,
 
 
 def _counts(record: TensorRecord) -> str:
-    return " and ".join(f"{len(record.noise[dtype])} {dtype}" for dtype in MORE_RUNS)
+    counts = [
+        f"{len(record.noise[dtype])} {dtype}" for dtype in (*MORE_RUNS, *MORE_LOWERED_RUNS) if dtype in record.noise
+    ]
+    return " and ".join(filter(None, [", ".join(counts[:-1]), counts[-1]]))

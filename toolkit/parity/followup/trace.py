@@ -7,6 +7,7 @@ tensor; the noise baseline is what the reference's float32 is off by in that one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,12 +37,14 @@ class FaultyOp:
             ``gradient:input:MODULE`` for that of a module, ``gradient:PARAMETER``, or ``loss``.
         where: the line of the port.
         message: by how much it is wrong.
+        margin: its error in units of its bound; infinite where it has none.
     """
 
     name: str
     where: str
     dtype: str
     message: str
+    margin: float = math.inf
 
     def text(self) -> str:
         return f"{describe(self.name)}{f' ({self.where})' if self.where else ''}: {self.message}"
@@ -125,6 +128,8 @@ def lacks_gradients(verdict: Verdict) -> bool:
 def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
     """The first operation that is wrong by itself in the dtype of a finding on a tensor of the step, which hangs on it.
     None of any other finding: what is wrong with a parameter, a draw or a choice is the cause of what it spoils."""
+    if found is not None and culprit.verdict == "precision":
+        return next(one for one in found.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
     name = TensorName.parse(culprit.name)
     of_step = name.kind in ("output", "stream", "gradient", "logits", "start_logits", "end_logits", "loss")
     if found is None or culprit.verdict not in (*OF_TENSORS, "structure") or not of_step or name.is_of_training:
@@ -172,7 +177,7 @@ def summary(reference: Mapping[str, TensorRecord], dtypes: Mapping[str, ForcedIn
             compared.append(compare(name, theirs, error, dtype))
             if not compared[-1].passed:
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
-                faulty.append(FaultyOp(name, _where(name, ours), dtype, message))
+                faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
     passed = [one.margin for one in compared if one.passed and one.informative]
     own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference}
     alone = [*(name for name in order if name not in seen), *own]

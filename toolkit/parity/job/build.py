@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.families import part
+from models.precision import PRODUCTS
 from toolkit import runtime
 from toolkit.memory import parameters_of
 from toolkit.parity.job import files
@@ -27,6 +28,8 @@ from toolkit.scratch import scratch_folder
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
+#: Likewise in bfloat16, where the gate judges that.
+LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
 #: Likewise of large models, where each tensor has so many elements that few runs tell.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
 #: Models with more parameters than this are large: CTRL's language model is compared stage by stage, since whole each
@@ -86,9 +89,10 @@ def job_of(request: GateRequest) -> Job:
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
-        noise_runs=FEW_NOISE_RUNS if brief else NOISE_RUNS,
+        noise_runs=_noise_runs(request, brief),
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
+        lowered=PRODUCTS,
         spare_memory=request.pair is None and spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
@@ -105,6 +109,13 @@ def job_of(request: GateRequest) -> Job:
     )
 
 
+def _noise_runs(request: GateRequest, brief: bool) -> dict[str, int]:
+    runs = FEW_NOISE_RUNS if brief else NOISE_RUNS
+    if "bfloat16" not in request.dtypes:
+        return runs
+    return {**runs, **(FEW_LOWERED_RUNS if brief else LOWERED_RUNS)}
+
+
 def _keys(model: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as both workers are told it."""
     keys = part(model, "schema").resolve(config)
@@ -115,7 +126,8 @@ def _keys(model: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def streamed_job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared stage by stage."""
-    return replace(job_of(request), noise_runs=FEW_NOISE_RUNS, updates=0, streamed=True)
+    dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
+    return replace(job_of(request), dtypes=dtypes, noise_runs=FEW_NOISE_RUNS, updates=0, streamed=True)
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:

@@ -26,7 +26,8 @@ class GateRequest:
             ``end_positions`` (B,).
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
-        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate.
+        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate,
+            ``bfloat16`` whether it is in mixed precision.
         device: ``cpu`` or ``gpu``, for both sides.
         tokenizer: with texts of the run's data; None where there is none to compare.
         seed: of the dropout masks and rotations.
@@ -82,3 +83,19 @@ class GateRequest:
     pair: Pair | None = None
     pair_names: Mapping[str, str] = field(default_factory=dict)
     lora: Mapping[str, Any] | None = None
+
+
+def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:
+    """The dtypes of a gate.
+
+    Args:
+        dtype: ``both`` means float64, which decides, and float32; ``all`` bfloat16, too. ``bfloat16`` is never judged
+            without float64.
+        precision: of the run, which is judged in any case.
+    """
+    chosen = {
+        "both": ("float64", "float32"),
+        "all": ("float64", "float32", "bfloat16"),
+        "bfloat16": ("float64", "bfloat16"),
+    }.get(dtype, (dtype,))
+    return chosen if precision == "float32" or precision in chosen else (*chosen, precision)

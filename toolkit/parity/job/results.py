@@ -94,12 +94,15 @@ class ReferenceFacts(Facts):
             :data:`SATURATED_BELOW`.
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
         relu_moved: by ReLU, by how much rounding moves an input at most, in units of float32's.
+        bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
     """
 
     decayed: list[str] = field(default_factory=list)
     saturation: dict[str, float] = field(default_factory=dict)
     bucket_slack: dict[str, float] = field(default_factory=dict)
     relu_moved: dict[str, float] = field(default_factory=dict)
+    bucket_slack_lowered: dict[str, float] = field(default_factory=dict)
+    relu_moved_lowered: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

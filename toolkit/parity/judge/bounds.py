@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 
-#: Units of rounding: half the distance from 1 to the next number.
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24}
+#: Units of rounding: half the distance from 1 to the next number. In bfloat16 that of float32, in which all but the
+#: products of matrices is computed: how much those round, nothing but the reference's own runs say.
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24}
 
 #: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves
 #: by when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
 #: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon
 #: stands at 10^6 and more.
 SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
-#: Verdict 3: err(P32) against err(R32). On the maximum, an extreme value and noisier, more is allowed.
+#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. On the maximum, an extreme value and noisier, more is
+#: allowed.
 ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
 #: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
 #: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.
@@ -130,11 +132,11 @@ def largest_noise(theirs: TensorRecord, dtype: str) -> float:
     return _largest(theirs.noise[dtype])
 
 
-def relative_noise(theirs: TensorRecord) -> str:
-    """The reference's float32 error relative to the tensor, in words."""
-    if not is_measured(theirs, "float32"):
+def relative_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
+    """The reference's error in float32, or in bfloat16, relative to the tensor, in words."""
+    if not is_measured(theirs, dtype):
         return "not finite"
-    return f"off by {ratio(largest_noise(theirs, 'float32'), _size(theirs.rms)):.1e}"
+    return f"off by {ratio(largest_noise(theirs, dtype), _size(theirs.rms)):.1e}"
 
 
 def ratio(error: float, scale: float) -> float:

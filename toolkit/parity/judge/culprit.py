@@ -8,6 +8,8 @@ from dataclasses import replace
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.naming import TensorName
 
+#: The dtypes in the order of how well they see.
+SIGHT = ("float64", "float32", "bfloat16")
 #: Tensors, draws and choices that a wrong backward which computes layers again spoils, where the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
 
@@ -18,7 +20,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
     that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
     that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the tokenizer, and new weights, of which the step knows nothing. A backward that computes layers again and is wrong
+    the tokenizer, and new weights, of which the step knows nothing. Where all is right but in bfloat16, an operation
+    that is wrong there by itself comes before all that hangs on it. A backward that computes layers again and is wrong
     by itself comes before all that it spoils. Where nothing says anything of the port, what is wrong with the reference
     is named.
 
@@ -32,8 +35,14 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         orders.setdefault(name.evaluation, []).append(str(name.in_its_run))
     place_of_run = list(orders)
     recomputing = recomputing_at_fault(verdict)
+    operations = [finding for finding in verdict.findings if finding.verdict == "precision"]
+    only_lowered = all(finding.dtype == "bfloat16" for finding in verdict.findings)
 
     def rank(finding: Finding) -> tuple:
+        if (
+            finding.verdict == "precision"
+        ):  # the cause of what else is wrong in bfloat16, if nothing is in another dtype
+            return (0, SIGHT.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
         if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation
             own = replace(finding, name=str(name.in_its_run))
@@ -41,8 +50,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         return rank_in_run(finding, orders[""])
 
     def rank_in_run(finding: Finding, order: list[str]) -> tuple:
-        # The dtypes in the order of how well they see: float64 first.
-        late = finding.dtype == "float32"
+        late = SIGHT.index(finding.dtype) if finding.dtype in SIGHT else 0
         name = TensorName.parse(finding.name)
         place = {name: index for index, name in enumerate(order)}
         last = len(order)
@@ -81,7 +89,7 @@ def recomputing_at_fault(verdict: Verdict) -> set[str]:
 
 
 def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
-    findings = [found for found in verdict.findings if found.dtype == dtype]
+    findings = [found for found in verdict.findings if found.dtype == dtype and found.verdict != "precision"]
     names = [TensorName.parse(found.name) for found in findings if found.verdict not in OF_RECOMPUTING]
     if any(name.kind not in SPOILT and not name.is_of_training for name in names):
         return False  # of the forward

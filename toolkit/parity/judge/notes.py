@@ -52,6 +52,14 @@ TEXTS: Mapping[str, str] = {
         "{count} of the tensors that float32 says nothing of: zero by cancellation, the first of them {first}; in "
         "float64, too, rounding is all there is"
     ),
+    "uninformative-bfloat16": (
+        "bfloat16 carries no information in {count} tensors of the free run (the reference's own error exceeds a tenth "
+        "of them), the first of them {first}; there each operation on its own input decided"
+    ),
+    "operations-unseen": (
+        "in bfloat16 the operations were not judged one by one ({why}): one that is to stay in float32 and does not "
+        "may not show"
+    ),
     "lost": "float32 loses {count} {kind}s, from {place} {direction}: {causes}",
     # of the gate
     "not-run": "the run does otherwise than this gate: {what}",

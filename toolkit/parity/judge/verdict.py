@@ -53,7 +53,7 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, recomputed, replay, randomness,
+        verdict: structure, buckets, signs, semantics, rounding, precision, recomputed, replay, randomness,
             initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has nothing to be
             compared with.
         name: the tensor, parameter, draw or text concerned.
@@ -130,6 +130,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
         _judge_recomputed(reference, ours, dtype, verdict)
     silent = [one.name for one in verdict.comparisons if one.dtype == "float32" and not one.informative]
     verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, silent)
+    if lowered := [one.name for one in verdict.comparisons if one.dtype == "bfloat16" and not one.informative]:
+        verdict.note("uninformative-bfloat16", count=len(lowered), first=lowered[0])
     _judge_generators(candidate.generators, verdict)
     _judge_new_weights(candidate.new_weights, verdict)
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
@@ -238,7 +240,9 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
         if flips.shape is not None:
             verdict.find("buckets", chosen("buckets", module), f"shape {flips.shape} differs", dtype)
         elif flips.count:
-            slack = _slack(reference.facts.bucket_slack[module], dtype)
+            facts = reference.facts
+            measured = facts.bucket_slack_lowered if dtype == "bfloat16" else facts.bucket_slack
+            slack = _slack(measured[module], dtype)
             if not flips.largest_margin <= slack:
                 led = f"one where the best bucket led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
                 verdict.find("buckets", chosen("buckets", module), f"{flips.count} of {flips.of} differ, {led}", dtype)
@@ -254,8 +258,9 @@ def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, v
     """Verdict 4 for ReLU: its input may have another sign than in R64 only where it is 0 to within rounding, which is
     what the reference's own float32 moves the inputs by. All else is compared with R64's signs on both sides."""
     excused = 0
+    moved = reference.facts.relu_moved_lowered if dtype == "bfloat16" else reference.facts.relu_moved
     for module, flips in ours.facts.relu_flips.items():
-        slack = SIGN_FACTOR * _slack(reference.facts.relu_moved.get(module, 0.0), dtype)
+        slack = SIGN_FACTOR * _slack(moved.get(module, 0.0), dtype)
         if not flips.largest_margin <= slack:
             verdict.find("signs", chosen("relu", module), _sign_message(flips, slack), dtype)
         elif math.isfinite(slack):
@@ -270,10 +275,10 @@ def _sign_message(flips: Flips, slack: float) -> str:
 
 
 def _slack(of_float32: float, dtype: str) -> float:
-    """What rounding may turn around, from what it may in float32; infinite where R32 is not finite, which says nothing
-    of float64."""
+    """What rounding may turn around, from what it may in float32 (or, of bfloat16, in that); infinite where R32 is not
+    finite, which says nothing of float64."""
     shrunk = of_float32 * (UNIT[dtype] / UNIT["float32"])
-    return shrunk if dtype == "float32" or math.isfinite(shrunk) else 0.0
+    return shrunk if dtype != "float64" or math.isfinite(shrunk) else 0.0
 
 
 def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
@@ -305,9 +310,10 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
     comparison = compare(name, theirs, ours, dtype)
     verdict.comparisons.append(comparison)
     if not comparison.passed:
+        beside = "bfloat16" if dtype == "bfloat16" else "float32"
         message = (
             f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound; "
-            f"the reference's own float32 is {relative_noise(theirs)}"
+            f"the reference's own {beside} is {relative_noise(theirs, beside)}"
         )
         verdict.find("semantics" if dtype == "float64" else "rounding", name, message, dtype)
 

@@ -19,7 +19,8 @@ class TensorName(NamedTuple):
     """The parts of a name, which is written ``KIND:MODULE CALL`` without the blank, or ``gradient:KIND:MODULE CALL``.
 
     Attributes:
-        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``learning_rate``,
+        kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``accumulated``
+            (a parameter's gradient as an update is given it), ``learning_rate``,
             ``dropout``, ``normal``, ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
             evaluation, with its name before it: ``evaluation/output``.
         module: the path of the module or parameter; empty where it is of the whole model.
@@ -49,7 +50,7 @@ class TensorName(NamedTuple):
     @property
     def is_of_training(self) -> bool:
         """Whether it is of the updates after the step: a parameter that was updated, or a loss thereafter."""
-        return self.kind in ("updated", "learning_rate") or (self.kind == "loss" and bool(self.call))
+        return self.kind in ("updated", "accumulated", "learning_rate") or (self.kind == "loss" and bool(self.call))
 
     @property
     def evaluation(self) -> str:

@@ -17,15 +17,16 @@ from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION, REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING, REFORMER_LOADING
 from toolkit.parity.mutants.lora import LORA
+from toolkit.parity.mutants.precision import PRECISION
 from toolkit.parity.mutants.reformer import REFORMER
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER, REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
-__all__ = ["CATALOGUES", "CLASS_WEIGHTS", "LORA", "Mutant", "by_name"]
+__all__ = ["CATALOGUES", "CLASS_WEIGHTS", "LORA", "PRECISION", "Mutant", "by_name"]
 
-#: By family.
+#: By family; those of mixed precision, which no other dtype shows, are apart.
 CATALOGUES = {
     "reformer": (
         *REFORMER,
@@ -58,5 +59,5 @@ def by_name(name: str) -> Mutant:
     fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values(), LORA)
+    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values(), LORA, PRECISION)
     return {mutant.name: mutant for catalogue in catalogues for mutant in catalogue}[name]

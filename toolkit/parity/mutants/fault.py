@@ -24,6 +24,7 @@ class Mutant:
         tokenizer, loader, initialisation: whether the tokenizer is at fault, what reads a checkpoint, or what makes new
             weights, and not the model.
         settings: of the port (:attr:`toolkit.parity.job.job.Job.port`), in which alone the fault shows.
+        dtype: in which it is tried.
         harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
     """
 
@@ -38,6 +39,7 @@ class Mutant:
     loader: bool = False
     initialisation: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dtype: str = "float64"
 
     @property
     def is_of_the_step(self) -> bool:

@@ -25,9 +25,9 @@ def runs_of(job: Job) -> dict[str, range]:
 def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
-    """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32, all but the
-    first run's correct the bias of Adam's moments in float32. Where the port goes back through its layers as the
-    reference does, the gradients of the reference's own backward are noise, too."""
+    """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32 and
+    bfloat16, all but the first run's correct the bias of Adam's moments in float32. Where the port goes back through
+    its layers as the reference does, the gradients of the reference's own backward are noise, too."""
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
@@ -35,7 +35,7 @@ def measure_noise(
             step.evaluate(measure, nudge)
         if step.goes_back_as_the_reference:
             step.run(dtype, gradients_of(measure), nudge=nudge, plain=False)
-        step.train_on(measure, truth, rounded=dtype == "float32" and run > 0)
+        step.train_on(measure, truth, rounded=dtype != "float64" and run > 0)
 
     in_runs(once, truth, records, runs)
 
@@ -58,9 +58,10 @@ def in_runs(
 ) -> None:
     """Run the reference once for each number of ``runs`` and note each tensor's distance from R64 in its record.
 
-    In float32 run 0 has the weights as they are, the others have them moved by one unit in the last place of
-    float32. In float64 all have them moved by one unit of float64, and add up in another order: where float32's error
-    has grown as large as the tensor, it says no more how much float64's grows, and this says it.
+    In float32 run 0 has the weights as they are, the others have them moved by one unit in the last place of float32;
+    in bfloat16 likewise, some of them by a quarter of its unit (:meth:`.step.Step.load`). In float64 all have them
+    moved by one unit of float64, and add up in another order: where float32's error has grown as large as the tensor,
+    it says no more how much float64's grows, and this says it.
 
     Args:
         once: called with the dtype, the run's number, how to move the weights (:meth:`Step.load`) and what every

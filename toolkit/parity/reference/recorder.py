@@ -29,6 +29,8 @@ class Draws:
         moved: by how much the inputs of a ReLU differed from R64's, at most, in all runs so far: in float32, or in
             float64 with its units of rounding taken for those of float32. Where float32's difference has grown as large
             as the inputs it grows no further, and float64's does.
+        moved_lowered: the same of the runs in bfloat16.
+        is_lowered: whether the run at work is one of these.
 
     Args:
         step: of training; each has draws of its own.
@@ -41,6 +43,8 @@ class Draws:
         self.tensors: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
         self.rates: dict[str, float] = {}
         self.moved: dict[str, float] = {}
+        self.moved_lowered: dict[str, float] = {}
+        self.is_lowered = False
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
         """Which cells are kept (1) and dropped (0), as uint8."""
@@ -72,7 +76,8 @@ class Draws:
             difference = x.detach() - torch.from_numpy(self.tensors[given]).to(x)
             units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
             by = units * float(difference.abs().max())
-            self.moved[module] = max(self.moved.get(module, 0.0), math.inf if math.isnan(by) else by)
+            seen = self.moved_lowered if self.is_lowered else self.moved
+            seen[module] = max(seen.get(module, 0.0), math.inf if math.isnan(by) else by)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def _generator(self, name: str) -> np.random.Generator:

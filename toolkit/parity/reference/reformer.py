@@ -66,13 +66,17 @@ class ReformerStep(Step):
         return ReformerConfig(**keys, use_cache=False)
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        slack = {
-            named(run, module): by
-            for run, draws in self.draws.items()
-            if run != UPDATED  # of which nothing but the loss is kept
-            for module, by in bucket_slack(draws.tensors, records, run).items()
-        }
-        return replace(super().facts(records), num_buckets=self.model.config.num_buckets, bucket_slack=slack)
+        def slack_in(dtype: str) -> dict[str, float]:
+            return {
+                named(run, module): by
+                for run, draws in self.draws.items()
+                if run != UPDATED  # of which nothing but the loss is kept
+                for module, by in bucket_slack(draws.tensors, records, run, dtype).items()
+            }
+
+        lowered = slack_in("bfloat16") if self.measures_bfloat16 else {}
+        facts, count = super().facts(records), self.model.config.num_buckets
+        return replace(facts, num_buckets=count, bucket_slack=slack_in("float32"), bucket_slack_lowered=lowered)
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
         if not module.endswith(".self_attention"):
@@ -177,13 +181,17 @@ def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Seq
 
 
 def bucket_slack(
-    draws: Mapping[str, np.ndarray], records: Mapping[str, TensorRecord], run: str = TRAINING
+    draws: Mapping[str, np.ndarray],
+    records: Mapping[str, TensorRecord],
+    run: str = TRAINING,
+    dtype: str = "float32",
 ) -> dict[str, float]:
-    """For each LSH attention, how small a margin rounding can turn around in float32.
+    """For each LSH attention, how small a margin rounding can turn around in float32, or where the vectors were
+    computed in bfloat16: they are hashed in float32 all the same.
 
-    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between R32
-    and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of two.
-    Infinite where the vectors are not finite.
+    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between
+    R32 and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of
+    two. Infinite where the vectors are not finite.
     """
     slack = {}
     parsed = map(TensorName.parse, draws)
@@ -191,8 +199,8 @@ def bucket_slack(
         rotations = draws[f"normal:{name}"].astype(np.float64)  # (H, D, R, half)
         column = float(np.sqrt((rotations**2).sum(1)).max())
         vectors = records[named(run, f"output:{name}.query_key")]
-        noise = [error for error in vectors.noise["float32"] if error is not None]
-        if vectors.max is None or len(noise) < len(vectors.noise["float32"]):
+        noise = [error for error in vectors.noise[dtype] if error is not None]
+        if vectors.max is None or len(noise) < len(vectors.noise[dtype]):
             slack[name] = math.inf
             continue
         inherited = max(noise) * column

@@ -24,9 +24,12 @@ from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_d
 from toolkit.parity.reference.lora import adapt, merged
 from toolkit.parity.reference.optimizer import Optimizer, decayed_parameters
 from toolkit.parity.reference.points import Keep, Operation, OperationWatch, Points, ignore, to_numpy
+from toolkit.parity.reference.precision import in_precision
 from toolkit.parity.reference.recorder import Draws, Recorder
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+#: What parameters and all but the lowered products are in, by the dtype of a run.
+HELD_IN = {**DTYPES, "bfloat16": torch.float32}
 #: What heads give, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
@@ -36,6 +39,8 @@ GIVEN = ("weights", "batch", "labels")
 #: Elements that are moved at a time when weights are nudged, each piece by the same draws: the largest matrix has
 #: 3 * 10^8 of them.
 PIECE = 2**20
+#: A quarter of a unit in the last place of bfloat16, in those of float32.
+QUARTER = 2**14
 
 
 def make_step(job: Job, folder: Path) -> Step:
@@ -83,6 +88,9 @@ class Step:
         self.config = job.config
         self.task = job.task
         self.updates = job.updates
+        self.lowered = job.lowered
+        self.measures_bfloat16 = "bfloat16" in job.dtypes
+        self.dtype = "float64"
         self.labels = labels
         self.class_weights = job.class_weights
         self.spare_memory = job.spare_memory
@@ -124,8 +132,12 @@ class Step:
             epsilons={name: norm.eps for name, norm in norms.items()},
             decayed=decayed_parameters(self.model),
             saturation=self.saturation,
-            relu_moved={named(run, n): by for run, draws in self.draws.items() for n, by in draws.moved.items()},
+            relu_moved=self._moved(lambda draws: draws.moved),
+            relu_moved_lowered=self._moved(lambda draws: draws.moved_lowered),
         )
+
+    def _moved(self, of: Callable[[Draws], Mapping[str, float]]) -> dict[str, float]:
+        return {named(run, name): by for run, draws in self.draws.items() for name, by in of(draws).items()}
 
     @property
     def notes(self) -> list[Note]:
@@ -133,15 +145,34 @@ class Step:
         not."""
         return []
 
-    def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
+    def load(self, dtype: str, nudge: int = 0) -> None:
         """Put the weights into the model; ``nudge`` > 0 moves each by one unit in the last place of ``dtype``, up or
-        down by a draw that differs with the number."""
-        values = {name: nudged(value.to(dtype), nudge) for name, value in self.weights.items()}
-        self.model.to(dtype=dtype)
+        down by a draw that differs with the number. In bfloat16 it moves those of linear layers alone, by a quarter of
+        bfloat16's unit, so that half of them are rounded up or down by luck."""
+        self.dtype = dtype
+        for draws in self.draws.values():
+            draws.is_lowered = dtype == "bfloat16"
+        held, moved = HELD_IN[dtype], self._moved_weights()
+        values = {
+            name: nudged(value.to(held), nudge if name in moved else 0, QUARTER if dtype == "bfloat16" else 1)
+            for name, value in self.weights.items()
+        }
+        self.model.to(dtype=held)
         held = self.model.state_dict().keys() - values.keys()  # an output layer that is not tied has its own
         values.update({alias: values[name] for alias, name in self.aliases.items() if alias in held})
         self.model.load_state_dict(values, strict=True)
         self.model.to(device=self.device)
+
+    def _moved_weights(self) -> set[str]:
+        """Names of the weights that a nudge moves."""
+        if self.dtype != "bfloat16":
+            return set(self.weights)
+        layers = (name for name, layer in self.model.named_modules() if isinstance(layer, torch.nn.Linear))
+        return {f"{name}.weight" for name in layers}
+
+    def in_precision(self) -> contextlib.AbstractContextManager:
+        """What the last :meth:`load` was for is in force inside the ``with`` block."""
+        return in_precision(self.dtype, self.lowered, self.device)
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
         """Forward and backward; every output, the loss, the scores and every gradient go to ``keep`` (name, array).
@@ -151,7 +182,7 @@ class Step:
             plain: gradients by plain autograd, where the reference has a backward of its own.
             watched: False for the loss and the gradients alone, with no output looked at.
         """
-        self.load(DTYPES[dtype], nudge)
+        self.load(dtype, nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], keep, embedded=self.embedded)
@@ -160,6 +191,7 @@ class Step:
         saturation = SaturationWatch(lambda: recorder.stack.module)
         is_truth = watched and dtype == "float64" and not nudge
         with (
+            self.in_precision(),  # the first to be entered is the last to be asked: others see float32
             no_downcast() as leaks,
             recorder.watch(),
             self.clean(recorder, plain),
@@ -184,12 +216,19 @@ class Step:
 
     def trace(self, dtype: str, points: Points, nudge: int = 0) -> None:
         """As a watched :meth:`run`, with the output of every module and operation passing through ``points``."""
-        self.load(DTYPES[dtype], nudge)
+        self.load(dtype, nudge)
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         recorder = Recorder(self.model, self.draws[TRAINING], ignore, points=points)
         operations = OperationWatch(recorder, self.operation)
-        with no_downcast(), recorder.watch(), operations, self.clean(recorder, True), self.operations_apart(operations):
+        with (
+            self.in_precision(),
+            no_downcast(),
+            recorder.watch(),
+            operations,
+            self.clean(recorder, True),
+            self.operations_apart(operations),
+        ):
             output = self._trained_on()
             for name in LOGITS:
                 if getattr(output, name, None) is not None:
@@ -240,13 +279,15 @@ class Step:
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
                     given = given_gradient(gradient, number, weights)
                     parameter.grad = torch.from_numpy(given).to(parameter)
+                    if self.measures_bfloat16 and number == 1:
+                        keep(f"accumulated:{name}", to_numpy(parameter.grad))
             optimizer.update(number, rounded)
             for name, parameter in self.model.named_parameters():
                 keep(numbered(f"updated:{name}", number), to_numpy(parameter))
         keep("learning_rate", optimizer.rates())
         recorder = Recorder(self.model, self.draws[UPDATED], keep)
         recorder.recording = False
-        with torch.no_grad(), no_downcast(), recorder.watch(), self.clean(recorder, True):
+        with torch.no_grad(), self.in_precision(), no_downcast(), recorder.watch(), self.clean(recorder, True):
             keep(numbered("loss", 2), to_numpy(self._trained_on().loss))
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
@@ -261,6 +302,7 @@ class Step:
             recorder = Recorder(self.model, self.draws[run], measure)
             with (
                 torch.no_grad(),
+                self.in_precision(),
                 no_downcast(),
                 recorder.watch(),
                 self.clean(recorder, True),
@@ -272,7 +314,7 @@ class Step:
                         measure(name, to_numpy(getattr(output, name)))
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
-        with torch.no_grad(), no_downcast():
+        with torch.no_grad(), self.in_precision(), no_downcast():
             self.decode(keep)
             for name, value in merged(self.model):
                 keep(f"merged:{name}", to_numpy(value))
@@ -306,8 +348,8 @@ class Step:
         yield
 
 
-def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:
-    """Every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none."""
+def nudged(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
+    """Every element moved by ``units`` in the last place, by draws that differ with ``nudge``; 0: none."""
     if not nudge:
         return value
     generator = torch.Generator().manual_seed(nudge)
@@ -315,6 +357,8 @@ def nudged(value: torch.Tensor, nudge: int) -> torch.Tensor:
     steps = 2 * torch.randint(0, 2, (min(PIECE, value.numel()),), generator=generator, dtype=whole) - 1
     moved = value.clone()
     for bits in moved.view(-1).view(whole).split(PIECE):
-        bits.add_(steps[: len(bits)])  # the next number away from zero, or towards it, is the next bit pattern
+        bits.add_(
+            steps[: len(bits)], alpha=units
+        )  # the next number away from zero, or towards it, is the next bit pattern
     moved[value == 0] = torch.finfo(value.dtype).tiny
     return moved

@@ -12,6 +12,8 @@ svg.chart { min-width: 42rem; }
 .r32 { stroke: var(--grey); stroke-dasharray: 5 3; }
 .p32 { stroke: var(--orange); }
 .p64, .bound { stroke: var(--blue); }
+.r16 { stroke: var(--grey); stroke-dasharray: 2 3; }
+.p16 { stroke: var(--good); }
 .bound { stroke-dasharray: 1 4; }
 circle { fill: var(--paper); stroke-width: 1; stroke-dasharray: none; }
 circle.failed { fill: var(--bad); stroke: var(--bad); }

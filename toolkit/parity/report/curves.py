@@ -24,11 +24,15 @@ SERIES = {
     "r32": "R32: the reference in float32",
     "p32": "P32: the port in float32",
     "p64": "P64: the port in float64",
+    "r16": "R16: the reference in bfloat16",
+    "p16": "P16: the port in bfloat16",
 }
+#: By dtype, the series of the port.
+PORT = {"float64": "p64", "float32": "p32", "bfloat16": "p16"}
 #: Kinds of tensors that a forward computes, in execution order.
 FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
 #: What the short training after the step gives.
-TRAINING = ("updated", "updated loss", "learning_rate")
+TRAINING = ("accumulated", "updated", "updated loss", "learning_rate")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
@@ -98,7 +102,11 @@ def _point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
     if "float64" in by_dtype:
         errors["p64"] = ratio(by_dtype["float64"]["error"], either["rms"])
         errors["bound"] = ratio(by_dtype["float64"]["bound"], either["rms"])
-    failed = tuple(f"p{dtype.removeprefix('float')}" for dtype, tensor in by_dtype.items() if not tensor["passed"])
+    if "bfloat16" in by_dtype:
+        lowered = by_dtype["bfloat16"]
+        errors["r16"] = ratio(lowered["noise_bfloat16"], either["rms"])
+        errors["p16"] = ratio(lowered["error"], either["rms"])
+    failed = tuple(PORT[dtype] for dtype, tensor in by_dtype.items() if not tensor["passed"])
     noisy = is_measured and either["noise"] > UNINFORMATIVE * either["rms"]
     return Point(name, errors, noisy, failed)
 

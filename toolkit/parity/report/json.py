@@ -31,7 +31,8 @@ def as_content(report: Report) -> dict[str, Any]:
     - ``kind``: output, stream, gradient, logits, loss, ...;
     - ``rms``: RMS of R64;
     - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null where one
-      of them is not finite.
+      of them is not finite;
+    - ``noise_bfloat16``: of a record in bfloat16 alone, the same of the reference's runs in that.
 
     ``culprit`` is the finding nearest to the cause, with the ``place`` that the report names and what it says of that,
     the ``headline``: of an operation that is wrong by itself, where the trace has found one.
@@ -111,6 +112,7 @@ def _tensor(comparison: Comparison, reference: ReferenceResult) -> dict[str, Any
         "kind": "updated loss" if name.kind == "loss" and name.is_of_training else name.kind,
         "rms": theirs.rms,
         "noise": largest_noise(theirs, "float32") if is_measured(theirs, "float32") else None,
+        **({"noise_bfloat16": largest_noise(theirs, "bfloat16")} if comparison.dtype == "bfloat16" else {}),
         "passed": comparison.passed,
         "margin": comparison.margin,
     }

@@ -92,7 +92,9 @@ def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -
     """None of a tensor that passed. What ``findings`` say of it is taken out of them."""
     verdict = _verdict_of(tensor)
     if not tensor["informative"]:
-        reason = f"the reference's own float32 error is {_share(tensor)} of the tensor; float64 alone decides"
+        is_lowered = tensor["dtype"] == "bfloat16"
+        of, decides = ("bfloat16", "others decide") if is_lowered else ("float32", "float64 alone decides")
+        reason = f"the reference's own {of} error is {_share(tensor)} of the tensor; {decides}"
         return element("skipped", message=reason)
     if tensor["passed"]:
         return None
@@ -105,7 +107,8 @@ def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -
 
 
 def _share(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['noise'] / tensor['rms']:.1e}" if tensor["rms"] else "more than all"
+    noise = tensor.get("noise_bfloat16", tensor["noise"])
+    return f"{noise / tensor['rms']:.1e}" if tensor["rms"] else "more than all"
 
 
 def _take(findings: list[dict[str, Any]], verdict: str, name: str, dtype: str) -> dict[str, Any] | None:

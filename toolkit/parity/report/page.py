@@ -212,7 +212,7 @@ def _row(tensor: Mapping[str, Any]) -> Element:
     figures = (tensor[key] for key in ("error", "bound", "error_max", "bound_max", "relative"))
     cells = [tensor["kind"], tensor["dtype"], *(f"{figure:.2e}" for figure in figures), f"{tensor['margin']:.3g}"]
     result = _result(tensor)
-    style = {"failed": "failed-row", "float32 is noise": "skipped-row"}.get(result)
+    style = {"failed": "failed-row", "passed": None}.get(result, "skipped-row")
     name = element("th", tensor["name"], scope="row", class_="name")
     row = element("tr", name, *(element("td", cell) for cell in [*cells, result]), class_=style)
     row.tail = "\n"
@@ -221,7 +221,7 @@ def _row(tensor: Mapping[str, Any]) -> Element:
 
 def _result(tensor: Mapping[str, Any]) -> str:
     if not tensor["informative"]:
-        return "float32 is noise"
+        return "bfloat16 is noise" if tensor["dtype"] == "bfloat16" else "float32 is noise"
     return "passed" if tensor["passed"] else "failed"
 
 

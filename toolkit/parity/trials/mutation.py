@@ -15,7 +15,7 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
-from toolkit.parity.followup import remeasure, trace
+from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
@@ -32,7 +32,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, LORA, Mutant
+from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, LORA, PRECISION, Mutant
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -92,7 +92,12 @@ TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
 
 
 def trial_request(
-    model: str, kind: str, seed: int, device: str = "cpu", reference_python: str | None = None
+    model: str,
+    kind: str,
+    seed: int,
+    device: str = "cpu",
+    reference_python: str | None = None,
+    dtype: str = "float64",
 ) -> GateRequest:
     """The gate on a family's :data:`TRIALS`: synthetic weights of a ``kind``, a batch with much padding, an optimizer
     that decays visibly and clips each update."""
@@ -103,7 +108,7 @@ def trial_request(
         config=config,
         weights=SyntheticWeights(part(model, "schema").resolve(config), head, seed, kind, model),
         batch=random_batch(config, head, len(LAYOUTS), length, seed, model),
-        dtypes=("float64",),
+        dtypes=(dtype,),
         device=device,
         seed=seed,
         training=TrainingSettings(weight_decay=0.1, max_grad_norm=0.001),
@@ -150,7 +155,8 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
-        return CATALOGUES[request.model]
+        catalogue = (*CATALOGUES[request.model], *PRECISION)
+        return tuple(mutant for mutant in catalogue if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 
 
@@ -253,6 +259,8 @@ def _trial(
     records: Mapping[str, TensorRecord],
     traced: Mapping[str, ForcedInputDtype],
 ) -> Trial:
+    if precision.is_judged((mutant.dtype,)):
+        precision.judge_operations(verdict, trace.summary(records, traced))
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
@@ -260,8 +268,12 @@ def _trial(
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
-    if trace.is_wanted(verdict) or (mutant.operation and trace.lacks_gradients(verdict)):
+    no_way_back = bool(mutant.operation) and trace.lacks_gradients(verdict)
+    if culprit.verdict == "precision" or trace.is_wanted(verdict) or no_way_back:
         faulty = trace.summary(records, traced).faulty
+        if culprit.verdict == "precision":
+            faulty = [one for one in faulty if one.name == culprit.name]
+            margins[culprit.name] = faulty[0].margin
         operation = f"{faulty[0].name} {faulty[0].where}" if faulty else ""
     return Trial(mutant, True, label, culprit.verdict, margins.get(culprit.name), operation)
 

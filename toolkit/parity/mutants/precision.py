@@ -1,0 +1,111 @@
+"""Faults of mixed precision: what is to stay in float32 and does not. They are the same for every model, and are tried
+in bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from toolkit.parity.mutants.fault import Mutant, around
+
+#: What a loss is scaled by for float16, whose small gradients would be lost.
+LOSS_SCALE = 2.0**16
+#: The lowest score that is still finite when it is rounded to bfloat16.
+LOWEST = -3.3e38
+
+
+def _port() -> SimpleNamespace:
+    import paddle
+
+    from models import losses, ops
+    from models.ctrl import modeling
+    from models.reformer import attention
+    from toolkit import trainer
+
+    return SimpleNamespace(
+        paddle=paddle, ops=ops, losses=losses, attention=attention, ctrl=modeling, finetuner=trainer.Finetuner
+    )
+
+
+def _in_bfloat16(port, function: Callable) -> Callable:
+    """A function whose tensors go in and come out rounded, forward and backward."""
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(rounded, value))
+        is_float = isinstance(value, port.paddle.Tensor) and value.is_floating_point()
+        return port.ops._Rounded.apply(value) if is_float else value
+
+    return lambda *args, **kwargs: rounded(function(*map(rounded, args), **kwargs))
+
+
+def _softmax(port):
+    """Rounded after the masks, so that these are as they were."""
+    masked = port.ops._masked
+
+    def lowered(scores, masks):
+        return masked(scores, masks).clip(min=LOWEST).astype("bfloat16").astype(scores.dtype)
+
+    def rounding(function):
+        whole = _in_bfloat16(port, lambda *results: results)
+
+        def changed(*args, **kwargs):
+            result = function(*args, **kwargs)
+            return whole(*result) if isinstance(result, tuple) else whole(result)[0]
+
+        return changed
+
+    return [
+        (port.ops, "_masked", lowered),
+        (port.attention, "masked_softmax", rounding(port.attention.masked_softmax)),
+        (port.ctrl, "softmax", rounding(port.ctrl.softmax)),
+    ]
+
+
+def _layer_norm(port):
+    return [(port.ops, "layer_norm", _in_bfloat16(port, port.ops.layer_norm))]
+
+
+def _loss(port):
+    return [(port.losses, "cross_entropies", _in_bfloat16(port, port.losses.cross_entropies))]
+
+
+def _scaled_loss(port):
+    return around(port.finetuner, "add_gradients", lambda plain, self, loss: plain(self, loss * LOSS_SCALE))
+
+
+def _gradients(port):
+    """The sum so far is rounded whenever a micro-batch has added its own."""
+
+    def add(plain, self, loss):
+        plain(self, loss)
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.set_value(parameter.grad.astype("bfloat16").astype(parameter.dtype))
+
+    return around(port.finetuner, "add_gradients", add)
+
+
+def _master_weights(port):
+    """An update is added to weights in bfloat16, and is lost where it is less than half a unit of theirs."""
+
+    def step(plain, self):
+        plain(self)
+        for parameter in self._parameter_list:
+            parameter.set_value(parameter.astype("bfloat16").astype(parameter.dtype))
+
+    return around(port.paddle.optimizer.AdamW, "step", step)
+
+
+_fault = partial(Mutant, port=_port, dtype="bfloat16")
+
+PRECISION: tuple[Mutant, ...] = (
+    _fault("bfloat16-softmax", "softmax in bfloat16", "probabilities:", _softmax, operation="probabilities:"),
+    _fault("bfloat16-layer-norm", "layer norm in bfloat16", "norm", _layer_norm, operation="norm"),
+    _fault("bfloat16-loss", "the loss in bfloat16", "loss", _loss, operation="loss"),
+    _fault("bfloat16-loss-scaled", "the loss is scaled, its gradients are not unscaled", "accumulated:", _scaled_loss),
+    _fault("bfloat16-gradients", "gradients are accumulated in bfloat16", "accumulated:", _gradients),
+    _fault("bfloat16-master-weights", "updates are applied to weights in bfloat16", "updated:", _master_weights),
+)
