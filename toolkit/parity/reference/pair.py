@@ -26,7 +26,7 @@ from toolkit.parity.measure.updates import given_gradient
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
-from toolkit.parity.reference.step import Step, nudged
+from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
 #: By layer: what its ``weight`` is.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -58,12 +58,13 @@ class PairStep(Step):
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         return computed(self.source, self.model, inputs)
 
-    def load(self, dtype: torch.dtype, nudge: int = 0) -> None:
+    def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; what is no parameter is as it was when the model was made."""
-        self.model.to(device=self.device, dtype=dtype)
+        self.dtype, held = dtype, HELD_IN[dtype]
+        self.model.to(device=self.device, dtype=held)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(nudged(self.weights[name].to(dtype), nudge))
+                parameter.copy_(nudged(self.weights[name].to(held), nudge))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name].to(buffer))
 
