@@ -67,6 +67,9 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit finetune my.yaml": Here("own", SHORT, says="PARITY .* agree(.|\n)*run folder: runs/my"),
     "toolkit finetune my.yaml train.batch_size=8": Here("own", f"--new {CUT} {UNGATED}", says="runs/my-2"),
     'toolkit predict runs/my --text "..."': Here("own", says=r"\b(de|fi|fr)\b"),
+    "toolkit finetune my.yaml --processes 4": Here(
+        "own", f"--new {CUT} {UNGATED} train.batch_size=1", says="runs/my-3"
+    ),
     "toolkit predict runs/my --input new.csv --output labelled.csv": Here("own", "--overwrite", says="9 rows in"),
     "toolkit report RUN": Here("own", names={"RUN": "runs/my"}, says="report.html"),
     "toolkit export runs/my --format hf": Here("own", says="runs/my/export/hf"),
@@ -112,6 +115,19 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity mutants --model reformer": Elsewhere("a gate for each of 136 faults; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
     "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
+    # A port of one's own.
+    "toolkit parity --port port.py --reference-model reference.py hidden_size=32": Here("gates", says="PARITY 114"),
+    "toolkit parity map --port port.py --reference-model reference.py -o map.yaml": Here("gates"),
+    "toolkit parity --port port.py --reference-model reference.py --map map.yaml": Here("gates", says="PARITY 114"),
+    "toolkit parity mutants --port port.py --reference-model reference.py": Elsewhere("test_pairs.py tries them"),
+    # Several processes.
+    "toolkit finetune my.yaml --gpus 0,1": Elsewhere("needs two GPUs"),
+    "python -m paddle.distributed.launch --nproc_per_node 2 .venv/bin/toolkit finetune my.yaml": Elsewhere(
+        "names an environment that the tests do not run in"
+    ),
+    "python -m paddle.distributed.launch --ips 10.0.0.1,10.0.0.2 --gpus 0,1 .venv/bin/toolkit finetune my.yaml": (
+        Elsewhere("needs two machines with GPUs")
+    ),
     # The rest.
     "toolkit doctor": Here("shipped", says="paddle"),
     "toolkit recipe list": Here("shipped", says="reformer_cls"),
@@ -124,14 +140,15 @@ LINES: dict[str, Here | Elsewhere] = {
     "_TOOLKIT_COMPLETE=fish_source toolkit | source": Elsewhere("needs fish; what it reads is looked at below"),
     "source .venv/bin/activate": Elsewhere("the virtual environment is the one that the tests run in"),
     "export HF_ENDPOINT=https://hf-mirror.com": Elsewhere("is in the network; here it is the loopback hub"),
-    "make install PADDLE=gpu": Elsewhere("needs a GPU, and installs from the network"),
+    "make install": NETWORK,
+    "make install PADDLE=cpu": NETWORK,
+    "make install PADDLE=gpu PADDLE_CUDA=cu126": Elsewhere("needs a GPU, and installs from the network"),
     'make install PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"': NETWORK,
     "pip install -c constraints.txt -e '.[cpu,reference,demo,tracking,dev]'": NETWORK,
     'make install PIP_ARGS="-i https://pypi.tuna.tsinghua.edu.cn/simple"': NETWORK,
-    "make install PADDLE=gpu "
-    'PIP_ARGS="--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/"': NETWORK,
     "make test": Elsewhere("these tests"),
     "make test-slow": Elsewhere("these tests"),
+    "make gpu": Elsewhere("needs a GPU"),
     "make ci": Elsewhere("these tests, and what .ci/run does"),
     "toolkit predict": Elsewhere("names the command; its lines are above"),
 }
@@ -216,6 +233,8 @@ def lay_out(folder: Path) -> None:
     corpus["validation"].select_columns(["text"]).to_csv(folder / "new.csv")
     (folder / "my.yaml").write_text(my_recipe())
     (folder / "fin.txt").write_text(FACT)
+    for side in ("port.py", "reference.py"):
+        (folder / side).symlink_to(ROOT / "tests" / "pairs" / "mlp" / side)
     (folder / "recipes").symlink_to(ROOT / "recipes")
     questions = [
         {"id": name, "question": "Which?", "answers": [{"text": text, "answer_start": FACT.index(text)}]}
