@@ -11,7 +11,7 @@ from test_train import recipe_file, train  # noqa: F401
 
 from models import ops
 from models.families import FAMILIES, part
-from toolkit import doctor
+from toolkit.doctor import frameworks
 from toolkit.parity.job import cache
 from toolkit.parity.job.build import job_of
 from toolkit.parity.job.request import GateRequest
@@ -98,7 +98,7 @@ def test_another_choice_is_one_line(recipe_file, tmp_path, monkeypatch, command_
 
 
 def test_doctor_warns_of_paddles_kernels(monkeypatch):
-    assert [one for one in doctor.check_environment() if one.check == "kernels"] == []
+    assert [one for one in frameworks.check_environment() if one.check == "kernels"] == []
     monkeypatch.setenv("TOOLKIT_KERNELS", "paddle")
-    [found] = [one for one in doctor.check_environment() if one.check == "kernels"]
+    [found] = [one for one in frameworks.check_environment() if one.check == "kernels"]
     assert found.state == "warn" and found.mend == "unset TOOLKIT_KERNELS"

@@ -18,6 +18,7 @@ from toolkit.parity import gate
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import OperationTrace
+from toolkit.parity.job.pair import Description, PairMap, ParameterMatch
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
@@ -35,6 +36,7 @@ from toolkit.parity.judge import diagnosis, notes
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.pairs.describe import Sides
 from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL
 
 NAME = "gradient:transformer.h.1.ffn.0.weight"
@@ -192,6 +194,14 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "streamed": (lambda: said_of(ReferenceResult(streamed=True)), "stage by stage; the optimizer's step,"),
     "brief": (brief, "a model this large: what watching changes, and the port's own generator"),
+    "port-leaks": (
+        lambda: said_of(leaks=["a.py:1", "b.py:2"]),
+        "the port computes in float32 at a.py:1, b.py:2 although its model is float64;",
+    ),
+    "pair-matched": (
+        lambda: Sides(Description(), Description(), PairMap([ParameterMatch("a", "b", certain=False)]), {}).notes(),
+        "1 parameters, 0 modules' outputs and 0 random draws of the two sides were matched; 1 of the parameters by a",
+    ),
     "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
     "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones, too few for all"),
     "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),

@@ -124,7 +124,6 @@ def test_a_file_that_is_no_side_is_refused_before_anything_runs(pair, command_li
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("parity",), "name a --model, or --port and --reference-model"),
         (("parity", "--port", "port.py"), "--reference-model is missing"),
         ((*ASKED, "--layers", "2"), "--layers: is for --model"),
         ((*ASKED, "--model", "ctrl"), "--model: is for --model"),

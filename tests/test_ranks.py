@@ -277,7 +277,7 @@ def test_a_gate_that_passed_for_something_else_is_no_pass(recipe, tmp_path):
 
     def job(weight: float, data: str = "a") -> SimpleNamespace:
         config = SimpleNamespace(to_hf=lambda: {"n_layer": 1})
-        return SimpleNamespace(weights={"w": np.array([weight])}, identity={"splits": data}, config=config)
+        return SimpleNamespace(first_weights={"w": np.array([weight])}, identity={"splits": data}, config=config)
 
     def verdict(job: SimpleNamespace, processes: int = 2) -> str | None:
         return passed_gate.verdict_of(told, settings, job, tmp_path, "cpu", processes)

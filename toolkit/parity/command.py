@@ -146,9 +146,8 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
     from toolkit.parity import run_gate
 
-    request = _asked(description, max_memory)
     places = _cleared(output, device)
-    request = replace(request, trace=trace, max_memory=max_memory)
+    request = replace(_asked(description, max_memory), trace=trace, max_memory=max_memory)
     return max(run_gate(replace(request, device=p), folder, _console()).exit_status for p, folder in places)
 
 
@@ -187,7 +186,7 @@ def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
     pair = {key: description.pop(key) for key in ("port", "reference_model", "map_file")}
     if not any(pair.values()):
         if description["model"] is None:
-            raise UserError("name a --model, or --port and --reference-model")
+            raise click.UsageError("name a --model, or --port and --reference-model")
         request = make_request(**description)
         check_bfloat16(request)
         return request
@@ -309,10 +308,10 @@ def mutants(
         trials = try_pair(_pair({**described, **others, "dtype": "float64"}), _console())
         print_trials(trials, _console())
         return int(not all(trial.passed for trial in trials))
-    if model is None or overrides:
-        raise UserError(
-            f"{' '.join(overrides)}: is for a --port of yours" if overrides else "name a --model, or --port"
-        )
+    if model is None:
+        raise click.UsageError("name a --model, or --port and --reference-model")
+    if overrides:
+        raise click.UsageError(f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config")
     trial["model"] = model
     passed = True
     for plain in trial_requests(**trial):

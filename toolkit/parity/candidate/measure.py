@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity.candidate import generators
+from toolkit.parity.candidate import generators, pair
 from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.initialisation import new_weights
 from toolkit.parity.candidate.step import PLAIN, Step, make_step
@@ -46,12 +46,14 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
+    dtypes = {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes}
     return CandidateResult(
-        dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
+        dtypes=dtypes,
         generators=_generators(job, folder),
         loading_problems={} if job.pair else loading_problems(job, folder),
         new_weights=NewWeights() if job.pair else new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
+        leaks=list(pair.leaks) if job.pair else [],
     )
 
 

@@ -284,7 +284,8 @@ class MutantResult:
 @dataclass
 class CandidateResult:
     """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
-    otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``."""
+    otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
+    source lines of a pair's port that would have left float64, and were kept from it."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -293,6 +294,7 @@ class CandidateResult:
     mutants: dict[str, MutantResult] = field(default_factory=dict)
     tokens: list[Tokens] | None = None
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
 
 

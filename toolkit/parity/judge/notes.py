@@ -31,6 +31,9 @@ TEXTS: Mapping[str, str] = {
     # of the port
     "constant": "{name}: the port's own is within {units:.2g} units of rounding of the reference's",
     "port-watched": "{dtype}: watching the port changes what it computes",
+    "port-leaks": (
+        "the port computes in float32 at {places} although its model is float64; it was made to stay in float64"
+    ),
     "bucket-flips": "{dtype}: buckets:{module}: {count} of {of} differ, all within rounding of a tie ({slack:.1e})",
     "bucket-flips-not-finite": "{dtype}: buckets:{module}: {count} of {of} differ, R32 is not finite there",
     "sign-flips": "{dtype}: {count} inputs of ReLU lie on the other side of 0, all within rounding of it",
@@ -39,9 +42,6 @@ TEXTS: Mapping[str, str] = {
     "pair-matched": (
         "{parameters} parameters, {modules} modules' outputs and {draws} random draws of the two sides were matched; "
         "{guessed} of the parameters by a guess (toolkit parity map shows them)"
-    ),
-    "pair-leaks": (
-        "the port computes in float32 at {places} although its model is float64; it was made to stay in float64"
     ),
     # of float32
     "uninformative": (

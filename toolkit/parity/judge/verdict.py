@@ -135,6 +135,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     _judge_generators(candidate.generators, verdict)
     _judge_new_weights(candidate.new_weights, verdict)
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
+    if candidate.leaks:
+        verdict.note("port-leaks", places=", ".join(candidate.leaks))
     verdict.reference_faults = reference_faults(reference)
     _note_reference(reference, "float32" in candidate.dtypes, verdict)
     return verdict
