@@ -135,7 +135,7 @@ NOT_ITS_OWN = {
                        "--trace", "n_layer=2"]),
     "bitwise": (["--model", "reformer"], ["--dtype=float64", "--device=gpu", "--trace", "--mutants", "--sweep=2",
                                           "--reference-reversible"]),
-    "mutants": (["--model", "ctrl"], ["--head=causal_lm", "--layers=2", "--dtype=float64", "--output=x", "--gates=2",
+    "mutants": (["--model", "ctrl"], ["--head=causal_lm", "--layers=2", "--length=32", "--output=x", "--gates=2",
                                       "n_layer=2"]),
     "limits": (["--model", "ctrl"], ["--dtype=float32", "--length=32", "--output=x", "--trace", "n_layer=2"]),
     "sweep": (["--model", "ctrl", "--gates", "2"], ["--layers=3", "--batch-size=3", "--mutants", "--dtype=float64",
