@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity.candidate import generators, pair
+from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.initialisation import new_weights
 from toolkit.parity.candidate.step import PLAIN, Step, make_step
@@ -53,8 +53,17 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
         loading_problems={} if job.pair else loading_problems(job, folder),
         new_weights=NewWeights() if job.pair else new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
-        leaks=list(pair.leaks) if job.pair else [],
+        leaks=_leaks(job),
     )
+
+
+def _leaks(job: Job) -> list[str]:
+    """Where a pair's port would have left float64."""
+    if job.pair is None:
+        return []
+    from toolkit.parity.candidate import pair  # which changes Paddle for the user's file
+
+    return list(pair.leaks)
 
 
 def _generators(job: Job, folder: Path) -> GeneratorStats:
