@@ -27,7 +27,7 @@ MODULES = {
     "forced_input": "forced_input",
     "attribution": "attribution",
     "tokens": "tokens",
-    DESCRIBE: "pair",
+    DESCRIBE: "pair_description",
 }
 
 

@@ -61,9 +61,9 @@ def _leaks(job: Job) -> list[str]:
     """Where a pair's port would have left float64."""
     if job.pair is None:
         return []
-    from toolkit.parity.candidate import pair  # which changes Paddle for the user's file
+    from toolkit.parity.candidate import replaced
 
-    return list(pair.leaks)
+    return list(replaced.leaks)
 
 
 def _generators(job: Job, folder: Path) -> GeneratorStats:

@@ -1,0 +1,214 @@
+"""What the gate puts in place of Paddle's own functions for a layer that knows nothing of it: dropout, random numbers
+and the signs under ReLU come from recorded draws, and float64 stays float64.
+
+The functions are changed once, before the user's file is imported, so that one which is bound to another name there is
+changed, too; as long as nothing is recorded or given they are Paddle's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from toolkit.parity.candidate.recorded_draws import RecordedDraws
+from toolkit.parity.job.pair import DrawFacts
+from toolkit.parity.measure.naming import ModuleStack, TensorName
+
+#: Of the code that is nobody's port.
+LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
+
+
+class PairDraws(RecordedDraws):
+    """The reference's draws by the port's names of them."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        rates: Mapping[str, float],
+        names: Mapping[str, str],
+        expected: Collection[str] = (),
+    ) -> None:
+        super().__init__(tensors, rates, ModuleStack())
+        self.names = names
+        self.expected = expected
+
+    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        own = self.stack.draw("dropout")
+        name = self.names.get(own, own)
+        mask = self._take(name, shape, f"dropout of {p}")
+        if mask is None:
+            return paddle.ones(shape, "bool")
+        if p != self.rates[name]:
+            self.problems[name] = f"dropout of {p}, the reference has {self.rates[name]}"
+        return paddle.to_tensor(mask).astype("bool")
+
+    def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+        """Numbers that the reference drew."""
+        own = self.stack.draw(kind)
+        return self._take(self.names.get(own, own), shape, what)
+
+    def _take(self, name: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+        value = super()._take(name, self._shape_of(name, shape), what)
+        return None if value is None else value.reshape(shape)
+
+    def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
+        """The reference's shape of a draw of as many numbers, else the given one."""
+        theirs = self.tensors.get(name)
+        return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
+
+    def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        drawn = self.stack.draw("relu")
+        return self.signs(TensorName.parse(self.names.get(drawn, drawn)), x, own)
+
+    def unused(self) -> list[str]:
+        """Draws of the reference that matter to it, and that the port never asked for."""
+        return sorted(name for name in self.expected if name in self.tensors and name not in self.used)
+
+
+class DrawsInOrder(PairDraws):
+    """Draws of Paddle's own generator, and in which order they were made."""
+
+    def __init__(self) -> None:
+        super().__init__({}, {}, {})
+        self.made: list[DrawFacts] = []
+
+    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
+        self.made.append(DrawFacts(self.stack.draw("dropout"), list(shape), float(p)))
+        return paddle.rand(shape) >= p
+
+    def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
+        self.made.append(DrawFacts(self.stack.draw(kind), list(shape)))
+        return None
+
+    def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
+        self.made.append(DrawFacts(self.stack.draw("relu"), list(own.shape)))
+        return own
+
+
+_draws: PairDraws | None = None
+
+
+@contextlib.contextmanager
+def use(draws: PairDraws) -> Iterator[None]:
+    """Inside the block a layer's dropout, random numbers and signs under ReLU come from ``draws``."""
+    global _draws
+    before, _draws = _draws, draws
+    try:
+        yield
+    finally:
+        _draws = before
+
+
+def _changed(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+    """Put in place of a function of Paddle's one that asks :data:`_draws` while there are any."""
+    original = getattr(owner, name)
+    if not hasattr(original, "of_paddle"):
+        changed = make(original)
+        changed.of_paddle = original  # type: ignore[attr-defined]
+        setattr(owner, name, changed)
+
+
+def _dropout(original: Callable) -> Callable:
+    signature = inspect.signature(original)
+
+    def dropout(*args: Any, **options: Any) -> paddle.Tensor:
+        if "input" in options:
+            options["x"] = options.pop("input")
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        x, p, axis, training, mode = (given.arguments[name] for name in ("x", "p", "axis", "training", "mode"))
+        if _draws is None or not training or not isinstance(p, (int, float)) or p == 0:
+            return original(*args, **options)
+        axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
+        shape = [size if place in axes else 1 for place, size in enumerate(x.shape)]
+        kept = _draws.kept(float(p), shape).astype(x.dtype)
+        return x * kept if mode == "downscale_in_infer" else x * (kept / (1.0 - p))
+
+    return dropout
+
+
+def _relu(original: Callable) -> Callable:
+    def relu(x: paddle.Tensor, *args: Any, **options: Any) -> paddle.Tensor:
+        own = original(x, *args, **options)
+        return own if _draws is None else _draws.relu(x, own)
+
+    return relu
+
+
+def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
+    def make(original: Callable) -> Callable:
+        def draw(shape: Any, dtype: Any = None, *args: Any, **options: Any) -> paddle.Tensor:
+            given = None if _draws is None else _draws.drawn(kind, list(shape), what)
+            if given is None:
+                return original(shape, dtype, *args, **options)
+            return paddle.to_tensor(given).astype(dtype or paddle.get_default_dtype())
+
+        return draw
+
+    return make
+
+
+def install() -> None:
+    """Change Paddle once, before a user's file is imported."""
+    _changed(nn.functional, "dropout", _dropout)
+    _changed(nn.functional.common, "dropout", _dropout)
+    _changed(nn.functional, "relu", _relu)
+    _changed(nn.functional.activation, "relu", _relu)
+    _changed(paddle, "randn", _of_shape("normal", "normal numbers"))
+    _changed(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: str) -> Iterator[None]:
+    """What a layer makes without a dtype has the model's, inside the block: masks, position tables."""
+    before = paddle.get_default_dtype()
+    paddle.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        paddle.set_default_dtype(before)
+
+
+#: Where a port would have left float64.
+leaks: list[str] = []
+
+
+@contextlib.contextmanager
+def keeps_double() -> Iterator[None]:
+    """Float64 stays float64 inside the block where a port's code casts it to float32, as the reference's does: what is
+    judged in float64 is the function. Where that was is written down in :data:`leaks`."""
+    original = paddle.Tensor.astype
+
+    def astype(self: paddle.Tensor, dtype: Any) -> paddle.Tensor:
+        narrow = str(dtype).rpartition(".")[2] in ("float32", "float16", "bfloat16")
+        if self.dtype == paddle.float64 and narrow:
+            place = _calling_line()
+            if place and place not in leaks:
+                leaks.append(place)
+            return self
+        return original(self, dtype)
+
+    cast, function = paddle.Tensor.cast, paddle.cast
+    paddle.Tensor.astype = paddle.Tensor.cast = astype
+    paddle.cast = lambda x, dtype: astype(x, dtype)
+    try:
+        yield
+    finally:
+        paddle.Tensor.astype, paddle.Tensor.cast, paddle.cast = original, cast, function
+
+
+def _calling_line() -> str:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
