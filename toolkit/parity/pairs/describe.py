@@ -101,7 +101,7 @@ def check_shapes(sides: Sides) -> None:
     """See that the two are models of one size.
 
     Raises:
-        UserError: parameters of one name have different shapes, or nothing corresponds.
+        UserError: parameters of one name have different shapes, or most have no counterpart.
     """
     theirs, ours = sides.alone()
     shapes = {one.name: one.shape for one in sides.port.parameters}
@@ -111,11 +111,14 @@ def check_shapes(sides: Sides) -> None:
                 f"{one.name} is {one.shape} in the reference and {shapes[one.name]} in the port (torch's layout); "
                 "build both from the same config"
             )
-    if not sides.map.parameters:
-        first = next(((a, b) for a in sides.reference.parameters for b in sides.port.parameters
-                      if leaf(a.name) == leaf(b.name)), None)  # fmt: skip
-        said = f": {first[0].name} is {first[0].shape}, {first[1].name} is {first[1].shape}" if first else ""
-        raise UserError(f"no parameter of the port has the shape of one of the reference{said}; are they one model?")
+    if 2 * len(theirs) > len(sides.reference.parameters) and 2 * len(ours) > len(sides.port.parameters):
+        first = next(one for one in sides.reference.parameters if one.name in theirs)
+        alike = [one for one in sides.port.parameters if one.name in ours and leaf(one.name) == leaf(first.name)]
+        said = f", and {alike[0].name} of the port is {alike[0].shape}" if alike else ""
+        raise UserError(
+            f"{first.name} of the reference is {first.shape}{said}: more than half of the parameters have no "
+            "counterpart of their shape; build both from the same config"
+        )
 
 
 def write_pair(request: GateRequest, sides: Sides, weights: Mapping[str, np.ndarray], job: Path) -> None:
