@@ -23,7 +23,7 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.report import Report
 
-CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}
+CONFIG = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 3, "n_positions": 64, "vocab_size": 96, "pad_token_id": 95}
 
 
 def request_for(streamed: bool = True, **keys) -> GateRequest:

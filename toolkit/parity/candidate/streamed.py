@@ -100,6 +100,8 @@ class StreamedCTRL:
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
+        #: For parts of the model that know no words: a vocabulary of one, in which no id is that of padding.
+        self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
         self.places: dict[str, Place] = {}
 
@@ -107,8 +109,7 @@ class StreamedCTRL:
 
     def _layer(self, dtype: str) -> nn.Layer:
         """A layer of the port; the model around it is made with a vocabulary of one token."""
-        keys = {**self.config.to_hf(), "vocab_size": 1}
-        layer = CTRLModel(CTRLConfig(**keys)).h[0]
+        layer = CTRLModel(self.without_words).h[0]
         if self.lora is not None:
             adapt(layer, self.lora, "transformer.h.0")
         layer.to(dtype=dtype)
@@ -213,7 +214,7 @@ class StreamedCTRL:
         self, dtype: str, weights: Tensors, draws: RecordedDraws, findings: Findings | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
         """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward."""
-        body = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
+        body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
         body.w.weight = _parameter(weights[TABLE], dtype)
@@ -235,10 +236,10 @@ class StreamedCTRL:
         name = TABLE if tied else "lm_head.weight"
         if tied:
             weights = {**weights, **stages.read_weights(self.folder, stages.EMBEDDING)}
-        norm = CTRLModel(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1})).layernorm
+        norm = CTRLModel(self.without_words).layernorm
         norm.to(dtype=dtype)
         self._load(norm, "transformer.layernorm", weights, findings)
-        head = LMHead(CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1}))
+        head = LMHead(self.without_words)
         head.bias = _parameter(weights["lm_head.bias"], dtype)
         findings.hold("lm_head.bias", head.bias, weights["lm_head.bias"])
         table = _parameter(weights[name], dtype)
