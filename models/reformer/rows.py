@@ -75,9 +75,12 @@ def heads_first(batch: int, length: int, heads: int) -> Order:
 def adjacent_chunks(rows: int, chunks: int, before: int, after: int) -> Order:
     """From chunks (rows * chunks, .) to each chunk with its neighbours (rows * chunks * parts, .).
 
-    The chunks of a row form a ring: the first one's predecessor is the last.
+    The chunks of a row form a ring: the first one's predecessor is the last. A neighbour that is farther away than the
+    ring is long is the chunk itself, and not one further round: in the reference a ring is shifted by two slices, of
+    which one that begins beyond the end is empty.
     """
     offsets = paddle.arange(-before, after + 1)
+    offsets = paddle.where(offsets.abs() > chunks, paddle.zeros_like(offsets), offsets)
     place = paddle.arange(chunks).unsqueeze(1)
     first = (paddle.arange(rows) * chunks).reshape([-1, 1, 1])
     index = (first + (place + offsets) % chunks).flatten()  # (rows, chunks, parts)
