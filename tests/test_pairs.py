@@ -17,7 +17,7 @@ PAIRS = Path(__file__).parent / "pairs"
 
 def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:
     module, _, leaf = name.rpartition(".")
-    return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order, True)
+    return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order)
 
 
 def described(*parameters: ParameterFacts) -> Description:

@@ -118,6 +118,21 @@ def parse_value(text: str, where: str) -> Any:
     return _parse(text, Source(where)) if text else None
 
 
+def parse_pairs(pairs: Iterable[str], example: str) -> dict[str, Any]:
+    """``KEY=VALUE`` words of the command line as a mapping.
+
+    Raises:
+        UserError: one that is none, with ``example`` for what would be right; a value that is not YAML.
+    """
+    values = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UserError(f"{pair}: expected KEY=VALUE, for example {example}")
+        values[key] = parse_value(value, f"command line: {key}")
+    return values
+
+
 def dump(values: dict[str, Any]) -> str:
     """YAML text that :func:`read` reads back as the same values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

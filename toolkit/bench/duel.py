@@ -18,7 +18,7 @@ from toolkit.bench.ratios import Ratio, median, ratio
 from toolkit.bench.workload import Workload
 from toolkit.errors import Inconclusive
 from toolkit.parity.job import launch
-from toolkit.scratch import child
+from toolkit.scratch import child, scratch_folder
 
 #: Measurements of each side that are thrown away: memory is asked for and kernels are chosen in them.
 WARM_UPS = 2
@@ -136,8 +136,6 @@ class _Side:
     @contextlib.contextmanager
     def started(cls, name: str, python: str | None, threads: int) -> Iterator[_Side]:
         """The side's program; it ends with the ``with`` block."""
-        from toolkit.scratch import scratch_folder
-
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
             interpreter = python if python and name == "transformers" else sys.executable
             worker = child(

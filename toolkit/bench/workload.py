@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 #: What is done: a training step (forward, backward, AdamW); or tokens generated one after another, greedily, with the
@@ -41,10 +41,6 @@ class Workload:
     def tokens(self) -> int:
         """That one measurement works through."""
         return self.batch_size * self.length if self.work == "step" else self.new_tokens
-
-    def at(self, folder: str, **changes: Any) -> Workload:
-        """Another one like it, whose files are in ``folder``."""
-        return replace(self, folder=folder, **changes)
 
     def to_json(self) -> dict[str, Any]:
         """As it is sent to a side."""

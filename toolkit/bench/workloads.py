@@ -15,7 +15,7 @@ from toolkit.bench.workload import Work, Workload
 from toolkit.errors import UserError
 from toolkit.parity.job.files import write_tensors
 from toolkit.parity.job.synthetic import SyntheticWeights
-from toolkit.yaml_source import parse_value
+from toolkit.yaml_source import parse_pairs
 
 #: Reformers as they are trained on a processor: local and LSH attention in turn.
 REFORMER = {
@@ -74,11 +74,7 @@ def _configuration(
         config = {**REFORMER, "attn_layers": ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]}
     else:
         config = {**CTRL, "n_layer": layers, "n_positions": max(256, length + more)}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise UserError(f"{override}: expected KEY=VALUE, for example hidden_dropout_prob=0")
-        config[key] = parse_value(value, f"command line: {key}")
+    config.update(parse_pairs(overrides, "hidden_dropout_prob=0"))
     try:
         schema = part(model, "schema")
         fit = part(model, "lengths").fit(schema.resolve(config), length, config)

@@ -206,12 +206,13 @@ def _pair(described: dict[str, Any]) -> Any:
     """What the options of a pair describe."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
-    from toolkit.parity.pairs.options import configuration, pair_request
+    from toolkit.parity.pairs.options import pair_request
+    from toolkit.yaml_source import parse_pairs
 
     for option in ("port", "reference_model"):
         if not described[option]:
             raise UserError(f"--{option.replace('_', '-')} is missing; a pair is a --port and a --reference-model")
-    config = configuration(described.pop("overrides"))
+    config = parse_pairs(described.pop("overrides"), "hidden_size=32")
     return pair_request(config=config, dtypes=dtypes_of(described.pop("dtype", "both")), **described)
 
 

@@ -179,15 +179,22 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
         if not request.trace and (kept := cache.load(key, Measurement)):
             return Measured(*kept, key, cached=True)
         interpreters = workers_of(request)
-        run_workers([job], console, interpreters)
-        found = _read_measurement(job, randomized)
-        first = judge(found.reference, found.candidate)
-        [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
-        verdict = judge(found.reference, found.candidate)
+        found, verdict = _measured(job, randomized, interpreters, console)
         found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
         asked = request.trace or is_judged(request.dtypes)
         found.trace = trace(job, verdict, asked, console, interpreters)
         return Measured(found, _read_constants(job), key)
+
+
+def _measured(
+    job: Path, randomized: int, interpreters: Mapping[str, str], console: Console
+) -> tuple[Measurement, Verdict]:
+    """Run both workers on a job, the reference more often if the port is near a bound; what they measured, judged."""
+    run_workers([job], console, interpreters)
+    found = _read_measurement(job, randomized)
+    first = judge(found.reference, found.candidate)
+    [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
+    return found, judge(found.reference, found.candidate)
 
 
 def _measure_pair(request: GateRequest, console: Console) -> Measured:
@@ -198,11 +205,7 @@ def _measure_pair(request: GateRequest, console: Console) -> Measured:
         weights, randomized = randomize_constants(sides.weights, request.seed)
         write_pair(request, sides, weights, job)
         interpreters = workers_of(request)
-        run_workers([job], console, interpreters)
-        found = _read_measurement(job, randomized)
-        first = judge(found.reference, found.candidate)
-        [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
-        verdict = judge(found.reference, found.candidate)
+        found, verdict = _measured(job, randomized, interpreters, console)
         found.reference.notes += sides.notes()
         found.trace = trace(job, verdict, request.trace or lacks_gradients(verdict), console, interpreters)
         return Measured(found, {})

@@ -29,7 +29,7 @@ from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import RANDOM, varied
 from toolkit.quiet import silence_startup
-from toolkit.yaml_source import parse_value
+from toolkit.yaml_source import parse_pairs
 
 #: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
 #: more neighbouring chunks. CTRL's own defaults are those of Salesforce/ctrl.
@@ -287,11 +287,7 @@ def configuration(
         config["is_decoder"] = head == "causal_lm"
         if head == "causal_lm" and weights_from in KINDS:
             config.update(NOTHING_AHEAD)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise UserError(f"{override}: expected KEY=VALUE, for example {_example(model)}")
-        config[key] = parse_value(value, f"command line: {key}")
+    config.update(parse_pairs(overrides, _example(model)))
     try:
         resolved = part(model, "schema").resolve(config)
         fit = part(model, "lengths").fit(resolved, length, config if made_up else None)

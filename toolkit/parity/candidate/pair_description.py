@@ -80,5 +80,4 @@ def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[Paramet
             module=path,
             kind=type(layer).__name__,
             order=order.get(path),
-            trained=not parameter.stop_gradient,
         )

@@ -33,8 +33,12 @@ class RecordedDraws:
         self.relu_flips: dict[str, Flips] = {}
         self.bucket_flips: dict[str, Flips] = {}
 
+    def name(self, kind: str) -> str:
+        """The reference's name of the next draw of a kind by the module that is running."""
+        return self.stack.draw(kind)
+
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        name = self.stack.draw("dropout")
+        name = self.name("dropout")
         mask = self._take(name, shape, f"dropout of {p}")
         if mask is None:
             return paddle.ones(shape, "bool")
@@ -43,7 +47,7 @@ class RecordedDraws:
         return paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        drawn = self._take(self.stack.draw("normal"), shape, "rotations")
+        drawn = self._take(self.name("normal"), shape, "rotations")
         return paddle.randn(shape, dtype) if drawn is None else paddle.to_tensor(drawn).astype(dtype)
 
     def state(self) -> object:
@@ -58,10 +62,7 @@ class RecordedDraws:
         Where the two differ in that, the number of places and R64's largest input there are written down; what is NaN
         shows in the output.
         """
-        return self.signs(TensorName.parse(self.stack.draw("relu")), x, own)
-
-    def signs(self, drawn: TensorName, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """As :meth:`relu`, of the ReLU that has this name."""
+        drawn = TensorName.parse(self.name("relu"))
         truth = self.tensors.get(str(drawn))
         if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output

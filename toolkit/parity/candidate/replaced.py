@@ -22,7 +22,7 @@ from paddle import nn
 
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.pair import DrawFacts
-from toolkit.parity.measure.naming import ModuleStack, TensorName
+from toolkit.parity.measure.naming import ModuleStack
 
 #: Of the code that is nobody's port.
 LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
@@ -42,20 +42,13 @@ class PairDraws(RecordedDraws):
         self.names = names
         self.expected = expected
 
-    def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        own = self.stack.draw("dropout")
-        name = self.names.get(own, own)
-        mask = self._take(name, shape, f"dropout of {p}")
-        if mask is None:
-            return paddle.ones(shape, "bool")
-        if p != self.rates[name]:
-            self.problems[name] = f"dropout of {p}, the reference has {self.rates[name]}"
-        return paddle.to_tensor(mask).astype("bool")
+    def name(self, kind: str) -> str:
+        own = super().name(kind)
+        return self.names.get(own, own)
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
         """Numbers that the reference drew."""
-        own = self.stack.draw(kind)
-        return self._take(self.names.get(own, own), shape, what)
+        return self._take(self.name(kind), shape, what)
 
     def _take(self, name: str, shape: Sequence[int], what: str) -> np.ndarray | None:
         value = super()._take(name, self._shape_of(name, shape), what)
@@ -65,10 +58,6 @@ class PairDraws(RecordedDraws):
         """The reference's shape of a draw of as many numbers, else the given one."""
         theirs = self.tensors.get(name)
         return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
-
-    def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        drawn = self.stack.draw("relu")
-        return self.signs(TensorName.parse(self.names.get(drawn, drawn)), x, own)
 
     def unused(self) -> list[str]:
         """Draws of the reference that matter to it, and that the port never asked for."""
@@ -83,15 +72,15 @@ class DrawsInOrder(PairDraws):
         self.made: list[DrawFacts] = []
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        self.made.append(DrawFacts(self.stack.draw("dropout"), list(shape), float(p)))
-        return paddle.rand(shape) >= p
+        self.made.append(DrawFacts(self.name("dropout"), list(shape), float(p)))
+        return paddle.uniform(shape, min=0.0, max=1.0) >= p  # not rand, which would be a draw of the layer's
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        self.made.append(DrawFacts(self.stack.draw(kind), list(shape)))
+        self.made.append(DrawFacts(self.name(kind), list(shape)))
         return None
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        self.made.append(DrawFacts(self.stack.draw("relu"), list(own.shape)))
+        self.made.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
 

@@ -23,7 +23,6 @@ class ParameterFacts:
         module: that holds it.
         kind: that module's class.
         order: when the module first ran, counted among those that hold parameters; None if it did not.
-        trained: whether it takes a gradient.
     """
 
     name: str
@@ -33,7 +32,6 @@ class ParameterFacts:
     module: str
     kind: str
     order: int | None
-    trained: bool
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.pair import PAIR, Pair
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
-from toolkit.yaml_source import parse_value
 
 
 def pair_request(
@@ -61,18 +59,3 @@ def pair_request(
         pair=Pair(port, reference_model, owners[0]),
         pair_names={} if map_file is None else read_map(map_file),
     )
-
-
-def configuration(overrides: Sequence[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` pairs as a mapping; values as YAML reads them.
-
-    Raises:
-        UserError: one that is none.
-    """
-    config = {}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise UserError(f"{override}: expected KEY=VALUE, for example hidden_size=32")
-        config[key] = parse_value(value, f"command line: {key}")
-    return config

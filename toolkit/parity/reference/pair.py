@@ -236,7 +236,6 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
             module=path,
             kind=type(module).__name__,
             order=order.get(path),
-            trained=parameter.requires_grad,
         )
 
 

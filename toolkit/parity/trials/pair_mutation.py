@@ -68,6 +68,16 @@ def _module(sides: Sides, path: str) -> str:
     return of_port.get(path, "")
 
 
+def _module_after(sides: Sides, path: str) -> str:
+    """The reference's module of the first of the port that runs after one and has one, which is where a fault of a
+    layer without parameters shows; of one with layers inside, its own, as it is not known after which of them it is."""
+    if any(one.name.startswith(f"{path}.") for one in sides.port.parameters):
+        return _module(sides, path)
+    of_port = {port: reference for reference, port in sides.map.modules.items()}
+    order = [module.name for module in sides.port.modules]
+    return next((of_port[name] for name in order[order.index(path) + 1 :] if name in of_port), "")
+
+
 def _linears(sides: Sides, square: bool = False) -> Iterator[ParameterFacts]:
     matched = {match.port for match in sides.map.parameters}
     for one in sides.port.parameters:
@@ -106,8 +116,8 @@ def _of_modules(kind: str, has: str) -> Sites:
         draws = {name.partition(":")[2] for name in sides.map.draws}
         for module in dict.fromkeys(sides.port.modules):
             if has in module.has and (has != "dropout" or module.name in draws):
-                yield fault(kind, module.name, expected=_module(sides, module.name.rpartition(".")[0])
-                            if has != "epsilon" else _module(sides, module.name))  # fmt: skip
+                named = _module if has == "epsilon" else _module_after
+                yield fault(kind, module.name, expected=named(sides, module.name))
 
     return sites
 
