@@ -79,7 +79,7 @@ def command_line(capsys) -> Callable[..., tuple[int, str, str]]:
 @pytest.fixture
 def tiny_config() -> dict:
     """A Reformer of every part, small: local and LSH layers, two hash rounds, dropout everywhere, 128 positions."""
-    from toolkit.parity.trials.mutation import REFORMER_TRIAL
+    from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 
     return {**REFORMER_TRIAL, "attn_layers": ["local", "lsh"], "hidden_act": "relu"}
 

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from gates import TINY_REFORMER, copied_source, request_for, run, toolkit_in
 
-from models.families import part
+from models.families import FAMILIES, part
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, LAYOUTS
-from toolkit.parity.options import DEFAULTS, make_request
-from toolkit.parity.trials.mutation import CTRL_TRIAL, TRIALS, trial_request
+from toolkit.parity.options import make_request
+from toolkit.parity.trials.mutation import trial_request
 
 #: Rows that the port adds up at a time (``models.ops.ROWS``, which would import Paddle).
 BLOCK = 128
@@ -161,5 +163,5 @@ def test_a_head_that_reads_the_last_column_is_stopped_by_the_default_batch(tmp_p
 
 
 def test_every_layout_is_in_every_trial():
-    assert DEFAULTS["ctrl"].batch_size == len(LAYOUTS)
-    assert {len(trial_request(model, "random", 0).batch["input_ids"]) for model in TRIALS} == {len(LAYOUTS)}
+    assert ported("ctrl").defaults.batch_size == len(LAYOUTS)
+    assert {len(trial_request(model, "random", 0).batch["input_ids"]) for model in FAMILIES} == {len(LAYOUTS)}

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.request import dtypes_of
@@ -24,7 +25,7 @@ from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import PRECISION
 from toolkit.parity.options import check_bfloat16
-from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request, try_mutants
+from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.quiet import silence_startup
 
 silence_startup()

@@ -24,6 +24,8 @@ from toolkit import cli
 from toolkit.parity.bitwise import Bitwise, run_bitwise
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import REPLACEMENTS, reference_kernels
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.followup import attribution
 from toolkit.parity.followup.attribution import Substitution
 from toolkit.parity.job import files
@@ -34,7 +36,6 @@ from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.measure import ulp
 from toolkit.parity.measure.ulp import BitDifference
 from toolkit.parity.options import kernel_kinds
-from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL
 
 #: A head size whose square root is no power of two: dividing by it rounds.
 SMALL_REFORMER = {**REFORMER_TRIAL, "attention_head_size": 24, "chunk_size_feed_forward": 32}

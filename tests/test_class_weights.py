@@ -22,16 +22,18 @@ from test_train import RECIPE, WORDS, assert_same_run, recipe_file, train  # noq
 from test_trainer import CLASSES, Network, examples, finetuner, gradients
 
 from models import losses
+from models.families import FAMILIES
 from models.pretrained import model_outputs
 from toolkit.assembly import assemble
 from toolkit.errors import UserError
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job.build import batch_of, job_of, labels_of
 from toolkit.parity.job.class_labels import by_weight, contrasting
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.measure.updates import loss_terms, weights_of
-from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS
+from toolkit.parity.mutants import CLASS_WEIGHTS, catalogue
 from toolkit.parity.reference import own_loss
-from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request, try_mutants, weighted_trials
+from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
 from toolkit.predictions import read_predictions
 from toolkit.recipe import load_recipe
 from toolkit.run_gate import gate_request
@@ -307,8 +309,8 @@ def test_the_gate_is_told_the_weights_of_the_run(tmp_path):
 
 
 def test_faults_of_class_weights_have_names_of_their_own():
-    names = [mutant.name for several in (*CATALOGUES.values(), *CLASS_WEIGHTS.values()) for mutant in set(several)]
-    assert len({*names}) == len({mutant for s in (*CATALOGUES.values(), *CLASS_WEIGHTS.values()) for mutant in s})
+    names = [mutant.name for several in (*map(catalogue, FAMILIES), *CLASS_WEIGHTS.values()) for mutant in set(several)]
+    assert len({*names}) == len({mutant for s in (*map(catalogue, FAMILIES), *CLASS_WEIGHTS.values()) for mutant in s})
     assert list(weighted_trials(trial_request("ctrl", "random", 0))) == []  # a language model has no classes
 
 

@@ -11,12 +11,12 @@ from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLModel
 from models.families import FAMILIES, part
 from toolkit.parity.candidate.places import head_places, places
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.results import Place
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.report.headline import headline
-from toolkit.parity.trials.mutation import CTRL_TRIAL
 
 PLACES = {
     "a": Place("LayerNorm", "m.py:1"),

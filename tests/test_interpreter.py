@@ -13,15 +13,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from models.families import part
+from models.families import FAMILIES, part
 from toolkit import cli
 from toolkit.errors import Inconclusive, UserError
+from toolkit.parity.families.reformer.family import NOTHING_AHEAD
 from toolkit.parity.gate import run_gate
 from toolkit.parity.job import cache, interpreter
 from toolkit.parity.job.build import job_of
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
-from toolkit.parity.trials.mutation import NOTHING_AHEAD, TRIALS, trial_request
+from toolkit.parity.trials.mutation import trial_request
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER = os.environ.get("TOOLKIT_REFERENCE_PYTHON")
@@ -43,13 +45,14 @@ COMPLETE = {"torch": "2.13.0", "transformers": "5.0.0", "numpy": "2.4.0", "safet
 
 
 def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
-    config = TRIALS[model][0]
+    trial = family_part(model, "trial")
+    config = trial.CONFIG
     if model == "reformer" and head == "causal_lm":
         config = {**config, "is_decoder": True, **NOTHING_AHEAD}
     if head == "question_answering":
         config = {**config, "num_labels": 2}
     weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)
-    batch = random_batch(config, head, 2, TRIALS[model][2], 0, model)
+    batch = random_batch(config, head, 2, trial.LENGTH, 0, model)
     return GateRequest(model, head, config, weights, batch, reference_python=python)
 
 
@@ -66,7 +69,7 @@ def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
 @pytest.mark.parametrize("kind", ["random", "heavy-tailed"])
 @pytest.mark.parametrize(
     ("model", "head"),
-    [(model, head) for model in TRIALS for head in part(model, "weights").HEADS],
+    [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS],
 )
 def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
     report = run_gate(request_for(model, head, kind, interpreter.locate(OTHER)), tmp_path, Console(file=io.StringIO()))
@@ -89,8 +92,10 @@ class Absent:
         if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
-for part in ("__main__", "reformer", "ctrl", "streamed", "tokens", "kernel_server"):
+for part in ("__main__", "tokens", "kernel_server"):
     __import__("toolkit.parity.reference." + part)
+for part in ("reformer.reference", "ctrl.reference", "ctrl.reference_stages", "pair.reference"):
+    __import__("toolkit.parity.families." + part)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,10 +12,11 @@ from test_train import recipe_file, train  # noqa: F401
 from models import ops
 from models.families import FAMILIES, part
 from toolkit.doctor import frameworks
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
 from toolkit.parity.job.build import job_of
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request
+from toolkit.parity.trials.mutation import trial_request
 
 HEADS = [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS]
 

@@ -22,9 +22,11 @@ from models.lora import LoRA
 from models.reformer.config import ReformerConfig
 from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.mutants import LORA
-from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL, trial_request, try_mutants
+from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.recipe import load_recipe
 from toolkit.trainer import Finetuner
 

@@ -15,6 +15,8 @@ import pytest
 from rich.console import Console
 
 from toolkit.parity import gate
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import OperationTrace
@@ -37,13 +39,13 @@ from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.pairs.describe import Sides
-from toolkit.parity.trials.mutation import CTRL_TRIAL, REFORMER_TRIAL
 
 NAME = "gradient:transformer.h.1.ffn.0.weight"
 REFERENCE = """
 import json, types
 from toolkit.parity.job.records import as_json
-from toolkit.parity.reference import ctrl, reformer
+from toolkit.parity.families.ctrl import reference as ctrl
+from toolkit.parity.families.reformer import reference as reformer
 ctrl.makes_its_mask_elsewhere = lambda: True
 lost = types.SimpleNamespace(bias_was_lost=True)
 print(json.dumps(as_json([*ctrl.mask_notes(), *reformer.STEP.notes.fget(lost)])))

@@ -28,16 +28,17 @@ from models.families import FAMILIES, part
 from models.reformer import ReformerConfig, ReformerForSequenceClassification, schema, weights
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity import gate
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
-from toolkit.parity.mutants import CATALOGUES
+from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import configuration, devices, make_request
 from toolkit.parity.trials import mutation
 from toolkit.parity.trials.limits import find_limits, is_seen
-from toolkit.parity.trials.mutation import CTRL_TRIAL, Trial, print_trials, trial_request, try_mutants
+from toolkit.parity.trials.mutation import Trial, print_trials, trial_request, try_mutants
 
 #: Head, kind of weights, and what is changed of the small Reformer.
 RIGHT_REFORMERS = [
@@ -170,9 +171,9 @@ def test_a_batch_has_labels_of_the_kind_that_the_configuration_says(problem, out
 
 def test_the_catalogues_have_as_many_faults_as_the_readme_says():
     stated = {int(count) for _, count in re.findall(r"\b(all|\d+ of) (\d+)\b", (ROOT / "README.md").read_text())}
-    distinct = {mutant for mutants in CATALOGUES.values() for mutant in mutants}
+    distinct = {mutant for mutants in map(catalogue, FAMILIES) for mutant in mutants}
     assert len({mutant.name for mutant in distinct}) == len(distinct)  # they are found by name
-    faults = {model: sum(not mutant.harmless for mutant in mutants) for model, mutants in CATALOGUES.items()}
+    faults = {model: sum(not mutant.harmless for mutant in catalogue(model)) for model in FAMILIES}
     assert faults == {"reformer": 136, "ctrl": 120} and set(faults.values()) <= stated
 
 
@@ -221,12 +222,12 @@ def test_each_verdict_catches_a_fault_which_is_named_and_none_a_harmless_change(
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
 def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(model):
     trials = try_mutants(trial_request(model, "random", 0), quiet())
-    assert len(trials) == len(CATALOGUES[model])
+    assert len(trials) == len(catalogue(model))
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
 
 
 def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it():
-    mutant = next(one for one in CATALOGUES["ctrl"] if one.name == "ctrl-last-norm-epsilon")
+    mutant = next(one for one in catalogue("ctrl") if one.name == "ctrl-last-norm-epsilon")
     here, elsewhere = mutant.operation, "scores:transformer.h.0.multi_head_attention"
     by_structure = {"verdict": "structure", "culprit": "epsilon:transformer.layernorm"}
     by_size = {"verdict": "semantics", "culprit": "output:transformer.layernorm"}

@@ -291,13 +291,11 @@ def test_what_the_data_cannot_give_is_noted(tmp_path):
     row = rows("train", 1)[0]
     long = {**row, "answers": {"text": [row["context"][:20]], "answer_start": [0]}}
     (tmp_path / "train.json").write_text(json.dumps([long]))
-    notes = " ".join(assemble(recipe).prepared.notes)
+    notes = " ".join(assemble(recipe).notes)
     assert "1 train answers are longer than data.max_answer_length and cannot be found; the longest has 20 to" in notes
     none = {**row, "answers": {"text": [], "answer_start": []}}
     (tmp_path / "validation.jsonl").write_text(json.dumps(none))
-    assert "1 validation questions have no answer; set data.no_answer_threshold" in " ".join(
-        assemble(recipe).prepared.notes
-    )
+    assert "1 validation questions have no answer; set data.no_answer_threshold" in " ".join(assemble(recipe).notes)
 
 
 @pytest.mark.parametrize(

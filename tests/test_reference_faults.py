@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from gates import quiet, request_for, run
 
-from models.families import part
+from models.families import FAMILIES, part
 from toolkit.errors import Inconclusive
 from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import ReferenceResult, read_reference
 from toolkit.parity.job.synthetic import randomize_constants
@@ -23,7 +24,7 @@ from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.reference import own_loss
 from toolkit.parity.report.report import Report
-from toolkit.parity.trials.mutation import TRIALS, trial_request
+from toolkit.parity.trials.mutation import trial_request
 
 #: In a layer's forward, as a careless cast in the reference's code would be.
 CAST = """
@@ -115,7 +116,7 @@ def test_a_model_compared_stage_by_stage_shows_the_faults_of_its_reference_too(t
 
 
 #: Every head of every family.
-ALL_HEADS = [(model, head) for model in TRIALS for head in part(model, "weights").HEADS]
+ALL_HEADS = [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,8 @@ def released(tmp_path_factory) -> dict[tuple[str, str], ReferenceResult]:
     folder = tmp_path_factory.mktemp("released")
     jobs = {one: folder / "-".join(one) for one in ALL_HEADS}
     for (model, head), job in jobs.items():
-        config, _, length = TRIALS[model]
+        trial = family_part(model, "trial")
+        config, length = trial.CONFIG, trial.LENGTH
         request = request_for(model, head, {**config, "num_labels": 2}, length, "heavy-tailed")
         write_request(request, randomize_constants(request.weights, request.seed)[0], job)
     run_workers(list(jobs.values()), quiet(), {"reference": workers_of(request)["reference"]})

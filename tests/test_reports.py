@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from models.families import part
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.gate import run_gate
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
@@ -35,7 +36,6 @@ from toolkit.parity.report.json import REPORT_SCHEMA, as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
 from toolkit.parity.report.report import Report
-from toolkit.parity.trials.mutation import CTRL_TRIAL
 from toolkit.strict_json import dumps
 
 SHRINK = 2.0**-29

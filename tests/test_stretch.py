@@ -10,7 +10,7 @@ import pytest
 
 from models.reformer import schema
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import build, stretch
+from toolkit.parity.job import family, stretch
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import CandidateResult, read_results
@@ -87,7 +87,7 @@ def test_a_gate_over_a_stretch_passes_and_says_over_what(request_of_512, tmp_pat
 
 
 def test_a_large_model_passes_in_brief_and_a_fault_of_its_way_back_is_seen(request_of_512, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "LARGE_ABOVE", 0)
+    monkeypatch.setattr(family, "LARGE_ABOVE", 0)
     request = replace(stretch.stretch(request_of_512, 128), dtypes=("float64",))
     fault = "streams-back-in-float32"
     write_request(request, request.weights, tmp_path, [fault])

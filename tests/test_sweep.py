@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ from safetensors.numpy import save_file
 
 from models.families import part
 from toolkit import cli
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.trials import sweep as sweep_module
-from toolkit.parity.trials.mutation import CTRL_TRIAL
-from toolkit.parity.trials.sweep import RANDOM, judge_all, random_ctrl, sweep
+from toolkit.parity.trials.sweep import judge_all, random_request, sweep
 
 RIGHT = Verdict([Comparison("loss", "float64", 0.0, 1.0, 0.0, 1.0, 0.0, True)])
 
@@ -35,7 +36,7 @@ SWEEPS = [("reformer", 0), ("reformer", 31011), ("reformer", 31036), ("ctrl", 90
 def judged() -> dict:
     """What comes out of the gates of all :data:`SWEEPS`, whose jobs two processes do one after another."""
     gates = [(model, seed) for model, first in SWEEPS for seed in (first, first + 1)]
-    requests = [RANDOM[model](seed) for model, seed in gates]
+    requests = [random_request(model, seed) for model, seed in gates]
     return {(one.model, one.seed): outcome for one, outcome in zip(requests, judge_all(requests, quiet()), strict=True)}
 
 
@@ -44,7 +45,7 @@ def judged() -> dict:
 def test_a_sweep_over_random_shapes_raises_no_alarm(judged, monkeypatch, model, seed):
     monkeypatch.setattr(sweep_module, "judge_all", lambda some, _: [judged[one.model, one.seed] for one in some])
     out = io.StringIO()
-    assert sweep(RANDOM[model], range(seed, seed + 2), Console(file=out)) == []
+    assert sweep(partial(random_request, model), range(seed, seed + 2), Console(file=out)) == []
     assert "0 false alarms in 2 gates" in out.getvalue()
 
 
@@ -54,7 +55,7 @@ LOST = 31082
 
 @pytest.mark.slow
 def test_where_the_references_own_float64_is_noise_nothing_passes_and_no_port_is_blamed():
-    [(verdict, traced)] = judge_all([RANDOM["reformer"](LOST)], quiet())
+    [(verdict, traced)] = judge_all([random_request("reformer", LOST)], quiet())
     assert verdict.inconclusive and not verdict.passed and not traced.faulty
     [finding] = verdict.findings
     assert finding.verdict == "reference" and finding.name == "gradient:reformer.embeddings"
@@ -66,7 +67,7 @@ def test_a_sweep_counts_a_right_operation_that_is_called_wrong(monkeypatch):
     traced = [OperationTrace(worst=0.5), OperationTrace(faulty=[faulty], worst=0.5)]
     monkeypatch.setattr(sweep_module, "judge_all", lambda requests, _: [(RIGHT, one) for one in traced])
     out = io.StringIO()
-    assert sweep(random_ctrl, [7, 8], Console(file=out)) == [8]
+    assert sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
     assert "8: ALARM scores of a (models/a.py:1): off by much" in out.getvalue()
     assert "1 false alarms in 2 gates" in out.getvalue()
 
@@ -74,7 +75,7 @@ def test_a_sweep_counts_a_right_operation_that_is_called_wrong(monkeypatch):
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
 def test_a_seed_has_the_same_shape_with_weights_of_any_kind(model):
     for seed in range(4):
-        plain, *others = (RANDOM[model](seed, kind) for kind in (None, *KINDS))
+        plain, *others = (random_request(model, seed, kind) for kind in (None, *KINDS))
         assert [one.weights.kind for one in others] == list(KINDS) and plain.weights.kind in KINDS
         for one in others:
             assert one.config == plain.config and one.head == plain.head

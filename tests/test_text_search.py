@@ -11,13 +11,14 @@ from gates import copied_source, request_for, toolkit_in
 from models.families import part
 from toolkit import cli
 from toolkit.parity.candidate.tokens import tokenizer_places
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
 from toolkit.parity.job.build import write_request
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.tokenizers import files_of, tokenizer_in
 from toolkit.parity.options import make_request
 from toolkit.parity.report.headline import place_of
-from toolkit.parity.trials.mutation import CTRL_TRIAL, trial_request, trial_tokenizer
+from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 
 
 def test_a_fault_in_the_source_is_found_with_its_line_and_the_shortest_text(tmp_path):

@@ -69,7 +69,7 @@ class Job:
     @property
     def notes(self) -> list[str]:
         """What the user should know about the data and the length."""
-        notes = [*self.prepared.notes, *self.fit.notes]
+        notes = [*self.prepared.notes(), *self.fit.notes]
         if self.lora is not None:
             notes.append(self._adapted())
         return notes

@@ -133,7 +133,8 @@ def _prepare(
     recipe.commits.update(told["commits"] if told else {})
     notes = [] if told else settle_commits(recipe, folder)
     job = assemble(recipe)
-    _describe(job, recipe, [*notes, *job.notes], device, console)
+    if not told:
+        _describe(job, recipe, [*notes, *job.notes], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from models.families import FAMILIES
 from toolkit.install import REFERENCE_PYTHON as VARIABLE
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
@@ -19,7 +20,7 @@ MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
-MODEL = click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to judge.")
+MODEL = click.option("--model", type=click.Choice(FAMILIES), required=True, help="The port to judge.")
 DTYPE = click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
 DTYPE_OR_BFLOAT16 = click.option(
     "--dtype",
@@ -97,7 +98,7 @@ TRIAL = (
 
 #: In place of MODEL where the port may also be the user's own.
 PAIR = (
-    click.option("--model", type=click.Choice(["reformer", "ctrl"]), help="The port to judge: one of those here."),
+    click.option("--model", type=click.Choice(FAMILIES), help="The port to judge: one of those here."),
     click.option("--port", metavar="FILE|MODULE", help="Or yours: Python that builds a Paddle layer,"),
     click.option("--reference-model", metavar="FILE|MODULE", help="and Python that builds the torch module it ports."),
     click.option(

@@ -32,6 +32,7 @@ from toolkit.parity.job.build import (
     write_request,
 )
 from toolkit.parity.job.bundle import Recording
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
@@ -220,8 +221,9 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
     if kept := cache.load(key, Measurement):
         return Measured(*kept, key, cached=True)
     job = streaming.open_job(folder, content, key, batch, console)
-    depth = content.config["n_layer"]
-    writer = streaming.WeightsWriter(job, request.weights, depth, request.seed)
+    known = ported(request.model)
+    depth = known.depth(content.config)
+    writer = streaming.WeightsWriter(job, known, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)
     try:
         with bars.progress, streaming.writing(writer):

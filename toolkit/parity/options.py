@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.memory import COMPARED_BYTES, too_large
 from toolkit.paddle_checkpoint import ENDING, hf_folder
-from toolkit.parity.job.build import LONG, goes_by_stages, is_streamed
+from toolkit.parity.job.build import LONG, is_streamed
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.kernel_messages import KINDS as KERNELS
@@ -26,45 +27,10 @@ from toolkit.parity.job.pickles import safetensors_folder
 from toolkit.parity.job.request import GateRequest, dtypes_of
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
-from toolkit.parity.trials.mutation import NOTHING_AHEAD, trial_request, trial_tokenizer
-from toolkit.parity.trials.sweep import RANDOM, varied
+from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
+from toolkit.parity.trials.sweep import random_request, varied
 from toolkit.quiet import silence_startup
 from toolkit.yaml_source import parse_pairs
-
-#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
-#: more neighbouring chunks. CTRL's own defaults are those of Salesforce/ctrl.
-REFORMER = {
-    "hidden_size": 256,
-    "num_attention_heads": 2,
-    "attention_head_size": 64,
-    "feed_forward_size": 512,
-    "axial_pos_embds_dim": [64, 192],
-    "hidden_dropout_prob": 0.05,
-    "local_attention_probs_dropout_prob": 0.05,
-    "lsh_attention_probs_dropout_prob": 0.05,
-    "num_hashes": 2,
-    "local_num_chunks_before": 2,
-    "local_num_chunks_after": 1,
-    "lsh_num_chunks_after": 1,
-}
-ATTENTION = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
-
-
-class Defaults(NamedTuple):
-    """What is compared unless the command line says otherwise."""
-
-    head: str
-    layers: int
-    length: int
-    batch_size: int
-
-
-#: By family. B * T is no multiple of 128, the rows that :mod:`models.ops` adds up at a time; Reformer's 5 chunks are
-#: more than see each other. Each 100 tokens of all 48 layers of CTRL take 0.2 GB of logits in float64, several times.
-DEFAULTS = {
-    "reformer": Defaults(head="sequence_classification", layers=6, length=320, batch_size=3),
-    "ctrl": Defaults(head="causal_lm", layers=48, length=54, batch_size=5),
-}
 
 
 def make_request(
@@ -90,11 +56,12 @@ def make_request(
     """
     python = _interpreter(reference_python)
     head = _head(model, head)
-    length = length or DEFAULTS[model].length
-    if attention and model != "reformer":
-        raise UserError(f"--attention: is for reformer, whose layers differ; those of {model} are alike")
-    if reference_reversible and model != "reformer":
-        raise UserError(f"--reference-reversible: is for reformer; {model} has no reversible backward")
+    known = ported(model)
+    length = length or known.defaults.length
+    if attention and attention not in known.attentions:
+        raise UserError(f"--attention: the layers of {model} are alike")
+    if reference_reversible and not known.own_backward:
+        raise UserError(f"--reference-reversible: {model} has no reversible backward")
     whole, fit = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
     config, length = {**whole, **fit.cut}, fit.length
     batch_size = batch_size or _default_batch_size(model, length)
@@ -135,14 +102,14 @@ def check_bfloat16(request: GateRequest) -> None:
 
 
 def _default_batch_size(model: str, length: int) -> int:
-    """That of :data:`DEFAULTS`; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
-    return min(DEFAULTS[model].batch_size, max(2, LONG // 2 // length))
+    """The family's; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
+    return min(ported(model).defaults.batch_size, max(2, LONG // 2 // length))
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
     """Refuse what this machine's memory cannot hold; a large CTRL is compared stage by stage, and never held whole."""
     resolved = part(model, "schema").resolve(config)
-    each = 0 if goes_by_stages(model, resolved, head) else COMPARED_BYTES
+    each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
     if problem := too_large(model, resolved, head, length, batch_size, each):
         raise UserError(f"the configuration, --length and --batch-size: {problem}")
 
@@ -191,7 +158,7 @@ def sweep_maker(
             given = "--head" if head else "--length" if length else " ".join(overrides)
             raise UserError(f"{given}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
         python = _interpreter(reference_python)
-        return lambda seed: replace(RANDOM[model](seed, weights_from), device=device, reference_python=python)
+        return lambda seed: replace(random_request(model, seed, weights_from), device=device, reference_python=python)
     made = make_request(
         model=model,
         head=head,
@@ -225,8 +192,9 @@ def text_search(
     request = trial_request(model, "random", seed, reference_python=_interpreter(reference_python))
     if tokenizer_from is None:
         return request, trial_tokenizer(model, scratch)
-    if (model, tokenizer_from) == ("reformer", "bytes"):
-        return request, TokenizerJob("bytes", [], 0, offsets=True)
+    for kind in ported(model).tokenizers:
+        if kind.kind == tokenizer_from and not kind.files:
+            return request, TokenizerJob(kind.kind, [], 0, offsets=kind.offsets)
     tokenizer = _tokenizer_in(model, Path(tokenizer_from), 0, "--tokenizer")
     if tokenizer is None:
         raise UserError(f"--tokenizer {tokenizer_from}: is no folder that holds a tokenizer of {model}")
@@ -236,7 +204,7 @@ def text_search(
 def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
     """The tokenizer of a checkpoint's folder, if there is one, with the characters of its tokens where it has them."""
     try:
-        found = tokenizer_in(model, folder, [], max_length, offsets=model == "reformer")
+        found = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
         if found is not None:
             part(model, "tokenizer").load_tokenizer(folder)
     except ValueError as problem:
@@ -256,7 +224,7 @@ def _head(model: str, head: str | None) -> str:
     known = part(model, "weights").HEADS
     if head not in (None, *known):
         raise UserError(f"--head {head}: {model} has {', '.join(known)}")
-    return head or DEFAULTS[model].head
+    return head or ported(model).defaults.head
 
 
 def configuration(
@@ -270,10 +238,9 @@ def configuration(
 ) -> tuple[dict[str, Any], Fit]:
     """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top;
     and the length that is compared, at least ``length``, with what of the model it takes."""
-    made_up = weights_from in KINDS
-    if weights_from in KINDS:
-        depth = layers or DEFAULTS[model].layers
-        config = _reformer(ATTENTION[attention], depth) if model == "reformer" else _ctrl(depth, length)
+    known, made_up = ported(model), weights_from in KINDS
+    if made_up:
+        config = known.made_up(head, attention, layers or known.defaults.layers, length)
     else:
         silence_startup()  # the configuration's class imports Paddle
         runtime.configure("cpu")
@@ -283,11 +250,8 @@ def configuration(
             raise UserError(f"--weights {weights_from}: {error}") from None
         if layers is not None:
             raise UserError("--layers: the checkpoint has its own; remove it, or take --weights random")
-    if model == "reformer":
-        config["is_decoder"] = head == "causal_lm"
-        if head == "causal_lm" and weights_from in KINDS:
-            config.update(NOTHING_AHEAD)
-    config.update(parse_pairs(overrides, _example(model)))
+    config = known.with_head(config, head)
+    config.update(parse_pairs(overrides, known.example))
     try:
         resolved = part(model, "schema").resolve(config)
         fit = part(model, "lengths").fit(resolved, length, config if made_up else None)
@@ -298,19 +262,6 @@ def configuration(
     if made_up and "max_position_embeddings" in fit.keys:
         config["max_position_embeddings"] = fit.length
     return {**fit.keys, **config}, fit
-
-
-def _reformer(kinds: Sequence[str], layers: int) -> dict[str, Any]:
-    """Without the keys that follow from the length."""
-    return {**REFORMER, "attn_layers": [kinds[index % len(kinds)] for index in range(layers)]}
-
-
-def _ctrl(layers: int, length: int) -> dict[str, Any]:
-    return {"n_layer": layers, "n_positions": max(256, length), "pad_token_id": 0}
-
-
-def _example(model: str) -> str:
-    return {"reformer": "num_hashes=4", "ctrl": "dff=1024"}[model]
 
 
 def _checkpoint(weights_from: str) -> Path | None:

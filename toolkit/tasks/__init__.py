@@ -143,7 +143,8 @@ class Prepared:
             data has none.
         summary: what they are, in a few words.
         label_names: a label's id is its place in this list; None for a task without labels.
-        notes: what the user should know about the data, a line each.
+        notes: what the user should know about the data, a line each; found when they are asked for, since looking takes
+            longer than all the rest.
         offsets: whether the task uses the character span of each token, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
         baseline: split -> metric -> its value without a model (from token frequencies, say), to compare with.
@@ -155,7 +156,7 @@ class Prepared:
     test: Any
     summary: str
     label_names: list[str] | None = None
-    notes: Sequence[str] = ()
+    notes: Callable[[], Sequence[str]] = tuple
     offsets: bool = False
     truncated: dict[str, int] = field(default_factory=dict)
     baseline: dict[str, dict[str, float]] = field(default_factory=dict)

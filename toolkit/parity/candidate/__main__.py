@@ -11,11 +11,12 @@ import resource
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
-from models.families import part
 from toolkit import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.job import files, worker
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import BitwiseResult, CandidateResult, Execution
@@ -27,7 +28,6 @@ MODULES = {
     "forced_input": "forced_input",
     "attribution": "attribution",
     "tokens": "tokens",
-    DESCRIBE: "pair_description",
 }
 
 
@@ -37,15 +37,20 @@ def main(task: str, folder: Path) -> None:
     job = files.read_job(folder)
     with _kernels_of(job, task, folder) as kernels:
         runtime.configure(job.device, job.threads, keep_memory=not job.spare_memory)
-        if job.pair is None:
-            part(job.model, "modeling")  # loaded while the reference still computes
-        module = "bitwise" if job.kernels is not None else MODULES[task]
-        result = importlib.import_module(f"toolkit.parity.candidate.{module}").run(job, folder, kernels)
+        family_part(job.model, "candidate")  # loaded while the reference still computes
+        result = _module_of(job, task).run(job, folder, kernels)
         if isinstance(result, (CandidateResult, BitwiseResult)):
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             seconds = time.monotonic() - started
             result.execution = Execution(runtime.versions(), runtime.flags(), seconds, peak)
     files.write_json(files.result_path(folder, "candidate", task), result)
+
+
+def _module_of(job: Job, task: str) -> ModuleType:
+    if task == DESCRIBE:
+        return family_part(job.model, "candidate_description")
+    name = "bitwise" if job.kernels is not None else MODULES[task]
+    return importlib.import_module(f"toolkit.parity.candidate.{name}")
 
 
 def _kernels_of(job: Job, task: str, folder: Path) -> contextlib.AbstractContextManager[KernelClient | None]:

@@ -14,9 +14,10 @@ from toolkit import runtime
 from toolkit.parity.candidate import generators
 from toolkit.parity.candidate.checkpoint import loading_problems
 from toolkit.parity.candidate.initialisation import new_weights
-from toolkit.parity.candidate.step import PLAIN, Step, make_step
+from toolkit.parity.candidate.step import PLAIN, Step, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
 from toolkit.parity.job import files
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import (
     CandidateDtype,
@@ -46,39 +47,28 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    dtypes = {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes}
+    kind = step_class(job.model)
     return CandidateResult(
-        dtypes=dtypes,
+        dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
         generators=_generators(job, folder),
-        loading_problems={} if job.pair else loading_problems(job, folder),
-        new_weights=NewWeights() if job.pair else new_weights(job, folder),
+        loading_problems=loading_problems(job, folder) if kind.is_ours else {},
+        new_weights=new_weights(job, folder) if kind.is_ours else NewWeights(),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
-        leaks=_leaks(job),
+        leaks=kind.leaks(),
     )
 
 
-def _leaks(job: Job) -> list[str]:
-    """Where a pair's port would have left float64."""
-    if job.pair is None:
-        return []
-    from toolkit.parity.candidate import replaced
-
-    return list(replaced.leaks)
-
-
 def _generators(job: Job, folder: Path) -> GeneratorStats:
-    """The port's own random draws; a pair's are Paddle's, and only where they are made is compared."""
-    return GeneratorStats() if job.pair else generators.measure(job, folder)
+    """The port's own random draws; a user's are Paddle's, and only where they are made is compared."""
+    return generators.measure(job, folder) if step_class(job.model).is_ours else GeneratorStats()
 
 
 def _run_streamed(job: Job, folder: Path) -> CandidateResult:
     """The port stage by stage; mutants are all in force at once, as each stage is computed once."""
-    from toolkit.parity.candidate import streamed
-
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
             faults.enter_context(by_name(name).in_force())
-        return streamed.run(job, folder)
+        return family_part(job.model, "candidate_stages").run(job, folder)
 
 
 def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from models.lora import LoRA
 from toolkit.parity.candidate.places import LOGITS, head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
@@ -42,8 +42,8 @@ def make_step(job: Job, folder: Path, dtype: str, backward: str | None = None) -
 
 
 def step_class(model: str) -> type[Step]:
-    """The steps of a family: ``STEP`` of the module here that has its name."""
-    return importlib.import_module(f"toolkit.parity.candidate.{model}").STEP
+    """The steps of a family."""
+    return family_part(model, "candidate").STEP
 
 
 class Step:
@@ -62,6 +62,9 @@ class Step:
     again = ""
     #: The module whose output is the embedded input.
     embedded = ""
+    #: Whether the port is of this project, so that its generators, its reading of checkpoints and its new weights are
+    #: compared, too.
+    is_ours = True
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
@@ -90,6 +93,11 @@ class Step:
             files.read_tensors(folder / "reference" / "constants.safetensors"),
         )
         self.model.train()
+
+    @staticmethod
+    def leaks() -> list[str]:
+        """Where steps in float64 would have computed in less."""
+        return []
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
         """Whether a run with these settings of the port keeps all activations."""

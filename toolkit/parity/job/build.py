@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from models.families import part
 from models.precision import PRODUCTS
 from toolkit import runtime
-from toolkit.memory import parameters_of
 from toolkit.parity.job import files
 from toolkit.parity.job.class_labels import by_weight, contrasting
+from toolkit.parity.job.family import family
 from toolkit.parity.job.job import TASKS, Job, TokenizerJob, TrainingSettings
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
@@ -32,9 +31,6 @@ NOISE_RUNS = {"float32": 5, "float64": 2}
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
 #: Likewise of large models, where each tensor has so many elements that few runs tell.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Models with more parameters than this are large: CTRL's language model is compared stage by stage, since whole each
-#: worker would take about 60 bytes for each of them; of others less is compared (:attr:`.job.Job.brief`).
-LARGE_ABOVE = 10**8
 #: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
 #: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
@@ -49,33 +45,20 @@ DRAWN_TEXTS = 200
 
 
 def is_streamed(request: GateRequest) -> bool:
-    """Whether the model is too large to be compared as a whole. Only CTRL's language model is ever that large."""
-    if request.streamed is not None or request.pair is not None:
-        return bool(request.streamed)
-    return goes_by_stages(request.model, part(request.model, "schema").resolve(request.config), request.head)
-
-
-def goes_by_stages(model: str, config: Mapping[str, Any], head: str) -> bool:
-    """Whether a model with a resolved configuration is compared stage by stage unless the request says otherwise."""
-    return (model, head) == ("ctrl", "causal_lm") and is_large(model, config, head)
+    """Whether the model is too large to be compared as a whole."""
+    if request.streamed is not None:
+        return request.streamed
+    return family(request.model).goes_by_stages(request.config, request.head)
 
 
 def is_brief(request: GateRequest) -> bool:
     """Whether the model is compared as a whole and so large that less is compared (:attr:`.job.Job.brief`)."""
-    if request.pair is not None:
-        return False
-    config = part(request.model, "schema").resolve(request.config)
-    return not is_streamed(request) and is_large(request.model, config, request.head)
+    return not is_streamed(request) and family(request.model).is_large(request.config, request.head)
 
 
 def spares_memory(request: GateRequest) -> bool:
     """Whether the workers keep little, and run one after the other."""
     return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
-
-
-def is_large(model: str, config: Mapping[str, Any], head: str) -> bool:
-    """Whether a model with a resolved configuration has more than :data:`LARGE_ABOVE` parameters."""
-    return parameters_of(model, config, head) > LARGE_ABOVE
 
 
 def job_of(request: GateRequest) -> Job:
@@ -85,7 +68,7 @@ def job_of(request: GateRequest) -> Job:
     return Job(
         model=request.model,
         head=request.head,
-        config=dict(request.config) if request.pair else _keys(request.model, request.config),
+        config=family(request.model).keys(request.config),
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
@@ -93,14 +76,14 @@ def job_of(request: GateRequest) -> Job:
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
         lowered=PRODUCTS,
-        spare_memory=request.pair is None and spares_memory(request),
+        spare_memory=spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
         threads=request.threads or runtime.threads(),
         reference_python=workers_of(request)["reference"],
         judge_reference_reversible=request.judge_reference_reversible,
         checkpoint=request.checkpoint,
-        checkpoint_config=None if whole is None else _keys(request.model, whole),
+        checkpoint_config=None if whole is None else family(request.model).keys(whole),
         class_weights=_held(request.class_weights),
         origin=request.origin,
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
@@ -114,14 +97,6 @@ def _noise_runs(request: GateRequest, brief: bool) -> dict[str, int]:
     if "bfloat16" not in request.dtypes:
         return runs
     return {**runs, **(FEW_LOWERED_RUNS if brief else LOWERED_RUNS)}
-
-
-def _keys(model: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as both workers are told it."""
-    keys = part(model, "schema").resolve(config)
-    for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
-        keys.pop(key, None)
-    return keys
 
 
 def streamed_job_of(request: GateRequest) -> Job:
@@ -159,7 +134,7 @@ def added_examples(request: GateRequest) -> int:
     No more than make half of a :data:`LONG` batch together, which both workers hold at once; but one is always added
     to several. One at most where the model is large. None where the reference takes one example alone.
     """
-    pad_token_id = part(request.model, "schema").resolve(request.config)["pad_token_id"]
+    pad_token_id = family(request.model).pad_token_id(request.config)
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
         return 0
     examples, length = request.batch["input_ids"].shape

@@ -12,9 +12,8 @@ when it is done, and a run that was interrupted goes on after the last stage tha
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,10 +26,6 @@ Measured = TypeVar("Measured")
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 #: Stages that the reference may be ahead of the port: a layer's gradients in float64 are 220 MB.
 AHEAD = 3
-
-#: Tensors of which the distance between the two float32 runs is measured as well, which people publish: the hidden
-#: states, the scores and the loss.
-SHOWN = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
 
 
 def layer(index: int) -> str:
@@ -47,16 +42,6 @@ def plan(layers: int) -> list[str]:
     """All stages in order. ``head`` is the last norm, scores, loss, and their backward."""
     forward = [EMBEDDING, *(layer(index) for index in range(layers)), HEAD]
     return forward + [stage + BACKWARD for stage in reversed(forward[:-1])]
-
-
-def weight_names(names: Iterable[str], stage: str) -> list[str]:
-    """Which parameters of CTRL belong to a forward stage."""
-    if stage == EMBEDDING:
-        return [name for name in names if name == "transformer.w.weight"]
-    if stage == HEAD:
-        return [name for name in names if name.startswith(("transformer.layernorm.", "lm_head."))]
-    prefix = f"transformer.h.{layer_of(stage)}."
-    return [name for name in names if name.startswith(prefix)]
 
 
 def weights_path(job: Path, stage: str) -> Path:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit.errors import UserError
 from toolkit.parity.job import files, stages
+from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.synthetic import randomize_constants
 
@@ -57,10 +58,9 @@ def check_space(folder: Path, job: Job) -> None:
     Raises:
         UserError: it has not.
     """
-    config = job.config
-    table = config["vocab_size"] * config["n_embd"]
-    layer = 4 * config["n_embd"] ** 2 + 2 * config["n_embd"] * config["dff"]
-    needed = 4 * (table + config["n_layer"] * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
+    known = ported(job.model)
+    table, layer = known.stage_elements(job.config)
+    needed = 4 * (table + known.depth(job.config) * layer) + 8 * (table + (stages.AHEAD + 1) * layer)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise UserError(
             f"{folder}: the gate stage by stage needs about {needed / 1e9:.0f} GB there while it runs, "
@@ -72,13 +72,16 @@ class WeightsWriter(threading.Thread):
     """Writes the weights, a file per stage, ahead of the workers.
 
     Args:
+        known: the model's family.
         weights: name -> float32; asked for one at a time, once.
         seed: of :func:`.synthetic.randomize_constants`.
     """
 
-    def __init__(self, job: Path, weights: Mapping[str, np.ndarray], depth: int, seed: int) -> None:
+    def __init__(
+        self, job: Path, known: PortedFamily, weights: Mapping[str, np.ndarray], depth: int, seed: int
+    ) -> None:
         super().__init__(daemon=True)
-        self.job, self.weights, self.depth, self.seed = job, weights, depth, seed
+        self.job, self.known, self.weights, self.depth, self.seed = job, known, weights, depth, seed
         self.stopped = False
 
     def run(self) -> None:
@@ -89,7 +92,7 @@ class WeightsWriter(threading.Thread):
                     continue
                 if self.stopped:
                     return
-                names = stages.weight_names(self.weights, stage)
+                names = self.known.weights_of(stage, self.weights)
                 values, randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
                 files.write_json(path.with_suffix(".json"), randomized)
                 files.write_tensors(path, values)

@@ -17,6 +17,7 @@ from models.families import part
 from toolkit.errors import Inconclusive, UserError
 from toolkit.memory import gigabytes, parameters_of, physical_memory
 from toolkit.parity.job.build import is_brief, is_streamed, shape_of, spares_memory
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 
 #: Share of the machine's memory that a gate may take unless it is told otherwise.
@@ -86,10 +87,10 @@ def gate_memory(request: GateRequest) -> str:
 def streamed_memory_of(request: GateRequest) -> float:
     """About how many bytes the larger of the workers takes that go stage by stage: at the output layer, which no stage
     parts."""
-    config = part(request.model, "schema").resolve(request.config)
     texts, length = shape_of(request)
-    table = config["vocab_size"] * config["n_embd"]
-    return IDLE + PER_TABLE * table + PER_SCORE * texts * length * config["vocab_size"]
+    table, _ = ported(request.model).stage_elements(request.config)
+    vocabulary = part(request.model, "schema").resolve(request.config)["vocab_size"]
+    return IDLE + PER_TABLE * table + PER_SCORE * texts * length * vocabulary
 
 
 def memory_of(request: GateRequest) -> float:

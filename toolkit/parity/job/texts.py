@@ -6,13 +6,12 @@ Each text has the pad token in its middle as a token like any other, and a token
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.families import part
+from toolkit.parity.job.family import ported
 
 
 class Layout(NamedTuple):
@@ -44,8 +43,6 @@ LAYOUTS = (
     Layout(1.0),
 )
 MOSTLY_PADDED, ENDS_IN_PAD, NOTHING_COUNTS, _, FULL = range(len(LAYOUTS))
-#: Families whose tokenizers pad on the left, too.
-LEFT_PADDED = ("ctrl",)
 
 
 class Texts(NamedTuple):
@@ -85,12 +82,13 @@ def make_texts(
         length: T.
     """
     pad = config["pad_token_id"]
-    chunk = math.lcm(*part("reformer", "schema").chunk_lengths(config)) if model == "reformer" else 1
+    known = ported(model)
+    chunk = known.chunk_length(config)
     tokens = draw.integers(0, config["vocab_size"], (len(layouts), length))
     mask, ends = np.zeros_like(tokens), np.zeros(len(layouts), np.int64)
     for row, layout in enumerate(LAYOUTS[place] for place in layouts):
         size = _size(layout, length, chunk)
-        left = layout.left and model in LEFT_PADDED
+        left = layout.left and known.pads_left
         text = slice(length - size, length) if left else slice(0, size)
         mask[row, text], ends[row] = 1, text.stop
         inside = tokens[row, text]

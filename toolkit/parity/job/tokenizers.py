@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.reformer.tokenizer import holds_bytes
+from models.families import FAMILIES
 from models.tokenization import CONFIG_FILE
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.job import TokenizerJob
-
-#: By family, the kind that is known by its files, and these.
-KINDS = {"reformer": ("sentencepiece", ("spiece.model",)), "ctrl": ("ctrl", ("vocab.json", "merges.txt"))}
 
 
 def tokenizer_in(
@@ -21,12 +19,9 @@ def tokenizer_in(
     Raises:
         ValueError: its settings are not JSON.
     """
-    kind, files = KINDS[model]
-    if all((folder / name).is_file() for name in files):
-        path = folder / files[0] if len(files) == 1 else folder
-        return TokenizerJob(kind, list(texts), max_length, str(path), offsets)
-    if model == "reformer" and holds_bytes(folder):
-        return TokenizerJob("bytes", list(texts), max_length, offsets=offsets)
+    for known in (one for one in ported(model).tokenizers if one.is_in(folder)):
+        path = folder / known.files[0] if len(known.files) == 1 else folder
+        return TokenizerJob(known.kind, list(texts), max_length, str(path) if known.files else None, offsets)
     return None
 
 
@@ -35,5 +30,9 @@ def files_of(tokenizer: TokenizerJob) -> list[Path]:
     if tokenizer.path is None:
         return []
     path = Path(tokenizer.path)
-    named = [path / name for name in (*KINDS["ctrl"][1], CONFIG_FILE)] if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    kinds = [kind for model in FAMILIES for kind in ported(model).tokenizers]
+    files = next(kind.files for kind in kinds if kind.kind == tokenizer.kind)
+    named = [path / name for name in (*files, CONFIG_FILE)]
     return [file for file in named if file.is_file()]

@@ -158,5 +158,5 @@ def _port() -> SimpleNamespace:
     import paddle
 
     return SimpleNamespace(
-        paddle=paddle, F=paddle.nn.functional, pair=importlib.import_module("toolkit.parity.candidate.pair")
+        paddle=paddle, F=paddle.nn.functional, pair=importlib.import_module("toolkit.parity.families.pair.candidate")
     )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from toolkit.parity.job import files, worker
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, pair, remeasure, tokens
+from toolkit.parity.reference import bitwise, forced_input, measure, remeasure, tokens
 from toolkit.parity.reference.environment import flags, set_up, versions
 
 
@@ -30,7 +31,6 @@ TASKS: dict[str, Task] = {
     "forced_input": forced_input,
     "remeasure": remeasure,
     "tokens": tokens,
-    DESCRIBE: pair,
 }
 
 
@@ -39,11 +39,17 @@ def main(task: str, folder: Path) -> None:
     started = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)
-    result = (bitwise if job.kernels is not None else TASKS[task]).run(job, folder)
+    result = _module_of(job, task).run(job, folder)
     if isinstance(result, ReferenceResult):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         result.execution = Execution(versions(), flags(), time.monotonic() - started, peak)
     files.write_json(files.result_path(folder, "reference", task), result)
+
+
+def _module_of(job: Job, task: str) -> Task:
+    if task == DESCRIBE:
+        return family_part(job.model, "reference")
+    return bitwise if job.kernels is not None else TASKS[task]
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.parity.job import files
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import OwnLoss, ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import is_gradient
-from toolkit.parity.reference import own_loss, streamed
+from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.checkpoint import write_loaded
 from toolkit.parity.reference.initialisation import write_initial
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
@@ -24,7 +25,7 @@ from toolkit.parity.reference.tokens import tokens
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """R64, its noise, and what the tokenizer makes of the job's texts."""
-    result = streamed.run(job, folder) if job.streamed else _run_whole(job, folder)
+    result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
     result.tokens = tokens(job.tokenizer)
     return result
 
@@ -52,7 +53,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
     files.write_tensors(place / "constants.safetensors", step.constants())
-    if job.pair is None:
+    if step.is_known:
         write_loaded(step, job, place / files.CHECKPOINT)
         write_initial(step, job, place / "initial.safetensors")
     files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
@@ -73,8 +74,8 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
 
 
 def _own_loss(job: Job, folder: Path, truth: Mapping[str, np.ndarray], step: Step) -> OwnLoss | None:
-    """The loss against its definition; a pair's is what the user says it is."""
-    if job.pair is not None:
+    """The loss against its definition, where that is known."""
+    if not step.is_known:
         return None
     batch = files.read_tensors(folder / "batch.safetensors")
     return own_loss.check(truth, batch, job.head, step.model, job.class_weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from toolkit.parity.job import files
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
@@ -44,9 +44,9 @@ QUARTER = 2**14
 
 
 def make_step(job: Job, folder: Path) -> Step:
-    """The step of the job's family, ``STEP`` of the module here that has its name, on the job's weights and batch."""
-    family = importlib.import_module(f"toolkit.parity.reference.{job.model}")
-    return family.STEP(job, *(files.read_tensors(folder / f"{name}.safetensors") for name in GIVEN))
+    """The step of the job's family, on the job's weights and batch."""
+    kind = family_part(job.model, "reference").STEP
+    return kind(job, *(files.read_tensors(folder / f"{name}.safetensors") for name in GIVEN))
 
 
 class Step:
@@ -68,6 +68,8 @@ class Step:
     heads: ClassVar[Mapping[str, type]] = {}
     #: The module whose output is the embedded input.
     embedded = ""
+    #: Whether its loss is known by definition, and checkpoints of it and its new weights are compared, too.
+    is_known = True
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
 
@@ -123,6 +125,11 @@ class Step:
 
     def constants(self) -> dict[str, np.ndarray]:
         """What the reference computes once and holds beside its parameters; the port is given it for the comparison."""
+        return {}
+
+    def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
+        """What a model of the whole checkpoint, in evaluation mode, takes of its position table for texts of the job's
+        length, where the job has cut it."""
         return {}
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:

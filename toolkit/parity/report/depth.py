@@ -7,15 +7,15 @@ from typing import Any
 
 from rich.table import Table
 
+from toolkit.parity.job.family import family
 from toolkit.parity.job.results import CandidateResult, ReferenceResult
-from toolkit.parity.job.stages import SHOWN
 from toolkit.parity.judge.bounds import is_measured, largest_noise
 
 #: Layers shown between the first and the last.
 LAYERS_BETWEEN = 3
 
 
-def depth_rows(reference: ReferenceResult, candidate: CandidateResult) -> list[dict[str, Any]]:
+def depth_rows(model: str, reference: ReferenceResult, candidate: CandidateResult) -> list[dict[str, Any]]:
     """A row for every hidden state, the last norm, the logits and the loss.
 
     ``float64`` and ``float32``: mean and maximum of |port - reference| in that dtype; ``ratio``: the port's float32
@@ -28,10 +28,10 @@ def depth_rows(reference: ReferenceResult, candidate: CandidateResult) -> list[d
     apart = {dtype: side.apart for dtype, side in sides.items()}
     if "float64" in sides:
         apart["float64"] = sides["float64"].tensors  # the truth is the reference's float64
-    rows = []
+    known, rows = family(model), []
     for name, theirs in reference.tensors.items():
         found = {dtype: stats[name] for dtype, stats in apart.items() if name in stats}
-        if not (SHOWN.fullmatch(name) and found):
+        if not (known.is_shown(name) and found):
             continue
         row: dict[str, Any] = {"name": name}
         row.update({dtype: {"mean": stats.mean, "max": stats.max} for dtype, stats in found.items()})
@@ -60,7 +60,7 @@ def depth_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _title(name: str) -> str:
-    layer = re.search(r"\.h\.(\d+)$", name)
+    layer = re.search(r"\.(\d+)$", name)
     if layer:
         return f"after layer {int(layer[1]) + 1}"
     return {"output:transformer.layernorm": "after last norm"}.get(name, name)

@@ -58,7 +58,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "notes": [notes.as_content(note) for note in verdict.notes],
         "attribution": as_json(report.attribution),
         "trace": as_json(report.trace),
-        "depth": depth_rows(reference, candidate),
+        "depth": depth_rows(report.request.model, reference, candidate),
         "tensors": [_tensor(comparison, reference) for comparison in verdict.comparisons],
         "recomputed": {dtype: _relative(verdict.recomputed, dtype) for dtype in candidate.dtypes},
         "reference_own_backward": reference.own_backward,

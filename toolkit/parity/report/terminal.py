@@ -10,14 +10,13 @@ from rich.text import Text
 
 from models import kernels
 from toolkit.parity.followup import attribution, trace
+from toolkit.parity.job.family import family
 from toolkit.parity.judge import notes
 from toolkit.parity.report.depth import depth_rows, depth_table
 from toolkit.parity.report.report import Report, short_name
 
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
-#: What a family's backward that computes layers again is called.
-RECOMPUTED = {"reformer": "reversible backward", "ctrl": "recomputed layers"}
 
 
 def print_report(report: Report, page: Path, console: Console) -> None:
@@ -43,7 +42,7 @@ def print_report(report: Report, page: Path, console: Console) -> None:
         for line in attribution.lines(report.attribution):
             say(console, line)
     console.print(_table(report))
-    if rows := depth_rows(report.reference, report.candidate):
+    if rows := depth_rows(report.request.model, report.reference, report.candidate):
         console.print(depth_table(rows))
     for line in (*_recomputed_lines(report), *(f"note: {notes.text(note)}" for note in verdict.notes)):
         say(console, line)
@@ -114,7 +113,7 @@ def _recomputed_lines(report: Report) -> list[str]:
         if not errors:
             continue
         worst = max(errors)
-        text = f"{RECOMPUTED[report.request.model]}, {dtype}: the port's gradients within {worst:.1e}"
+        text = f"{family(report.request.model).recomputed}, {dtype}: the port's gradients within {worst:.1e}"
         if dtype in theirs:
             text += f", the reference's own within {max(theirs[dtype].values()):.1e}"
         lines.append(f"{text} of plain autograd's")

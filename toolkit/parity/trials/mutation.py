@@ -6,7 +6,6 @@ import pydoc_data.topics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -17,6 +16,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
@@ -32,63 +32,12 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CATALOGUES, CLASS_WEIGHTS, LORA, PRECISION, Mutant
+from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, PRECISION, Mutant, catalogue
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
-#: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
-#: dropout everywhere, and an activation that does not commute with it.
-REFORMER_TRIAL = {
-    "attn_layers": ["local", "lsh", "local", "lsh"],
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "attention_head_size": 16,
-    "feed_forward_size": 48,
-    "axial_pos_shape": [8, 16],
-    "axial_pos_embds_dim": [8, 24],
-    "max_position_embeddings": 128,
-    "local_attn_chunk_length": 16,
-    "lsh_attn_chunk_length": 16,
-    "num_hashes": 2,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "local_attention_probs_dropout_prob": 0.1,
-    "lsh_attention_probs_dropout_prob": 0.1,
-    "vocab_size": 64,
-    "num_labels": 3,
-}
-
-
-#: Likewise of CTRL: square matrices in attention, and an epsilon of the last norm that is not that of the others.
-CTRL_TRIAL = {
-    "n_embd": 32,
-    "n_head": 4,
-    "dff": 48,
-    "n_layer": 3,
-    "n_positions": 64,
-    "vocab_size": 96,
-    "layer_norm_epsilon": 1e-5,
-    "initializer_range": 0.1,
-    "pad_token_id": 0,
-}
-#: That of the trial sees two chunks back and one ahead; there are 7.
-WIDE_REFORMER = {
-    **REFORMER_TRIAL,
-    "axial_pos_shape": [7, 16],
-    "max_position_embeddings": 112,
-    "local_num_chunks_before": 2,
-    "local_num_chunks_after": 1,
-    "lsh_num_chunks_after": 1,
-}
-#: What a causal Reformer needs in its place.
-NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 #: By label, in trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
-#: By family: configuration, head, length.
-TRIALS: dict[str, tuple[dict[str, Any], str, int]] = {
-    "reformer": (WIDE_REFORMER, "sequence_classification", 112),
-    "ctrl": (CTRL_TRIAL, "causal_lm", 48),
-}
 
 
 def trial_request(
@@ -99,15 +48,15 @@ def trial_request(
     reference_python: str | None = None,
     dtype: str = "float64",
 ) -> GateRequest:
-    """The gate on a family's :data:`TRIALS`: synthetic weights of a ``kind``, a batch with much padding, an optimizer
-    that decays visibly and clips each update."""
-    config, head, length = TRIALS[model]
+    """The gate on the model that a family is tried with: synthetic weights of a ``kind``, a batch with much padding, an
+    optimizer that decays visibly and clips each update."""
+    trial = family_part(model, "trial")
     return GateRequest(
         model=model,
-        head=head,
-        config=config,
-        weights=SyntheticWeights(part(model, "schema").resolve(config), head, seed, kind, model),
-        batch=random_batch(config, head, len(LAYOUTS), length, seed, model),
+        head=trial.HEAD,
+        config=trial.CONFIG,
+        weights=SyntheticWeights(part(model, "schema").resolve(trial.CONFIG), trial.HEAD, seed, kind, model),
+        batch=random_batch(trial.CONFIG, trial.HEAD, len(LAYOUTS), trial.LENGTH, seed, model),
         dtypes=(dtype,),
         device=device,
         seed=seed,
@@ -120,12 +69,7 @@ def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
     """A small tokenizer of the family, learnt from text that comes with Python, and that text; it is left in
     ``folder``."""
     texts = list(pydoc_data.topics.topics.values())[:20]
-    tokenizer = part(model, "tokenizer")
-    if model == "reformer":
-        tokenizer.train_sentencepiece(texts, 300, folder)
-        return TokenizerJob("sentencepiece", texts, 256, str(folder / tokenizer.MODEL_FILE), offsets=True)
-    tokenizer.train_bpe(texts, 400, folder)
-    return TokenizerJob("ctrl", texts, 256, str(folder))
+    return family_part(model, "trial").train_tokenizer(texts, folder)
 
 
 def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
@@ -155,8 +99,8 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
-        catalogue = (*CATALOGUES[request.model], *PRECISION)
-        return tuple(mutant for mutant in catalogue if mutant.dtype in request.dtypes)
+        faults = (*catalogue(request.model), *PRECISION)
+        return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 
 

@@ -5,11 +5,9 @@ The specification's "How the gate is tried": false alarms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -18,36 +16,19 @@ from toolkit.parity.followup import trace
 from toolkit.parity.followup.remeasure import remeasure
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.trials.choices import choices, chooser
 from toolkit.scratch import scratch_folder
 
 #: Gates of a sweep that two processes do one after another, before they are shown.
 AT_A_TIME = 20
-#: What varies most from gate to gate in a sweep, for the line that reports it.
-SHOWN = {
-    "reformer": ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob"),
-    "ctrl": ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop"),
-}
-#: What varies of any model, whatever its parameters.
-VARIED = {
-    "reformer": {
-        "num_hashes": (1, 2, 4),
-        "hidden_dropout_prob": (0.0, 0.05, 0.3),
-        "local_attention_probs_dropout_prob": (0.0, 0.1),
-        "lsh_attention_probs_dropout_prob": (0.0, 0.1),
-    },
-    "ctrl": {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)},
-}
-#: Settings of the port, and how a run changes the parameters.
-PORT: dict[str, dict[str, tuple]] = {
-    "reformer": {"backward": ("reversible", "autograd"), "residual": ("wide", "plain")},
-    "ctrl": {"recompute": (False, True)},
-}
+#: How a run changes the parameters.
 TRAINING: dict[str, tuple] = {
     "max_steps": (2, 12, 700),
     "batch_size": (1, 2),
@@ -89,8 +70,9 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
 
 def _shown(request: GateRequest) -> str:
     kind = getattr(request.weights, "kind", "given")
+    shown = [f"{key} {request.config[key]}" for key in family_part(request.model, "sweep").SHOWN]
     settings = [f"{key} {value}" for key, value in request.port.items()]
-    return ", ".join([f"{kind} weights", *(f"{key} {request.config[key]}" for key in SHOWN[request.model]), *settings])
+    return ", ".join([f"{kind} weights", *shown, *settings])
 
 
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
@@ -117,93 +99,22 @@ def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> Gate
     Args:
         fixed: keys of the configuration that stay.
     """
-    one_of, _ = _chooser(seed)
-    drawn = {key: value for key, value in _varied(request.model, one_of).items() if key not in fixed}
+    one_of, _ = chooser(seed)
+    varied = choices(family_part(request.model, "sweep").VARIED, one_of)
+    drawn = {key: value for key, value in varied.items() if key not in fixed}
     config = {**request.config, **drawn}
     length = request.batch["input_ids"].shape[1]
     batch = random_batch(config, request.head, one_of(*BATCH_SIZES), length, seed, request.model)
     return replace(request, config=config, batch=batch, seed=seed)
 
 
-def random_reformer(seed: int, kind: str | None = None) -> GateRequest:
-    """A right port of a random shape: depth, width, length, chunks, hash rounds, dropout, head and kind of weights."""
-    one_of, draw = _chooser(seed)
-    head = one_of(*part("reformer", "weights").HEADS)
-    chunk, heads, size = one_of(8, 16, 32), one_of(1, 2, 3), one_of(8, 16, 24)
-    hidden = one_of(24, 32, 64)
-    shape = [chunk, one_of(1, 2, 4, 8)]
-    config = {
-        "attn_layers": [one_of("local", "lsh") for _ in range(one_of(1, 2, 3, 4, 8))],
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "attention_head_size": size,
-        "feed_forward_size": one_of(16, 48, 128),
-        "axial_pos_embds": bool(draw.integers(4)),
-        "axial_pos_shape": shape,
-        "axial_pos_embds_dim": [8, hidden - 8],
-        "max_position_embeddings": shape[0] * shape[1],
-        "local_attn_chunk_length": chunk,
-        "lsh_attn_chunk_length": one_of(chunk, 2 * chunk) if shape[1] % 2 == 0 else chunk,
-        "local_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
-        "lsh_num_chunks_after": 0 if head == "causal_lm" else one_of(0, 1),
-        **_varied("reformer", one_of),
-        "hidden_act": one_of("relu", "gelu", "gelu_new", "silu"),
-        "is_decoder": head == "causal_lm",
-        "vocab_size": one_of(32, 320),
-        "num_labels": 2 if head == "question_answering" else one_of(2, 7),
-    }
-    return _request("reformer", head, config, shape[0] * shape[1], seed, kind, one_of)
-
-
-def random_ctrl(seed: int, kind: str | None = None) -> GateRequest:
-    """A right port of a random shape: depth, width, heads, length, dropout, tied or not, head and kind of weights."""
-    one_of, _ = _chooser(seed)
-    head = one_of(*part("ctrl", "weights").HEADS)
-    heads = one_of(1, 2, 4)
-    config = {
-        "n_embd": heads * one_of(8, 16, 24),
-        "n_head": heads,
-        "dff": one_of(16, 48, 128),
-        "n_layer": one_of(1, 2, 3, 6),
-        "n_positions": 128,
-        "vocab_size": one_of(32, 320),
-        **_varied("ctrl", one_of),
-        "layer_norm_epsilon": one_of(1e-6, 1e-5),
-        "initializer_range": one_of(0.02, 0.2),
-        "tie_word_embeddings": one_of(True, True, False),
-        "num_labels": one_of(2, 7),
-        "pad_token_id": 0,
-    }
-    return _request("ctrl", head, config, one_of(8, 33, 128), seed, kind, one_of)
-
-
-RANDOM = {"reformer": random_reformer, "ctrl": random_ctrl}
-
-
-def _chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
-    """A function that picks one of its arguments, and the generator behind it."""
-    draw = np.random.default_rng(seed)
-    return (lambda *values: values[draw.integers(len(values))]), draw
-
-
-def _varied(model: str, one_of: Callable[..., Any]) -> dict[str, Any]:
-    """A choice of each of :data:`VARIED`."""
-    return _choices(VARIED[model], one_of)
-
-
-def _choices(values: Mapping[str, tuple], one_of: Callable[..., Any]) -> dict[str, Any]:
-    return {key: one_of(*several) for key, several in values.items()}
-
-
-def _request(
-    model: str,
-    head: str,
-    config: dict[str, Any],
-    length: int,
-    seed: int,
-    kind: str | None,
-    one_of: Callable[..., Any],
-) -> GateRequest:
+def random_request(model: str, seed: int, kind: str | None = None) -> GateRequest:
+    """A right port of a random shape, which ``sweep`` of its family draws: the head, the configuration, the length; of
+    a random kind of weights, or of ``kind``."""
+    one_of, _ = chooser(seed)
+    known = family_part(model, "sweep")
+    head = one_of(*part(model, "weights").HEADS)
+    config, length = known.draw(head, one_of)
     drawn = one_of(*KINDS)  # whether it is wanted or not: a seed has the same shape with weights of any kind
     resolved = part(model, "schema").resolve(config)
     return GateRequest(
@@ -213,6 +124,6 @@ def _request(
         weights=SyntheticWeights(resolved, head, seed, kind or drawn, model),
         batch=random_batch(config, head, one_of(*BATCH_SIZES), length, seed, model),
         seed=seed,
-        port=_choices(PORT[model], one_of),
-        training=TrainingSettings(**_choices(TRAINING, one_of)),
+        port=choices(known.PORT, one_of),
+        training=TrainingSettings(**choices(TRAINING, one_of)),
     )

@@ -125,7 +125,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         summary=f"{', '.join(f'{count} {name}' for name, count in sizes.items())} texts, "
         + (f"{len(names)} labels" if hasattr(kind, "names") else f"a number each ({names[0]})"),
         label_names=names,
-        notes=[
+        notes=lambda: [
             f"{count} of {sizes[name]} {name} texts are longer than the model and are cut"
             for name, count in truncated.items()
             if count

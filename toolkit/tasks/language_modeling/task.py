@@ -223,7 +223,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
         validation=blocks["validation"],
         test=blocks.get("test"),
         summary=", ".join([packed, *kinds]),
-        notes=notes,
+        notes=lambda: notes,
         baseline={split: {"perplexity": value} for split, value in baseline.items()},
     )
 

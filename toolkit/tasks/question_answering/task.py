@@ -110,7 +110,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
         test=windows.get("test"),
         summary=f"{sizes} questions in {count} windows of {recipe.data.max_length} tokens",
         offsets=True,
-        notes=[note for name, rows in windows.items() for note in notes_of(name, rows)],
+        notes=lambda: [note for name, rows in windows.items() for note in notes_of(name, rows)],
         baseline=baseline,
     )
 

@@ -27,6 +27,8 @@ def boundaries(text: str) -> np.ndarray:
     a blank, is bounded too. No boundary lies inside of a grapheme cluster."""
     words = [match.start() for match in BOUNDARY.finditer(text)]
     words += [place for match in INNER_MARK.finditer(text) for place in match.span()]
+    if text.isascii() and "\r" not in text:  # each character is a cluster
+        return np.unique(np.asarray(words, dtype=np.int64))
     graphemes = [0, *(match.end() for match in GRAPHEME.finditer(text))]
     return np.intersect1d(words, graphemes).astype(np.int64)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from paddle import nn
 
-from toolkit.parity.candidate.pair import as_tensors, built, computed
-from toolkit.parity.candidate.replaced import DrawsInOrder, use
 from toolkit.parity.candidate.step import first_tensor, watch
+from toolkit.parity.families.pair.candidate import as_tensors, built, computed
+from toolkit.parity.families.pair.replaced import DrawsInOrder, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts, batch_of

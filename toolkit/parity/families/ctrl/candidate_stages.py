@@ -25,11 +25,11 @@ from models.ctrl.weights import parameters
 from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
-from toolkit.parity.candidate.ctrl import TABLE as POSITIONS
-from toolkit.parity.candidate.ctrl import table_error, table_place
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
+from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
+from toolkit.parity.families.ctrl.candidate import table_error, table_place
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place

@@ -8,7 +8,16 @@ from functools import partial
 from types import SimpleNamespace
 
 from toolkit.parity.mutants import kernels
+from toolkit.parity.mutants.batch import REFORMER_BATCH
+from toolkit.parity.mutants.draws import REFORMER_DRAWS
+from toolkit.parity.mutants.evaluation import REFORMER_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
+from toolkit.parity.mutants.initialisation import REFORMER_INITIALISATION
+from toolkit.parity.mutants.loading import REFORMER_LOADING
+from toolkit.parity.mutants.settings import REFORMER_SETTINGS
+from toolkit.parity.mutants.tokenizers import REFORMER_TOKENIZER
+from toolkit.parity.mutants.trainer import TRAINER
+from toolkit.parity.mutants.training import TRAINING
 
 
 def _port() -> SimpleNamespace:
@@ -538,4 +547,18 @@ REFORMER: tuple[Mutant, ...] = (
     ),
     _fault("loss-summed", "the loss is a sum, not a mean", "loss", _sum_over_mean, operation="loss"),
     _fault("loss-smoothed", "label smoothing of 1e-3", "loss", _label_smoothing, operation="loss"),
+)
+
+#: All faults that the gate is tried with.
+CATALOGUE = (
+    *REFORMER,
+    *REFORMER_BATCH,
+    *REFORMER_EVALUATION,
+    *REFORMER_SETTINGS,
+    *REFORMER_DRAWS,
+    *TRAINING,
+    *TRAINER,
+    *REFORMER_TOKENIZER,
+    *REFORMER_LOADING,
+    *REFORMER_INITIALISATION,
 )

@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 
 from toolkit.parity.mutants import kernels
+from toolkit.parity.mutants.batch import CTRL_BATCH
+from toolkit.parity.mutants.draws import CTRL_DRAWS
+from toolkit.parity.mutants.evaluation import CTRL_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
+from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION
+from toolkit.parity.mutants.loading import CTRL_LOADING
+from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER
+from toolkit.parity.mutants.trainer import TRAINER
+from toolkit.parity.mutants.training import TRAINING
 
 
 def _port() -> SimpleNamespace:
@@ -458,4 +466,17 @@ CTRL: tuple[Mutant, ...] = (
     ),
     _fault("ctrl-loss-over-all", "ignored labels count in the mean", "loss", _mean_over_all, operation="loss"),
     _fault("ctrl-loss-smoothed", "label smoothing of 1e-3", "loss", _smoothed, operation="loss"),
+)
+
+#: All faults that the gate is tried with.
+CATALOGUE = (
+    *CTRL,
+    *CTRL_BATCH,
+    *CTRL_EVALUATION,
+    *CTRL_DRAWS,
+    *TRAINING,
+    *TRAINER,
+    *CTRL_TOKENIZER,
+    *CTRL_LOADING,
+    *CTRL_INITIALISATION,
 )

@@ -17,8 +17,9 @@ from paddle import nn
 
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.replaced import LIBRARIES, PairDraws, default_dtype, install, keeps_double, use
 from toolkit.parity.candidate.step import PLAIN, Entered, Left, Measure, Step, first_tensor, watch
+from toolkit.parity.families.pair import replaced
+from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, install, keeps_double, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import PairMap
@@ -34,6 +35,8 @@ class PairStep(Step):
 
     Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
     """
+
+    is_ours = False
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
@@ -58,6 +61,10 @@ class PairStep(Step):
         self.constant_errors: dict[str, float] = {}
         self._load()
         self.model.train()
+
+    @staticmethod
+    def leaks() -> list[str]:
+        return list(replaced.leaks)
 
     def _load(self) -> None:
         ours = dict(self.model.named_parameters())

@@ -65,6 +65,17 @@ class ReformerStep(Step):
     def configuration(self, keys: Mapping) -> ReformerConfig:
         return ReformerConfig(**keys, use_cache=False)
 
+    def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
+        """Both factors of the axial table for texts of rows * columns tokens: the rows at every row's first token, the
+        columns along the first row."""
+        embeddings = model.reformer.embeddings.position_embeddings
+        rows, columns = self.config["axial_pos_shape"]
+        with torch.no_grad():
+            table = embeddings(torch.arange(rows * columns)[None])[0].reshape(rows, columns, -1)
+        width = embeddings.weights[0].shape[-1]
+        name = "reformer.embeddings.position_embeddings.weights"
+        return {f"{name}.0": to_numpy(table[:, :1, :width]), f"{name}.1": to_numpy(table[:1, :, width:])}
+
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         def slack_in(dtype: str) -> dict[str, float]:
             return {

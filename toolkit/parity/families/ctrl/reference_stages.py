@@ -21,6 +21,13 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
+from toolkit.parity.families.ctrl.reference import (
+    config_of,
+    mask_notes,
+    masked_scores_rounded_otherwise,
+    own_mask,
+)
+from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import OwnLoss, ReferenceFacts, ReferenceResult
@@ -29,12 +36,6 @@ from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, Tenso
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
-from toolkit.parity.reference.ctrl import (
-    config_of,
-    mask_notes,
-    masked_scores_rounded_otherwise,
-    own_mask,
-)
 from toolkit.parity.reference.lora import adapt
 from toolkit.parity.reference.points import ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
@@ -75,7 +76,7 @@ class Ledger:
             self.add_truth(name, error_stats.describe(value))
             return
         self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
-        if run.name == "float32-0" and stages.SHOWN.fullmatch(name):
+        if run.name == "float32-0" and SHOWN.fullmatch(name):
             self.first_float32[f"float32:{name}"] = value
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:

@@ -1,0 +1,1 @@
+"""A pair of the user's: any torch module, and any Paddle layer that is its port."""

@@ -1,0 +1,1 @@
+"""Reformer: buckets of hashed vectors, two streams, a backward that computes layers again."""

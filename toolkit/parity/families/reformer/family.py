@@ -1,0 +1,58 @@
+"""What the gate knows of Reformer without running it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from models.families import part
+from toolkit.parity.job.family import Defaults, PortedFamily, TokenizerKind
+
+#: The layout of google/reformer-crime-and-punishment, with every kind of dropout switched on, several hash rounds and
+#: more neighbouring chunks.
+LAYOUT = {
+    "hidden_size": 256,
+    "num_attention_heads": 2,
+    "attention_head_size": 64,
+    "feed_forward_size": 512,
+    "axial_pos_embds_dim": [64, 192],
+    "hidden_dropout_prob": 0.05,
+    "local_attention_probs_dropout_prob": 0.05,
+    "lsh_attention_probs_dropout_prob": 0.05,
+    "num_hashes": 2,
+    "local_num_chunks_before": 2,
+    "local_num_chunks_after": 1,
+    "lsh_num_chunks_after": 1,
+}
+#: What a causal one needs in its place.
+NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
+
+
+class Reformer(PortedFamily):
+    """Reformer (Kitaev, Kaiser, Levskaya 2020)."""
+
+    recomputed = "reversible backward"
+    #: The 5 chunks are more than see each other.
+    defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
+    tokenizers = (
+        TokenizerKind("sentencepiece", ("spiece.model",), offsets=True),
+        TokenizerKind("bytes", holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder), offsets=True),
+    )
+    attentions: Mapping[str, list[str]] = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
+    own_backward = True
+    example = "num_hashes=4"
+
+    def chunk_length(self, config: Mapping[str, Any]) -> int:
+        return math.lcm(*part(self.name, "schema").chunk_lengths(config))
+
+    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+        kinds = self.attentions[attention]
+        config = {**LAYOUT, "attn_layers": [kinds[index % len(kinds)] for index in range(layers)]}
+        return {**config, **(NOTHING_AHEAD if head == "causal_lm" else {})}
+
+    def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
+        return {**config, "is_decoder": head == "causal_lm"}
+
+
+FAMILY = Reformer("reformer")

@@ -1,0 +1,47 @@
+"""The Reformer on which the gate is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.reformer import tokenizer
+from toolkit.parity.job.job import TokenizerJob
+
+#: A model in which each fault of the catalogue shows: square matrices, two hash rounds, more chunks than neighbours,
+#: dropout everywhere, and an activation that does not commute with it.
+SMALL_REFORMER = {
+    "attn_layers": ["local", "lsh", "local", "lsh"],
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "attention_head_size": 16,
+    "feed_forward_size": 48,
+    "axial_pos_shape": [8, 16],
+    "axial_pos_embds_dim": [8, 24],
+    "max_position_embeddings": 128,
+    "local_attn_chunk_length": 16,
+    "lsh_attn_chunk_length": 16,
+    "num_hashes": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "local_attention_probs_dropout_prob": 0.1,
+    "lsh_attention_probs_dropout_prob": 0.1,
+    "vocab_size": 64,
+    "num_labels": 3,
+}
+#: It sees two chunks back and one ahead; there are 7.
+CONFIG = {
+    **SMALL_REFORMER,
+    "axial_pos_shape": [7, 16],
+    "max_position_embeddings": 112,
+    "local_num_chunks_before": 2,
+    "local_num_chunks_after": 1,
+    "lsh_num_chunks_after": 1,
+}
+HEAD, LENGTH = "sequence_classification", 112
+
+
+def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
+    """A small tokenizer, learnt from the texts and left in the folder."""
+    tokenizer.train_sentencepiece(texts, 300, folder)
+    return TokenizerJob("sentencepiece", list(texts), 256, str(folder / tokenizer.MODEL_FILE), offsets=True)

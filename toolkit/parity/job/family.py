@@ -1,0 +1,165 @@
+"""What the gate knows of a model that it is asked about, beside what it knows of any pair of a port and a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.families import part
+from toolkit.memory import parameters_of
+from toolkit.parity.job.family_part import family_part
+
+#: Models with more parameters than this are large: some are compared stage by stage, since whole each worker would take
+#: about 60 bytes for each of them; of others less is compared (:attr:`.job.Job.brief`).
+LARGE_ABOVE = 10**8
+
+
+class Defaults(NamedTuple):
+    """What is compared unless the command line says otherwise.
+
+    Attributes:
+        batch_size: odd, so that B * T is no multiple of 128, the rows that :mod:`models.ops` adds up at a time.
+    """
+
+    head: str
+    layers: int
+    length: int
+    batch_size: int
+
+
+class TokenizerKind(NamedTuple):
+    """A kind of tokenizer that a Hugging Face folder may hold.
+
+    Attributes:
+        kind: of :class:`.job.TokenizerJob`.
+        files: by which it is known, and which decide what it makes of a text.
+        holds: whether a folder without these files holds it all the same.
+        offsets: whether the reference says of which characters a token is.
+    """
+
+    kind: str
+    files: tuple[str, ...] = ()
+    holds: Callable[[Path], bool] | None = None
+    offsets: bool = False
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether a folder holds it."""
+        if self.holds is not None:
+            return self.holds(folder)
+        return all((folder / name).is_file() for name in self.files)
+
+
+class Family:
+    """What is known of any pair; a family overrides what it knows better.
+
+    Attributes:
+        recomputed: what its port computes again in its backward, in words; empty where it keeps everything.
+        pads_left: whether its tokenizers pad on the left, too.
+    """
+
+    recomputed = ""
+    pads_left = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration as both workers are told it."""
+        return dict(config)
+
+    def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
+        """The padding token."""
+        return None
+
+    def is_large(self, config: Mapping[str, Any], head: str) -> bool:
+        """Whether it has more than :data:`LARGE_ABOVE` parameters."""
+        return False
+
+    def goes_by_stages(self, config: Mapping[str, Any], head: str) -> bool:
+        """Whether it is compared stage by stage unless the request says otherwise."""
+        return False
+
+    def is_shown(self, name: str) -> bool:
+        """Whether a tensor is one of those by which the distance of the two sides is shown over the depth."""
+        return False
+
+
+class PortedFamily(Family):
+    """A family of this project: ``models/NAME`` has its schema and its weights.
+
+    Attributes:
+        defaults: of the command line.
+        tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
+        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers.
+        own_backward: whether the reference has a backward of its own beside plain autograd.
+        example: of an override of its configuration.
+    """
+
+    defaults: Defaults
+    tokenizers: tuple[TokenizerKind, ...] = ()
+    attentions: Mapping[str, list[str]] = {}
+    own_backward = False
+    example = ""
+
+    def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration with its defaults.
+
+        Raises:
+            ConfigError: it cannot be.
+        """
+        return part(self.name, "schema").resolve(config)
+
+    def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        keys = self.resolved(config)
+        for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+            keys.pop(key, None)
+        return keys
+
+    def pad_token_id(self, config: Mapping[str, Any]) -> int | None:
+        return self.resolved(config)["pad_token_id"]
+
+    def is_large(self, config: Mapping[str, Any], head: str) -> bool:
+        return parameters_of(self.name, self.resolved(config), head) > LARGE_ABOVE
+
+    def chunk_length(self, config: Mapping[str, Any]) -> int:
+        """Tokens that its attention takes together."""
+        return 1
+
+    def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
+        """A configuration of its usual layout, without the keys that follow from the length.
+
+        Args:
+            attention: of :attr:`attentions`.
+        """
+        raise NotImplementedError
+
+    def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
+        """The configuration as a model with this head has it."""
+        return dict(config)
+
+    # -- stage by stage ---------------------------------------------------------------------------------------------
+
+    def depth(self, config: Mapping[str, Any]) -> int:
+        """How many layers it has."""
+        raise NotImplementedError
+
+    def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:
+        """Which parameters belong to a forward stage of :mod:`.stages`."""
+        raise NotImplementedError
+
+    def stage_elements(self, config: Mapping[str, Any]) -> tuple[int, int]:
+        """Parameters of the embedding, and of a layer."""
+        raise NotImplementedError
+
+
+def family(model: str) -> Family:
+    """What is known of a model, by the name that a job has for it."""
+    return family_part(model, "family").FAMILY
+
+
+def ported(model: str) -> PortedFamily:
+    """What is known of one of ``models.families.FAMILIES``."""
+    found = family(model)
+    assert isinstance(found, PortedFamily), model
+    return found
