@@ -14,6 +14,7 @@ from models.ctrl import schema
 from toolkit.errors import UserError
 from toolkit.parity.job import cache, stages, streaming
 from toolkit.parity.job.build import is_streamed, job_of, streamed_job_of, workers_of
+from toolkit.parity.job.family import ported
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
@@ -118,7 +119,7 @@ def test_a_fault_is_named_stage_by_stage_too(tmp_path):
             (tmp_path / mutant).mkdir()
             content = replace(streamed_job_of(request), mutants=[mutant])
             jobs[mutant] = streaming.open_job(tmp_path / mutant, content, "key", request.batch, quiet())
-            writer = streaming.WeightsWriter(jobs[mutant], request.weights, 3, 1)
+            writer = streaming.WeightsWriter(jobs[mutant], ported("ctrl"), request.weights, 3, 1)
             writers.enter_context(streaming.writing(writer))
         run_workers(list(jobs.values()), quiet(), workers_of(request))
     for mutant, name in named.items():
@@ -135,7 +136,7 @@ def test_weights_that_cannot_be_made_end_the_gate_with_their_reason(tmp_path):
     request = request_for()
     weights = Broken(schema.resolve(CONFIG), "causal_lm", 0, "random", "ctrl")
     job = streaming.open_job(tmp_path, job_of(request), "key", request.batch, quiet())
-    writer = streaming.WeightsWriter(job, weights, 3, 1)
+    writer = streaming.WeightsWriter(job, ported("ctrl"), weights, 3, 1)
     threading.Thread(target=writer.run).start()
     with pytest.raises(RuntimeError, match="a shard is missing"):
         stages.read_weights(job, stages.EMBEDDING)
