@@ -89,42 +89,40 @@ def batches_of(size: int, accumulated: int = 1) -> list[str]:
     return [f"train.batch_size={4 // size // accumulated}", f"train.gradient_accumulation_steps={accumulated}"]
 
 
+def job_of(recipe: Path, size: int, name: str, dtype: str, accumulated: int = 1) -> dict:
+    """What :func:`run_ranks` trains in so many processes, into a folder of that name beside the recipe."""
+    overrides = [*STEPS, *batches_of(size, accumulated)]
+    return {"recipe": str(recipe), "overrides": overrides, "folder": str(recipe.with_name(name)), "dtype": dtype}
+
+
 def test_two_processes_train_as_one_does(tmp_path):
     """In float64 to the last digits, for all three tasks."""
     recipes = exact_recipes(tmp_path)
-    jobs = [
-        {"recipe": str(path), "overrides": [*STEPS, *batches_of(2)], "folder": str(tmp_path / task), "dtype": "float64"}
-        for task, path in recipes.items()
-    ]
-    run_ranks(2, jobs, tmp_path)
+    run_ranks(2, [job_of(path, 2, task, "float64") for task, path in recipes.items()], tmp_path)
     for task, path in recipes.items():
-        alone = train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{task} alone"), "float64")
+        alone = train(**job_of(path, 1, f"{task} alone", "float64"))
         assert_equal(found_in(tmp_path / task), alone, *TOLERANCES["float64"])
 
 
 @pytest.mark.slow
 def test_four_processes_and_accumulation_train_as_one_does(tmp_path):
-    """Of an epoch's last batch, which holds 2 texts, two processes have no part."""
+    """All three tasks; of an epoch's last batch, which holds 2 texts, two processes of the classifier have no part."""
     recipes = exact_recipes(tmp_path)
-    path = recipes["classification"]
-    shapes = {4: {"four": (1, "float64")}, 2: {"accumulated": (2, "float64"), "float32": (1, "float32")}}
-    for size, of_size in shapes.items():
-        jobs = [
-            {
-                "recipe": str(path),
-                "overrides": [*STEPS, *batches_of(size, accumulated)],
-                "folder": str(tmp_path / name),
-                "dtype": dtype,
-            }
-            for name, (accumulated, dtype) in of_size.items()
-        ]
-        run_ranks(size, jobs, tmp_path)
-    alone = {
-        dtype: train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{dtype} alone"), dtype)
-        for dtype in ("float64", "float32")
+    several = {
+        4: [job_of(path, 4, f"{task}, four", "float64") for task, path in recipes.items()],
+        2: [
+            job_of(recipes[TASKS[0]], 2, "accumulated", "float64", accumulated=2),
+            job_of(recipes[TASKS[0]], 2, "rounded", "float32"),
+        ],
     }
-    for name, dtype in (("four", "float64"), ("accumulated", "float64"), ("float32", "float32")):
-        assert_equal(found_in(tmp_path / name), alone[dtype], *TOLERANCES[dtype])
+    for size, jobs in several.items():
+        run_ranks(size, jobs, tmp_path)
+    alone = {}
+    for job in (job for jobs in several.values() for job in jobs):
+        path, dtype = Path(job["recipe"]), job["dtype"]
+        if (path, dtype) not in alone:
+            alone[path, dtype] = train(**job_of(path, 1, f"{path.stem} {dtype} alone", dtype))
+        assert_equal(found_in(Path(job["folder"])), alone[path, dtype], *TOLERANCES[dtype])
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
