@@ -140,8 +140,8 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path, step: int) -> N
         time.sleep(0.01)
 
 
-def rank_of(number: int, cache: str) -> int:
-    """The process that is a rank of a run of this cache."""
+def rank_of(number: int, cache: str, program: str = "cli.main()") -> int:
+    """The process that is a rank of a run of this cache, and runs this program."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = path.read_bytes().split(b"\0")
@@ -149,7 +149,7 @@ def rank_of(number: int, cache: str) -> int:
         except OSError:
             continue
         wanted = {f"PADDLE_TRAINER_ID={number}".encode(), f"TOOLKIT_CACHE={cache}".encode()}
-        if wanted <= set(variables) and b"cli.main()" in command:
+        if wanted <= set(variables) and program.encode() in command:
             return int(path.parent.name)
     raise AssertionError("no such rank")
 
@@ -203,6 +203,41 @@ def test_a_run_of_two_that_ctrl_c_has_saved_goes_on_with_one(recipe, tmp_path):
     measured = toolkit("evaluate", run, "--split", "validation", stderr=subprocess.PIPE, text=True)
     assert measured.communicate()[1] == "" and measured.returncode == 0
     assert json.loads((run / "metrics.json").read_text())["validation"] == results["validation"]
+
+
+#: What `pip install` makes of the entry point; Paddle's launcher runs a program, not a module.
+SCRIPT = """#!{python}
+import sys
+from toolkit.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_is_killed(recipe, tmp_path):
+    """The README's line: it ends with status 0, and leaves what `--processes 2` leaves; a kill ends it, it goes on."""
+    whole, run, script = tmp_path / "whole", tmp_path / "run", tmp_path / "bin/toolkit"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    launcher = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", tmp_path / "l"]
+    arguments = ["finetune", recipe, f"train.output_dir={run}", "--skip-parity", "killed"]
+
+    def launched() -> subprocess.Popen:
+        command = list(map(str, [*launcher, script, *arguments]))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    assert start(recipe, whole).wait() == 0
+    with (tmp_path / "launcher.log").open("w+") as log:
+        killed = launched()
+        while not list(run.glob("checkpoints/step-*")):
+            assert killed.poll() is None, Path(log.name).read_text()
+            time.sleep(0.01)
+        os.kill(rank_of(1, os.environ["TOOLKIT_CACHE"], str(script)), signal.SIGKILL)
+        assert killed.wait(timeout=60) not in (0, None) and not (run / "metrics.json").exists()
+        assert launched().wait(timeout=120) == 0, Path(log.name).read_text()
+    assert_same_bits(run, whole)
 
 
 # -- its parts ------------------------------------------------------------------------------------------------------
