@@ -348,7 +348,7 @@ def limits(**trial: Any) -> int:
     help=f"{', '.join(KINDS)}, on random shapes; or a Hugging Face folder or hub id, whose model is gated on N random "
     "batches. Default: random shapes with all three kinds.",
 )
-@takes(HEAD, LENGTH, SEED, DEVICES, REFERENCE_PYTHON)
+@takes(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
 def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     """Gate right ports, none of which may be stopped, and trace each to the operation.
 
