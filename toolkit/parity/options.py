@@ -192,7 +192,7 @@ def sweep_maker(
             unused = "--head" if head else "--length" if length else " ".join(overrides)
             raise UserError(f"{unused}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
         python = _interpreter(reference_python)
-        given = {"device": device, "reference_python": python, "dtypes": dtypes_of(dtype)}
+        given: dict[str, Any] = {"device": device, "reference_python": python, "dtypes": dtypes_of(dtype)}
         return lambda seed: replace(RANDOM[model](seed, weights_from), **given)
     made = make_request(
         model=model,

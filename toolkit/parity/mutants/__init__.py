@@ -59,5 +59,5 @@ def by_name(name: str) -> Mutant:
     fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values(), LORA, PRECISION)
+    catalogues = (*CATALOGUES.values(), *CLASS_WEIGHTS.values(), LORA, *PRECISION.values())
     return {mutant.name: mutant for catalogue in catalogues for mutant in catalogue}[name]

@@ -108,7 +108,7 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
         references = remeasure(jobs, first, console, workers["reference"])
         traced = trace.measure(jobs, console, workers)
         found = [
-            (judge(reference, candidate), trace.summary(records, forced.dtypes))
+            (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))
             for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
         ]
     for request, (verdict, operations) in zip(requests, found, strict=True):
