@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from models.files import open_tensors, plain_file
+from models.files import plain_file
 from models.tensor_file import OnDemand, write_tensors
 from toolkit.disk import writing
 from toolkit.errors import ToolkitError
@@ -241,7 +241,9 @@ def load_weights(model: Any, folder: Path) -> None:
     Raises:
         DamagedCheckpoint: the names or shapes are not the model's.
     """
-    with open_tensors(folder / WEIGHTS) as saved:
+    from safetensors import safe_open
+
+    with safe_open(folder / WEIGHTS, framework="np") as saved:
         shapes = {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()}  # noqa: SIM118 - no mapping
         own = _changing(model)
         wrong = sorted(
@@ -291,10 +293,11 @@ def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
 def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str, Any]) -> None:
     """Read back what :func:`save_optimizer` wrote and returned."""
     import paddle
+    from safetensors import safe_open
 
     names = {place: parameter.name for place, parameter in model.named_parameters()}
     state: dict[str, Any] = {"LR_Scheduler": dict(schedule)}
-    with open_tensors(folder / OPTIMIZER) as saved:
+    with safe_open(folder / OPTIMIZER, framework="np") as saved:
         for key in saved.keys():  # noqa: SIM118 - no mapping
             place, accumulator = key.split("|")
             if place not in names:

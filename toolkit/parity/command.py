@@ -19,6 +19,7 @@ MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
+
 class RecordedDtype(click.Choice):
     """The dtypes of a recorded reference; of bfloat16, which others have, it says why there is none."""
 

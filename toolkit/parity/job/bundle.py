@@ -75,7 +75,8 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
     """Run the reference alone and leave what it computed in ``folder``: all of it, or nothing.
 
     Raises:
-        UserError: bfloat16 is asked for, the model is too large to be held whole, or ``folder`` holds something that is not a bundle.
+        UserError: bfloat16 is asked for, the model is too large to be held whole, or ``folder`` holds something that is
+            not a bundle.
         Inconclusive: the reference could not run.
     """
     if "bfloat16" in request.dtypes:
