@@ -43,6 +43,8 @@ def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the
     assert whole.held["weights"] == 4 * count and whole.held["gradients"] == 4 * count
     assert whole.held["moments"] == 8 * count
     assert (adapted.held["gradients"], adapted.held["moments"]) == (4e6, 8e6)
+    assert whole.instead["clipped gradients"] == 4 * count and "clipped gradients" in whole.text
+    assert training_memory("ctrl", CTRL, "causal_lm", 256, 1, "autograd", clipped=False).total < whole.total
     assert adapted.held["weights"] == whole.held["weights"] and adapted.step == whole.step
 
 
@@ -51,7 +53,7 @@ def test_an_adapted_model_takes_most_when_it_is_given_its_weights_or_when_one_is
     given = {"trained": 10**6, "merged": CTRL["n_embd"] ** 2}
     count, largest = parameters_of("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
     short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given)
-    assert short.writing == 8 * largest > 32 * given["merged"] and short.writing > sum(short.step.values())
+    assert short.instead["a tensor that is written"] == 8 * largest > 32 * given["merged"]
     assert short.total == sum(short.start.values()) == 600e6 + 8 * count + 8 * largest
     assert "the first weights" in short.text and "gradients" not in short.text
     long = training_memory("ctrl", CTRL, "causal_lm", 256, 32, "autograd", **given)

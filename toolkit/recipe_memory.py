@@ -48,6 +48,7 @@ def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: 
         train.batch_size,
         recipe.model.backward or ("recompute" if train.recompute else "autograd"),
         **_adapted(recipe, config),
+        clipped=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
         processes=runtime.processes(),

@@ -46,14 +46,14 @@ class TrainingMemory:
     Attributes:
         held: what is there all the time, by its name.
         step: what is there besides while gradients are computed, by its name.
-        writing: what is there besides, in place of ``step``, while a tensor of a checkpoint or of the trained model is
-            written.
+        instead: what is there in place of ``step``, each at another time, by its name: while gradients are clipped, and
+            while a tensor of a checkpoint or of the trained model is written.
         start: all that is there when the model is given its first weights, by its name.
     """
 
     held: Mapping[str, float]
     step: Mapping[str, float]
-    writing: float
+    instead: Mapping[str, float]
     start: Mapping[str, float]
 
     @property
@@ -64,9 +64,8 @@ class TrainingMemory:
     @property
     def _training(self) -> dict[str, float]:
         """What is there when training, or writing what it has made, takes most."""
-        if self.writing > sum(self.step.values()):
-            return {**self.held, "a tensor that is written": self.writing}
-        return {**self.held, **self.step}
+        times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.instead.items())]
+        return {**self.held, **max(times, key=lambda parts: sum(parts.values()))}
 
     @property
     def text(self) -> str:
@@ -88,6 +87,7 @@ def training_memory(
     *,
     trained: int | None = None,
     merged: int = 0,
+    clipped: bool = True,
     bfloat16: bool = False,
     on_gpu: bool = False,
     processes: int = 1,
@@ -104,6 +104,7 @@ def training_memory(
         backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
         trained: how many parameters are; None for all.
         merged: numbers of the largest matrix that an adapter is added to at the end.
+        clipped: gradients are (``max_grad_norm``), which takes a copy of them.
         bfloat16: matrix products are computed in it.
         on_gpu: count the memory of the GPU, not that of the machine.
         processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
@@ -124,8 +125,10 @@ def training_memory(
     step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward)}
     if head in ("causal_lm", "masked_lm"):
         step["scores of the vocabulary"] = SCORES * texts * length * config["vocab_size"]
-    writing = 0.0 if on_gpu else max(COPIED * largest, MERGED * merged)
-    return TrainingMemory(held, step, writing, start)
+    instead = {"clipped gradients": GRADIENT * trained / shared if clipped else 0.0}
+    if not on_gpu:
+        instead["a tensor that is written"] = float(max(COPIED * largest, MERGED * merged))
+    return TrainingMemory(held, step, instead, start)
 
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:
