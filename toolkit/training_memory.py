@@ -65,7 +65,8 @@ class TrainingMemory:
     def _training(self) -> dict[str, float]:
         """What is there when training, or writing what it has made, takes most."""
         times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.instead.items())]
-        return {**self.held, **max(times, key=lambda parts: sum(parts.values()))}
+        sizes = [sum(parts.values()) for parts in times]
+        return {**self.held, **times[sizes.index(max(sizes))]}
 
     @property
     def text(self) -> str:
