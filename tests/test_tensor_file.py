@@ -1,52 +1,66 @@
-"""Files of tensors that are written one after another, and what making each when it is asked for saves of memory."""
+"""Tensors on disk: as the safetensors library reads and writes them, whole or not at all."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
-from models.tensor_file import OnDemand, write_tensors
+from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile, TensorWriter
 
 TENSORS = {
-    "ä/last": np.arange(6, dtype="float32").reshape(2, 3).T,
-    "a": np.float64(1.5).reshape(()),
-    "empty": np.zeros((0, 4), "float32"),
-    "Z": np.arange(5, dtype="int64"),
-    "half": np.ones(3, "float16"),
-    "flags": np.array([True, False, True]),
-    **{f"of {kind}": np.arange(3).astype(kind) for kind in ("u1", "i1", "i2", "u2", "i4", "u4", "u8")},
+    "loss": np.float64(0.5),
+    "gradient:a/ü": np.arange(6.0, dtype=np.float32).reshape(2, 3),
+    "mask": np.array([[1, 0]], np.uint8),
+    "ids": np.array([-1, 2**40]),
+    "empty": np.zeros((0, 3)),
 }
 
 
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_a_file_is_that_of_the_library_byte_for_byte(metadata, tmp_path):
-    write_tensors(tmp_path / "ours", TENSORS, metadata)
-    contiguous = {name: np.asarray(value, order="C") for name, value in TENSORS.items()}
-    save_file(contiguous, tmp_path / "theirs", metadata=metadata)
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+@pytest.mark.parametrize("room", [2**20, 8])
+def test_what_is_written_one_by_one_is_what_the_library_reads(tmp_path, room):
+    path = tmp_path / "tensors.safetensors"
+    with TensorWriter(path, room) as writer:
+        for name, value in TENSORS.items():
+            writer.add(name, value)
+        assert not path.exists()
+    read = load_file(path)
+    assert read.keys() == TENSORS.keys()
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_each_tensor_is_made_when_it_is_asked_for_and_not_kept(tmp_path):
-    alive, most = set(), []
-
-    class Counted(np.ndarray):
-        def __del__(self):
-            alive.discard(id(self))
-
-    def make() -> np.ndarray:
-        value = np.zeros(4).view(Counted)
-        alive.add(id(value))
-        most.append(len(alive))
-        return value
-
-    tensors = OnDemand({name: make for name in "abcdef"})
-    assert list(tensors) == list("abcdef") and "a" in tensors and not most
-    write_tensors(tmp_path / "file", tensors)
-    assert len(most) == 12 and max(most) == 1
+def test_what_the_library_writes_is_read_one_by_one(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    save_file({name: np.asarray(value) for name, value in TENSORS.items()}, path, metadata={"made": "by a test"})
+    read = TensorFile(path)
+    assert set(read) == set(TENSORS) and len(read) == len(TENSORS) and "gone" not in read
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
 
 
-def test_what_the_format_has_no_name_for_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="x: complex128"):
-        write_tensors(tmp_path / "file", {"x": np.zeros(2, complex)})
-    assert not (tmp_path / "file").exists()
+def test_a_name_written_twice_is_refused_and_nothing_is_left(tmp_path):
+    with pytest.raises(ValueError, match="two tensors have the name a"), TensorWriter(tmp_path / "t") as writer:
+        writer.add("a", np.zeros(2))
+        writer.add("a", np.ones(2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spilled_tensors_are_read_back_before_and_after_they_are_a_file(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    spilled = SpilledTensors()
+    for name, value in TENSORS.items():
+        spilled[name] = np.asarray(value)
+        np.testing.assert_array_equal(spilled[name], value, strict=True)
+    np.testing.assert_array_equal(spilled["loss"], TENSORS["loss"], strict=True)
+    with pytest.raises(ValueError, match="two tensors have the name loss"):
+        spilled["loss"] = np.zeros(1)
+    spilled.write(path)
+    read = load_file(path)
+    assert set(spilled) == set(read) == set(TENSORS) and len(spilled) == len(TENSORS) and "gone" not in spilled
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(read[name], value, strict=True)
+        np.testing.assert_array_equal(spilled[name], value, strict=True)
+    with pytest.raises(ValueError, match="late: the file is written"):
+        spilled["late"] = np.zeros(1)
