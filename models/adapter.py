@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import nn
 
 from models.lora import LoRA, merged
 from models.ops import Linear, linear
 from models.randomness import dropout
-from models.weights import dump, load
+from models.weights import to_paddle, values_of
 
 
 class LoRALinear(nn.Layer):
@@ -61,14 +62,15 @@ def adapt(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
 
 def merge(model: Any) -> None:
     """Take the adapter out of a port again, its update added to the weights: a plain model, as it is saved."""
-    weights = merged(dict(dump(model)), model.adapter)
+    weights = merged(values_of(model), model.adapter)
     for name, layer in list(model.named_sublayers()):
         if isinstance(layer, LoRALinear):
+            value = to_paddle(weights[f"{name}.weight"], "linear")
+            layer.weight.set_value(np.ascontiguousarray(value))
             plain = Linear(*layer.weight.shape, bias_attr=False)
             plain.weight, plain.bias = layer.weight, layer.bias
             _replace(model, name, plain)
     model.adapter = None
-    load(model, weights)
     for parameter in model.parameters():
         parameter.stop_gradient = False
 

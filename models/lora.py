@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from models.tensor_file import OnDemand
 from models.weights import Parameter, generator
 
 #: A linear map of a layer, not of a head.
@@ -92,16 +94,20 @@ def new_values(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterato
             yield name, np.zeros(shape, np.float32)
 
 
-def merged(weights: Mapping[str, np.ndarray], lora: LoRA) -> dict[str, np.ndarray]:
-    """The weights of a plain model that computes the same: W0 + (alpha / r) B A, added up in float64.
+def merged(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str, np.ndarray]:
+    """The weights of a plain model that computes the same: W0 + (alpha / r) B A, added up in float64, each when it is
+    asked for.
 
     Args:
         weights: of the adapted model, the adapter's among them, in Hugging Face's names and layout.
     """
-    plain = {name: value for name, value in weights.items() if f".{A}." not in name and f".{B}." not in name}
-    for name, value in plain.items():
-        path = name.removesuffix(".weight")
-        if f"{path}.{A}.weight" in weights:
-            first, second = (weights[f"{path}.{factor}.weight"].astype(np.float64) for factor in (A, B))
-            plain[name] = (value + lora.scale * (second @ first)).astype(value.dtype)
-    return plain
+    plain = [name for name in weights if f".{A}." not in name and f".{B}." not in name]
+    return OnDemand({name: partial(_merged, weights, name, lora.scale) for name in plain})
+
+
+def _merged(weights: Mapping[str, np.ndarray], name: str, scale: float) -> np.ndarray:
+    value, path = weights[name], name.removesuffix(".weight")
+    if f"{path}.{A}.weight" not in weights:
+        return value
+    first, second = (weights[f"{path}.{factor}.weight"].astype(np.float64) for factor in (A, B))
+    return (value + scale * (second @ first)).astype(value.dtype)

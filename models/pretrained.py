@@ -25,8 +25,9 @@ from models.families import part
 from models.files import open_tensors, read_object
 from models.hub import read_tensors, resolve_folder
 from models.lora import LoRA, merged, parameters
+from models.tensor_file import OnDemand, write_tensors
 from models.tokenization import write_json
-from models.weights import Parameter, dump, load
+from models.weights import Parameter, load, values_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,10 +125,10 @@ class Port(PretrainedModel):
         """:attr:`class_weights` in training; None in evaluation, whose loss says how good the model is on the data."""
         return self.class_weights if self.training else None
 
-    def stored(self) -> tuple[PortConfig, dict[str, np.ndarray]]:
+    def stored(self) -> tuple[PortConfig, Mapping[str, np.ndarray]]:
         """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout; of
-        an adapted model those of a plain one that computes the same."""
-        weights = dict(dump(self))
+        an adapted model those of a plain one that computes the same. Each weight is made when it is asked for."""
+        weights = values_of(self)
         return self.config, weights if self.adapter is None else merged(weights, self.adapter)
 
     @property
@@ -140,7 +141,7 @@ class Port(PretrainedModel):
         """New weights (the family's ``initial_weights``), with a seed from Paddle's generator."""
         if layer is self and self.head is not None:
             seed = int(paddle.randint(0, 2**31 - 1, [1]))
-            load(self, part(self.config.model_type, "weights").initial_weights(self.config, self.head, seed))
+            load(self, part(self.config.model_type, "weights").initial_values(self.config, self.head, seed))
 
     @classmethod
     def from_pretrained(
@@ -169,9 +170,10 @@ class Port(PretrainedModel):
         weights = part(config.model_type, "weights")
         model = cls(config)
         found = weights.select(read_tensors(folder), config, cls.head)
-        new = weights.initial_weights(config, cls.head, seed) if len(found) < len(model.table) else {}
-        model.new_weights = [name for name in new if name not in found]
-        load(model, {**new, **found})
+        initial = weights.initial_values(config, cls.head, seed)
+        new = {name: initial[name] for name in initial if name not in found}
+        model.new_weights = list(new)
+        load(model, {**found, **new})
         if os.path.lexists(stored := folder / CONSTANTS):
             with open_tensors(stored) as tensors:
                 constants = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - no mapping
@@ -200,14 +202,15 @@ class Port(PretrainedModel):
                 generation["use_cache"] = False
             write_json(folder, GENERATION_FILE, generation)
         plan = split_state_dict_into_shards_factory(
-            weights,
-            get_storage_size=lambda value: value.nbytes,
+            {name: value.nbytes for name, value in weights.items()},
+            get_storage_size=int,
             filename_pattern="model{suffix}.safetensors",
             max_shard_size=shard_bytes,
         )
         for file, names in plan.filename_to_tensors.items():
             partial = folder / f"{file}.partial"
-            save_file({name: weights[name] for name in names}, partial, metadata={"format": "pt"})
+            tensors = OnDemand({name: functools.partial(weights.__getitem__, name) for name in names})
+            write_tensors(partial, tensors, {"format": "pt"})
             os.replace(partial, folder / file)
         if self.given_constants:
             save_file(dict(self.given_constants), folder / CONSTANTS)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from models.tensor_file import OnDemand
 
 
 class Parameter(NamedTuple):
@@ -41,22 +44,24 @@ def layer_norm(name: str, width: int) -> dict[str, Parameter]:
     return {f"{name}.weight": Parameter((width,), "norm_gain"), f"{name}.bias": Parameter((width,), "norm_bias")}
 
 
-def new_values(
-    table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and new float32 value of every parameter, the same for a seed on every machine and in every framework.
+def new_values(table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int) -> OnDemand:
+    """The new float32 value of every parameter, the same for a seed on every machine and in every framework.
 
     Each parameter has a generator of its own, so that a model with one layer more shares all other values.
 
     Args:
         deviations: role -> standard deviation of its normal values; norm gains are 1, other roles 0.
     """
-    for name, (shape, role) in table.items():
-        if role in deviations:
-            draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
-            yield name, draws * np.float32(deviations[role])
-        else:
-            yield name, np.full(shape, 1 if role == "norm_gain" else 0, np.float32)
+    return OnDemand({name: partial(_new_value, name, one, deviations, seed) for name, one in table.items()})
+
+
+def _new_value(name: str, parameter: Parameter, deviations: Mapping[str, float], seed: int) -> np.ndarray:
+    shape, role = parameter
+    if role in deviations:
+        draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
+        draws *= np.float32(deviations[role])
+        return draws
+    return np.full(shape, 1 if role == "norm_gain" else 0, np.float32)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
@@ -142,9 +147,17 @@ def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
 
 def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
     """Name and value of every parameter of a port, in Hugging Face's names and layout."""
+    return iter(values_of(model).items())
+
+
+def values_of(model: Any) -> OnDemand:
+    """By name the value of every parameter of a port, in Hugging Face's names and layout, copied when asked for."""
     ours = dict(model.named_parameters())
-    for name, (_, role) in model.table.items():
-        yield name, np.ascontiguousarray(to_paddle(ours[name].numpy(), role))
+    return OnDemand({name: partial(_value_of, ours[name], role) for name, (_, role) in model.table.items()})
+
+
+def _value_of(parameter: Any, role: str) -> np.ndarray:
+    return np.ascontiguousarray(to_paddle(parameter.numpy(), role))
 
 
 def _numpy_dtype(tensor: Any) -> str:

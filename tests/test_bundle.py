@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,18 @@ def test_the_device_and_the_dtypes_are_those_of_the_replay(copy, tmp_path):
     assert replay(copy, "--dtype", "float32", "--output", tmp_path / "out") == 0
     stored = json.loads((tmp_path / "out/cpu/parity.json").read_text())
     assert (stored["device"], stored["dtypes"]) == ("cpu", ["float32"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "all"])
+def test_a_reference_is_neither_recorded_nor_replayed_in_bfloat16(dtype, tmp_path, command_line):
+    for asked in (("record", "--model", "ctrl", "-o", tmp_path / "new"), ("replay", tmp_path / "new")):
+        status, _, err = command_line("parity", *asked, "--dtype", dtype)
+        said = f"error: --dtype {dtype}: no reference is recorded in bfloat16: there each operation is judged on"
+        assert status == 2 and err.startswith(said) and len(err.splitlines()) == 1
+    request = replace(trial_request("reformer", "random", 0), dtypes=("float64", "bfloat16"))
+    with pytest.raises(UserError, match="no reference is recorded in bfloat16"):
+        bundle.record(request, tmp_path / "new", quiet())
+    assert not (tmp_path / "new").exists()
 
 
 def flip_a_bit(folder: Path) -> None:

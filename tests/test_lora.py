@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -146,6 +147,23 @@ def test_a_saved_model_is_a_plain_one_that_computes_the_same(family, tmp_path):
     for plain in (model, again):
         paddle.seed(3)
         np.testing.assert_allclose(plain(**batch).logits.numpy(), before, rtol=2e-4, atol=2e-4 * np.abs(before).max())
+
+
+def test_merging_and_saving_hold_one_weight_at_a_time(tmp_path):
+    """Of what NumPy is given: a copy of a matrix, and what it is added up in."""
+    model = part("ctrl", "modeling").CLASSES["causal_lm"](
+        CTRLConfig(**{**CTRL_TRIAL, "n_layer": 12, "n_embd": 128, "dff": 256})
+    )
+    adapt(model, adapter_for("ctrl"))
+    sizes = [4 * int(np.prod(parameter.shape)) for parameter in model.parameters()]
+    tracemalloc.start()
+    try:
+        merge(model)
+        model.save_pretrained(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(sizes) > 40 * max(sizes) and peak < 10 * max(sizes), (sum(sizes), max(sizes), peak)
 
 
 # -- a run ----------------------------------------------------------------------------------------------------------

@@ -38,12 +38,27 @@ def reformer(layers: int = 4, **keys) -> dict:
 
 def test_weights_gradients_and_moments_are_counted_of_every_parameter_and_of_the_trained_alone():
     count = parameters_of("ctrl", CTRL, "causal_lm")
-    whole = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "autograd")
-    adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "autograd", trained=10**6)
+    whole = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute")
+    adapted = training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", trained=10**6)
     assert whole.held["weights"] == 4 * count and whole.held["gradients"] == 4 * count
     assert whole.held["moments"] == 8 * count
     assert (adapted.held["gradients"], adapted.held["moments"]) == (4e6, 8e6)
+    assert whole.instead["clipped gradients"] == 4 * count and "clipped gradients" in whole.text
+    assert training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", clipped=False).total < whole.total
     assert adapted.held["weights"] == whole.held["weights"] and adapted.step == whole.step
+
+
+def test_an_adapted_model_takes_most_when_it_is_given_its_weights_or_when_one_is_saved():
+    """The end of a run copies one tensor at a time."""
+    given = {"trained": 10**6, "merged": CTRL["n_embd"] ** 2}
+    count, largest = parameters_of("ctrl", CTRL, "causal_lm"), CTRL["vocab_size"] * CTRL["n_embd"]
+    short = training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given)
+    assert short.instead["a tensor that is written"] == 8 * largest > 32 * given["merged"]
+    assert short.total == sum(short.start.values()) == 600e6 + 8 * count + 8 * largest
+    assert "the first weights" in short.text and "gradients" not in short.text
+    long = training_memory("ctrl", CTRL, "causal_lm", 256, 32, "autograd", **given)
+    assert long.total == sum(long.held.values()) + sum(long.step.values()) and "first weights" not in long.text
+    assert training_memory("ctrl", CTRL, "causal_lm", 16, 1, "recompute", **given, on_gpu=True).start == {}
 
 
 def test_layers_that_are_computed_again_do_not_grow_with_depth_as_all_activations_do():
@@ -138,6 +153,8 @@ def test_the_recipe_of_the_published_ctrl_says_what_it_takes():
 RUNS = {
     "parameters": ("model.config.feed_forward_size=60000", "model.config.hidden_size=256",
                    "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),
+    "adapted": ("model.config.feed_forward_size=60000", "model.config.hidden_size=256", "train.lora={rank: 4}",
+                "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),
     "autograd": ("model.backward=autograd", "train.batch_size=60", "train.gradient_accumulation_steps=1",
                  "model.config.num_hashes=32", "model.config.attn_layers=[local, lsh, local, lsh, lsh, lsh]"),
     "reversible": ("train.batch_size=60", "train.gradient_accumulation_steps=1", "model.config.num_hashes=96"),

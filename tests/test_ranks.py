@@ -14,8 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import paddle
 import pytest
 import yaml
+from gates import ROOT
 from kills import assert_same_bits, toolkit, write_recipes
 from rank_worker import train
 from recipe_fuzz import BASES, write_data
@@ -26,7 +28,6 @@ from toolkit.launch import Team
 from toolkit.scratch import child
 
 WORKER = str(Path(__file__).with_name("rank_worker.py"))
-ROOT = Path(__file__).resolve().parents[1]
 #: Nothing is drawn at random but by a seed of the model's own; 20 steps, over the end of an epoch.
 EXACT = {
     "reformer": {"hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0, "hash_seed": 7},
@@ -89,42 +90,40 @@ def batches_of(size: int, accumulated: int = 1) -> list[str]:
     return [f"train.batch_size={4 // size // accumulated}", f"train.gradient_accumulation_steps={accumulated}"]
 
 
+def job_of(recipe: Path, size: int, name: str, dtype: str, accumulated: int = 1) -> dict:
+    """What :func:`run_ranks` trains in so many processes, into a folder of that name beside the recipe."""
+    overrides = [*STEPS, *batches_of(size, accumulated)]
+    return {"recipe": str(recipe), "overrides": overrides, "folder": str(recipe.with_name(name)), "dtype": dtype}
+
+
 def test_two_processes_train_as_one_does(tmp_path):
     """In float64 to the last digits, for all three tasks."""
     recipes = exact_recipes(tmp_path)
-    jobs = [
-        {"recipe": str(path), "overrides": [*STEPS, *batches_of(2)], "folder": str(tmp_path / task), "dtype": "float64"}
-        for task, path in recipes.items()
-    ]
-    run_ranks(2, jobs, tmp_path)
+    run_ranks(2, [job_of(path, 2, task, "float64") for task, path in recipes.items()], tmp_path)
     for task, path in recipes.items():
-        alone = train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{task} alone"), "float64")
+        alone = train(**job_of(path, 1, f"{task} alone", "float64"))
         assert_equal(found_in(tmp_path / task), alone, *TOLERANCES["float64"])
 
 
 @pytest.mark.slow
 def test_four_processes_and_accumulation_train_as_one_does(tmp_path):
-    """Of an epoch's last batch, which holds 2 texts, two processes have no part."""
+    """All three tasks; of an epoch's last batch, which holds 2 texts, two processes of the classifier have no part."""
     recipes = exact_recipes(tmp_path)
-    path = recipes["classification"]
-    shapes = {4: {"four": (1, "float64")}, 2: {"accumulated": (2, "float64"), "float32": (1, "float32")}}
-    for size, of_size in shapes.items():
-        jobs = [
-            {
-                "recipe": str(path),
-                "overrides": [*STEPS, *batches_of(size, accumulated)],
-                "folder": str(tmp_path / name),
-                "dtype": dtype,
-            }
-            for name, (accumulated, dtype) in of_size.items()
-        ]
-        run_ranks(size, jobs, tmp_path)
-    alone = {
-        dtype: train(str(path), [*STEPS, *batches_of(1)], str(tmp_path / f"{dtype} alone"), dtype)
-        for dtype in ("float64", "float32")
+    several = {
+        4: [job_of(path, 4, f"{task}, four", "float64") for task, path in recipes.items()],
+        2: [
+            job_of(recipes[TASKS[0]], 2, "accumulated", "float64", accumulated=2),
+            job_of(recipes[TASKS[0]], 2, "rounded", "float32"),
+        ],
     }
-    for name, dtype in (("four", "float64"), ("accumulated", "float64"), ("float32", "float32")):
-        assert_equal(found_in(tmp_path / name), alone[dtype], *TOLERANCES[dtype])
+    for size, jobs in several.items():
+        run_ranks(size, jobs, tmp_path)
+    alone = {}
+    for job in (job for jobs in several.values() for job in jobs):
+        path, dtype = Path(job["recipe"]), job["dtype"]
+        if (path, dtype) not in alone:
+            alone[path, dtype] = train(**job_of(path, 1, f"{path.stem} {dtype} alone", dtype))
+        assert_equal(found_in(Path(job["folder"])), alone[path, dtype], *TOLERANCES[dtype])
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -142,8 +141,8 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path, step: int) -> N
         time.sleep(0.01)
 
 
-def rank_of(number: int, cache: str) -> int:
-    """The process that is a rank of a run of this cache."""
+def rank_of(number: int, cache: str, program: str = "cli.main()") -> int:
+    """The process that is a rank of a run of this cache, and runs this program."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = path.read_bytes().split(b"\0")
@@ -151,7 +150,7 @@ def rank_of(number: int, cache: str) -> int:
         except OSError:
             continue
         wanted = {f"PADDLE_TRAINER_ID={number}".encode(), f"TOOLKIT_CACHE={cache}".encode()}
-        if wanted <= set(variables) and b"cli.main()" in command:
+        if wanted <= set(variables) and program.encode() in command:
             return int(path.parent.name)
     raise AssertionError("no such rank")
 
@@ -205,6 +204,44 @@ def test_a_run_of_two_that_ctrl_c_has_saved_goes_on_with_one(recipe, tmp_path):
     measured = toolkit("evaluate", run, "--split", "validation", stderr=subprocess.PIPE, text=True)
     assert measured.communicate()[1] == "" and measured.returncode == 0
     assert json.loads((run / "metrics.json").read_text())["validation"] == results["validation"]
+
+
+#: What `pip install` makes of the entry point; Paddle's launcher runs a program, not a module.
+SCRIPT = """#!{python}
+import sys
+from toolkit.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_is_killed(recipe, tmp_path):
+    """The README's line: it ends with status 0, and leaves what `--processes 2` leaves; a kill ends it, it goes on."""
+    if paddle.device.cuda.device_count():
+        pytest.skip("Paddle's launcher takes the GPUs that there are; on CPUs it runs where there is none")
+    whole, run, script = tmp_path / "whole", tmp_path / "run", tmp_path / "bin/toolkit"
+    script.parent.mkdir()
+    script.write_text(SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    launcher = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", tmp_path / "l"]
+    arguments = ["finetune", recipe, f"train.output_dir={run}", "--skip-parity", "killed"]
+
+    def launched() -> subprocess.Popen:
+        command = list(map(str, [*launcher, script, *arguments]))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)  # where it is empty, the launcher counts one GPU
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+    assert start(recipe, whole).wait() == 0
+    with (tmp_path / "launcher.log").open("w+") as log:
+        killed = launched()
+        while not list(run.glob("checkpoints/step-*")):
+            assert killed.poll() is None, Path(log.name).read_text()
+            time.sleep(0.01)
+        os.kill(rank_of(1, os.environ["TOOLKIT_CACHE"], str(script)), signal.SIGKILL)
+        assert killed.wait(timeout=60) not in (0, None) and not (run / "metrics.json").exists()
+        assert launched().wait(timeout=120) == 0, Path(log.name).read_text()
+    assert_same_bits(run, whole)
 
 
 # -- its parts ------------------------------------------------------------------------------------------------------

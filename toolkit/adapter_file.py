@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from models.weights import dump
+from models.tensor_file import write_tensors
+from models.weights import values_of
 from toolkit.checkpoint import umask
 from toolkit.disk import writing
 
@@ -22,13 +23,12 @@ def write_adapter(model: Any, path: Path) -> None:
     Raises:
         WriteFailed: the system refuses it.
     """
-    from safetensors.numpy import save_file
-
     lora = model.adapter
-    tensors = {name: value for name, value in dump(model) if lora.trains(name)}
+    weights = values_of(model)
+    tensors = {name: weights[name] for name in weights if lora.trains(name)}
     numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
     partial = path.with_name(f"{path.name}.partial")
     with writing(partial, sum(value.nbytes for value in tensors.values())):
-        save_file(tensors, partial, metadata={"lora": json.dumps(numbers)})  # of several keys the order is not kept
+        write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
         os.chmod(partial, 0o666 & ~umask())
         os.replace(partial, path)

@@ -84,6 +84,12 @@ class Job:
             text += "; all others stay as they are: new, and random, since model.weights is not set"
         return text
 
+    def let_go(self) -> None:
+        """Free the values of the first weights, once a model holds them. Names and shapes stay."""
+        for weights in (self.weights, self.adapter):
+            for name, value in weights.items():
+                weights[name] = np.broadcast_to(np.float32(0), value.shape)
+
     @property
     def first_weights(self) -> dict[str, np.ndarray]:
         """All parameters that the model begins with, the adapter's among them."""
@@ -166,9 +172,11 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
         found = weights.select(read_tensors(checkpoint), config, head)
     except (OSError, ValueError) as problem:
         raise recipe.error("model.weights", " ".join(str(problem).split())) from None
-    new = weights.initial_weights(config, head, recipe.seed)
-    found = {name: np.asarray(value, dtype=np.float32) for name, value in found.items()}
-    return {**new, **found}, [name for name in new if name not in found]
+    initial = weights.initial_values(config, head, recipe.seed)
+    missing = [name for name in initial if name not in found]
+    return {
+        name: initial[name] if name in missing else np.asarray(found[name], dtype=np.float32) for name in initial
+    }, missing
 
 
 def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:

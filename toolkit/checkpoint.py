@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from models.files import plain_file
+from models.tensor_file import OnDemand, write_tensors
 from toolkit.disk import writing
 from toolkit.errors import ToolkitError
 
@@ -231,7 +232,7 @@ def _generator_from_json(values: list[Any]) -> Any:
 def save_weights(model: Any, folder: Path) -> None:
     """Write a model's parameters that are trained, and persistent buffers, in Paddle's layout, under their structured
     names."""
-    _save_tensors({name: value.numpy() for name, value in _changing(model).items()}, folder / WEIGHTS)
+    _save_tensors(_changing(model), folder / WEIGHTS)
 
 
 def load_weights(model: Any, folder: Path) -> None:
@@ -240,16 +241,20 @@ def load_weights(model: Any, folder: Path) -> None:
     Raises:
         DamagedCheckpoint: the names or shapes are not the model's.
     """
-    saved, own = _load_tensors(folder / WEIGHTS), _changing(model)
-    wrong = sorted(
-        name
-        for name in {*saved, *own}
-        if name not in saved or name not in own or saved[name].shape != (*own[name].shape,)
-    )
-    if wrong:
-        raise DamagedCheckpoint(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
-    for name, value in saved.items():
-        own[name].set_value(value)
+    from safetensors import safe_open
+
+    with safe_open(folder / WEIGHTS, framework="np") as saved:
+        shapes = {name: tuple(saved.get_slice(name).get_shape()) for name in saved.keys()}  # noqa: SIM118 - no mapping
+        own = _changing(model)
+        wrong = sorted(
+            name
+            for name in {*shapes, *own}
+            if name not in shapes or name not in own or shapes[name] != (*own[name].shape,)
+        )
+        if wrong:
+            raise DamagedCheckpoint(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
+        for name in shapes:
+            own[name].set_value(saved.get_tensor(name))
 
 
 def _changing(model: Any) -> dict[str, Any]:
@@ -277,10 +282,10 @@ def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
     places = {parameter.name: place for place, parameter in model.named_parameters()}
     state = optimizer.state_dict()
     schedule = state.pop("LR_Scheduler", {})
-    tensors = {f"{places[name]}|master": value.numpy() for name, value in state.pop("master_weights", {}).items()}
+    tensors = {f"{places[name]}|master": value for name, value in state.pop("master_weights", {}).items()}
     for key, value in state.items():
         name, accumulator = _split_accumulator(key)
-        tensors[f"{places[name]}|{accumulator}"] = value.numpy()
+        tensors[f"{places[name]}|{accumulator}"] = value
     _save_tensors(tensors, folder / OPTIMIZER)
     return {key: value for key, value in schedule.items() if isinstance(value, (int, float))}
 
@@ -288,17 +293,20 @@ def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
 def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str, Any]) -> None:
     """Read back what :func:`save_optimizer` wrote and returned."""
     import paddle
+    from safetensors import safe_open
 
     names = {place: parameter.name for place, parameter in model.named_parameters()}
     state: dict[str, Any] = {"LR_Scheduler": dict(schedule)}
-    for key, value in _load_tensors(folder / OPTIMIZER).items():
-        place, accumulator = key.split("|")
-        if place not in names:
-            raise DamagedCheckpoint(f"{folder}: the optimizer has a state for {place}, which the model has not")
-        if accumulator == "master":
-            state.setdefault("master_weights", {})[names[place]] = paddle.to_tensor(value)
-        else:
-            state[f"{names[place]}_{accumulator}_0"] = paddle.to_tensor(value)
+    with safe_open(folder / OPTIMIZER, framework="np") as saved:
+        for key in saved.keys():  # noqa: SIM118 - no mapping
+            place, accumulator = key.split("|")
+            if place not in names:
+                raise DamagedCheckpoint(f"{folder}: the optimizer has a state for {place}, which the model has not")
+            value = paddle.to_tensor(saved.get_tensor(key))
+            if accumulator == "master":
+                state.setdefault("master_weights", {})[names[place]] = value
+            else:
+                state[f"{names[place]}_{accumulator}_0"] = value
     optimizer.set_state_dict(state)
 
 
@@ -310,17 +318,10 @@ def _split_accumulator(key: str) -> tuple[str, str]:
     raise ToolkitError(f"{key}: an optimizer state that checkpoints do not know; this Paddle may be too new")
 
 
-def _save_tensors(tensors: dict[str, np.ndarray], path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    with writing(path, sum(value.nbytes for value in tensors.values())):
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, str(path))
-
-
-def _load_tensors(path: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
-
-    return load_file(str(path))
+def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
+    """Write Paddle's tensors, each copied when its turn has come."""
+    with writing(path, sum(value.size * value.element_size() for value in tensors.values())):
+        write_tensors(path, OnDemand({name: value.numpy for name, value in tensors.items()}))
 
 
 # -- the checkpoints of a run ---------------------------------------------------------------------------------------

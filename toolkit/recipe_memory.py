@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from models import families
-from models.lora import parameters
+from models.lora import maps, parameters
 from toolkit import runtime
 from toolkit.errors import ToolkitError
 from toolkit.memory import physical_memory
@@ -47,7 +47,8 @@ def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: 
         length,
         train.batch_size,
         recipe.model.backward or ("recompute" if train.recompute else "autograd"),
-        trained=_trained(recipe, config),
+        **_adapted(recipe, config),
+        clipped=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
         processes=runtime.processes(),
@@ -55,14 +56,19 @@ def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: 
     )
 
 
-def _trained(recipe: Recipe, config: Mapping[str, Any]) -> int | None:
-    """How many parameters are trained where not all are: the adapter's, and those of a head without weights."""
+def _adapted(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
+    """Of an adapted model how many parameters are trained, the adapter's and those of a head without weights, and how
+    many numbers the largest matrix has that it is added to; nothing of others."""
     table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
     lora = lora_of(recipe, config, () if recipe.model.weights else list(table))
     if lora is None:
-        return None
+        return {}
     trained = [*parameters(table, lora).values(), *(table[name] for name in lora.whole)]
-    return sum(math.prod(one.shape) for one in trained)
+    changed = [one for name, one in maps(table).items() if lora.adapts(name)]
+    return {
+        "trained": sum(math.prod(one.shape) for one in trained),
+        "merged": max(math.prod(one.shape) for one in changed),
+    }
 
 
 def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:

@@ -159,6 +159,7 @@ def _follow(recipe: Recipe) -> Path:
     _agree(recipe, job)
     folder, console = recipe.output_dir, LiteralConsole(quiet=True)
     model = load_model(recipe, job)
+    job.let_go()
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, told["begun_with"])
     trainer.fit(Path(told["resume_from"]) if told["resume_from"] else None)
     measure_best(trainer, job.prepared)
@@ -193,7 +194,9 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         }
     )
     _agree(recipe, job)
-    trainer = make_trainer(recipe, folder, job.task, load_model(recipe, job), console, job.prepared, begun_with)
+    model = load_model(recipe, job)
+    job.let_go()
+    trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
     record_start(folder, last_step, verdict, skip_parity)
     trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
     exit_status = 1

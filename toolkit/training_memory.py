@@ -1,4 +1,5 @@
-"""What training takes of memory, computed from the shapes of the model and of a batch before anything is allocated.
+"""What a run takes of memory from its start to its end, computed from the shapes of the model and of a batch before
+anything is allocated.
 
 An estimate: the bytes of each parameter follow from what is held of it, those of what the layers compute were fitted to
 the peaks of small runs (tests/test_memory_estimate.py runs two of them again). The examples themselves are not counted.
@@ -6,6 +7,7 @@ the peaks of small runs (tests/test_memory_estimate.py runs two of them again). 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +17,14 @@ from toolkit.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
-#: Bytes of each parameter: of the weight; and, in the machine's own memory, of the weight that it began with.
+#: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
+#: it begins with.
 WEIGHT, FIRST = 4, 4
 #: Bytes of each parameter that is trained: its gradient; AdamW's two moments.
 GRADIENT, MOMENTS = 4, 8
-#: ... while a checkpoint is written: weight and moments once as arrays, once as the bytes of a file.
-WRITTEN = 16
+#: Bytes of each number of the largest parameter while it is put into the model or written to a file, in its layout and
+#: in the other; and of the largest matrix that an adapter is added to, in float64.
+COPIED, MERGED = 8, 32
 #: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, where all
 #: activations are kept for the backward; of the largest one, where layers are computed again.
 KEPT, AGAIN = 32, 55
@@ -42,24 +46,34 @@ class TrainingMemory:
     Attributes:
         held: what is there all the time, by its name.
         step: what is there besides while gradients are computed, by its name.
-        writing: what is there besides, in place of ``step``, while a checkpoint is written.
+        instead: what is there in place of ``step``, each at another time, by its name: while gradients are clipped, and
+            while a tensor of a checkpoint or of the trained model is written.
+        start: all that is there when the model is given its first weights, by its name.
     """
 
     held: Mapping[str, float]
     step: Mapping[str, float]
-    writing: float
+    instead: Mapping[str, float]
+    start: Mapping[str, float]
 
     @property
     def total(self) -> float:
         """The peak."""
-        return sum(self.held.values()) + max(sum(self.step.values()), self.writing)
+        return max(sum(self._training.values()), sum(self.start.values()))
+
+    @property
+    def _training(self) -> dict[str, float]:
+        """What is there when training, or writing what it has made, takes most."""
+        times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.instead.items())]
+        sizes = [sum(parts.values()) for parts in times]
+        return {**self.held, **times[sizes.index(max(sizes))]}
 
     @property
     def text(self) -> str:
         """The peak and what it is made of, for a reader."""
-        parts = {**self.held, **self.step}
-        if self.writing > sum(self.step.values()):
-            parts = {**self.held, "a checkpoint that is written": self.writing}
+        parts = self._training
+        if sum(self.start.values()) > sum(parts.values()):
+            parts = dict(self.start)
         named = ", ".join(f"{amount(size)} {name}" for name, size in parts.items() if size >= NAMED * self.total)
         return f"about {amount(self.total)}: {named}"
 
@@ -73,6 +87,8 @@ def training_memory(
     backward: str,
     *,
     trained: int | None = None,
+    merged: int = 0,
+    clipped: bool = True,
     bfloat16: bool = False,
     on_gpu: bool = False,
     processes: int = 1,
@@ -88,6 +104,8 @@ def training_memory(
         texts: that are computed at once: those of a micro-batch.
         backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
         trained: how many parameters are; None for all.
+        merged: numbers of the largest matrix that an adapter is added to at the end.
+        clipped: gradients are (``max_grad_norm``), which takes a copy of them.
         bfloat16: matrix products are computed in it.
         on_gpu: count the memory of the GPU, not that of the machine.
         processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
@@ -96,9 +114,11 @@ def training_memory(
     parameters = parameters_of(model, config, head)
     trained = parameters if trained is None else trained
     shared = processes if sharding is not None else 1
-    held: dict[str, float] = {} if on_gpu else {"the program": IDLE, "the first weights": FIRST * parameters}
+    largest = max(math.prod(one.shape) for one in families.part(model, "weights").parameters(config, head).values())
+    held: dict[str, float] = {} if on_gpu else {"the program": IDLE}
+    held |= {"weights": WEIGHT * parameters}
+    start = {} if on_gpu else {**held, "the first weights": FIRST * parameters, "a copy of one": COPIED * largest}
     held |= {
-        "weights": WEIGHT * parameters,
         "gradients": GRADIENT * trained / (shared if sharding == "stage2" else 1),
         "moments": MOMENTS * trained / shared,
     }
@@ -106,7 +126,10 @@ def training_memory(
     step = {f"activations ({backward})": share * texts * _activations(model, config, length, backward)}
     if head in ("causal_lm", "masked_lm"):
         step["scores of the vocabulary"] = SCORES * texts * length * config["vocab_size"]
-    return TrainingMemory(held, step, 0.0 if on_gpu else WRITTEN * trained)
+    instead = {"clipped gradients": GRADIENT * trained / shared if clipped else 0.0}
+    if not on_gpu:
+        instead["a tensor that is written"] = float(max(COPIED * largest, MERGED * merged))
+    return TrainingMemory(held, step, instead, start)
 
 
 def _activations(model: str, config: Mapping[str, Any], length: int, backward: str) -> float:

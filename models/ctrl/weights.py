@@ -8,7 +8,7 @@ import numpy as np
 
 from models.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
 
-__all__ = ["HEADS", "WeightsError", "dump", "initial_weights", "load", "parameters", "select"]
+__all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
 
 HEADS = ("causal_lm", "sequence_classification")
 
@@ -70,7 +70,12 @@ def deviations(config: Mapping) -> dict[str, float]:
 
 def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarray]:
     """New float32 weights: matrices of standard deviation ``initializer_range``, biases 0 and norm gains 1."""
-    return dict(new_values(parameters(config, head), deviations(config), seed))
+    return dict(initial_values(config, head, seed))
+
+
+def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
+    """As :func:`initial_weights`, each made when it is asked for."""
+    return new_values(parameters(config, head), deviations(config), seed)
 
 
 def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import paddle
@@ -234,7 +234,7 @@ class ReformerPretrainedModel(Port):
     #: Rows of the position table that were cut off for training (:mod:`.positions`); they are saved with the model.
     unreached_rows: np.ndarray | None = None
 
-    def stored(self) -> tuple[ReformerConfig, dict[str, np.ndarray]]:
+    def stored(self) -> tuple[ReformerConfig, Mapping[str, np.ndarray]]:
         """As :meth:`models.pretrained.Port.stored`, with the whole position table."""
         config, weights = super().stored()
         if self.unreached_rows is None:

@@ -9,9 +9,12 @@ When it is saved, they stand behind the trained ones again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+
+from models.tensor_file import OnDemand
 
 #: The table's first factor, (rows, 1, width).
 ROWS = "reformer.embeddings.position_embeddings.weights.0"
@@ -47,6 +50,11 @@ def restore_config(config: Mapping[str, Any], unreached: np.ndarray) -> dict[str
     return {"axial_pos_shape": [rows + len(unreached), columns]}
 
 
-def restore_weights(weights: Mapping[str, np.ndarray], unreached: np.ndarray) -> dict[str, np.ndarray]:
-    """The weights of the whole model: those of the cut one, and behind its rows the others, bit for bit."""
-    return {**weights, ROWS: np.concatenate([weights[ROWS], unreached.astype(weights[ROWS].dtype)])}
+def restore_weights(weights: Mapping[str, np.ndarray], unreached: np.ndarray) -> Mapping[str, np.ndarray]:
+    """The weights of the whole model: those of the cut one, and behind its rows the others, bit for bit; each when it
+    is asked for."""
+
+    def rows() -> np.ndarray:
+        return np.concatenate([weights[ROWS], unreached.astype(weights[ROWS].dtype)])
+
+    return OnDemand({name: rows if name == ROWS else partial(weights.__getitem__, name) for name in weights})

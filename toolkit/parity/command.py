@@ -20,8 +20,23 @@ MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 CONFIGURATION_HELP = "KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4."
 
+
+class RecordedDtype(click.Choice):
+    """The dtypes of a recorded reference; of bfloat16, which others have, it says why there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(["float64", "float32", "both"])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("bfloat16", "all"):
+            from toolkit.errors import UserError
+            from toolkit.parity.job.bundle import NOT_RECORDED
+
+            raise UserError(f"--dtype {value}: {NOT_RECORDED}")
+        return super().convert(value, param, ctx)
+
+
 MODEL = click.option("--model", type=click.Choice(FAMILIES), required=True, help="The port to judge.")
-DTYPE = click.option("--dtype", type=click.Choice(["float64", "float32", "both"]), default="both", show_default=True)
 DTYPE_OR_BFLOAT16 = click.option(
     "--dtype",
     type=click.Choice(["float64", "float32", "bfloat16", "both", "all"]),
@@ -218,7 +233,9 @@ def _pair(described: dict[str, Any]) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*DESCRIPTION, DTYPE, REFERENCE_REVERSIBLE)
+@takes(*DESCRIPTION)
+@click.option("--dtype", type=RecordedDtype(), default="both", show_default=True)
+@takes(REFERENCE_REVERSIBLE)
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
 @click.option("-o", "--output", metavar="BUNDLE", type=click.Path(path_type=Path), required=True, help="A new folder.")
 def record(device: str, output: Path, **description: Any) -> None:
@@ -238,7 +255,7 @@ def record(device: str, output: Path, **description: Any) -> None:
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "--dtype",
-    type=click.Choice(["float64", "float32", "both"]),
+    type=RecordedDtype(),
     help="Default: what BUNDLE was recorded for.",
 )
 @takes(DEVICES, OUTPUT)
@@ -349,7 +366,7 @@ def limits(**trial: Any) -> int:
     help=f"{', '.join(KINDS)}, on random shapes; or a Hugging Face folder or hub id, whose model is gated on N random "
     "batches. Default: random shapes with all three kinds.",
 )
-@takes(HEAD, LENGTH, SEED, DEVICES, REFERENCE_PYTHON)
+@takes(HEAD, LENGTH, DTYPE_OR_BFLOAT16, SEED, DEVICES, REFERENCE_PYTHON)
 def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     """Gate right ports, none of which may be stopped, and trace each to the operation.
 

@@ -147,6 +147,7 @@ def sweep_maker(
     length: int | None,
     overrides: Sequence[str],
     reference_python: str | None,
+    dtype: str = "both",
 ) -> Callable[[int], GateRequest]:
     """From a seed to a right port: one of random shapes; or, of a checkpoint, its model on a random batch.
 
@@ -155,10 +156,11 @@ def sweep_maker(
     """
     if weights_from in (None, *KINDS):
         if head or length or overrides:
-            given = "--head" if head else "--length" if length else " ".join(overrides)
-            raise UserError(f"{given}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
+            unused = "--head" if head else "--length" if length else " ".join(overrides)
+            raise UserError(f"{unused}: is for a checkpoint's model (--weights FOLDER); random shapes have their own")
         python = _interpreter(reference_python)
-        return lambda seed: replace(random_request(model, seed, weights_from), device=device, reference_python=python)
+        given: dict[str, Any] = {"device": device, "reference_python": python, "dtypes": dtypes_of(dtype)}
+        return lambda seed: replace(random_request(model, seed, weights_from), **given)
     made = make_request(
         model=model,
         head=head,
@@ -170,6 +172,7 @@ def sweep_maker(
         seed=0,
         overrides=overrides,
         reference_python=reference_python,
+        dtype=dtype,
     )
     if is_streamed(made):
         raise UserError("a model this large is not compared as a whole; gate it once, with toolkit parity")

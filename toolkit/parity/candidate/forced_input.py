@@ -23,7 +23,7 @@ from toolkit.parity.candidate.places import LOGITS
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
+from toolkit.parity.job.results import Flips, ForcedInputDtype, ForcedInputResult
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
@@ -49,9 +49,9 @@ def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str)
     """One step in ``dtype``."""
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(truth)
-    _run(step, points)
+    bucket_flips = _run(step, points)
     points.add_missing()
-    return ForcedInputDtype(points.errors, points.lines, step.places())
+    return ForcedInputDtype(points.errors, points.lines, step.places(), bucket_flips)
 
 
 def _measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict[str, ForcedInputDtype]:
@@ -121,8 +121,9 @@ class _Point(PyLayer):
         return ctx.points.replaced(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points) -> None:
-    """Forward and backward, with everything passing through ``points``."""
+def _run(step: Step, points: Points) -> dict[str, Flips]:
+    """Forward and backward, with everything passing through ``points``; returns by LSH module where its buckets are not
+    R64's, of whose vectors they were made."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
@@ -157,6 +158,7 @@ def _run(step: Step, points: Points) -> None:
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
         points.measure(f"gradient:{name}", value)
+    return draws.bucket_flips
 
 
 def _line(frame: FrameType) -> str:

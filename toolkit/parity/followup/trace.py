@@ -8,7 +8,7 @@ tensor; the noise baseline is what the reference's float32 is off by in that one
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from toolkit.errors import Inconclusive
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult
+from toolkit.parity.job.results import ForcedInputDtype, ForcedInputResult, read_reference
 from toolkit.parity.judge.bounds import Comparison, compare, is_lost, is_measured
 from toolkit.parity.judge.verdict import OF_TENSORS, Finding, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
@@ -25,6 +25,8 @@ from toolkit.parity.measure.naming import TensorName, is_gradient
 
 #: Faulty operations that the report shows.
 SHOWN = 6
+#: The dtype in which vectors are hashed that a product in bfloat16 has made.
+LOWERED = "bfloat16"
 TASK = "forced_input"
 
 
@@ -98,7 +100,7 @@ def trace(
         [(reference, candidate)] = measure([job], console, interpreters)
     except Inconclusive as problem:
         return OperationTrace(problem=str(problem))
-    return summary(reference, candidate.dtypes)
+    return summary(reference, candidate.dtypes, read_reference(job).facts.bucket_slack)
 
 
 def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTrace | None:
@@ -155,8 +157,17 @@ def measure(
     ]
 
 
-def summary(reference: Mapping[str, TensorRecord], dtypes: Mapping[str, ForcedInputDtype]) -> OperationTrace:
-    """As :func:`trace`, of what was measured."""
+def summary(
+    reference: Mapping[str, TensorRecord],
+    dtypes: Mapping[str, ForcedInputDtype],
+    bucket_slack: Mapping[str, float] | None = None,
+) -> OperationTrace:
+    """As :func:`trace`, of what was measured.
+
+    Args:
+        bucket_slack: by LSH module, how small a margin rounding can turn around in float32; in bfloat16, where the step
+            cannot show it, hashing is judged by it.
+    """
     order = in_order(list(reference))
     seen = {name for ours in dtypes.values() for name in ours.tensors}
     records = in_the_ports_steps({name: reference[name] for name in order}, seen)
@@ -178,10 +189,29 @@ def summary(reference: Mapping[str, TensorRecord], dtypes: Mapping[str, ForcedIn
             if not compared[-1].passed:
                 message = f"off by {compared[-1].relative:.1e} of its size, {compared[-1].margin:.3g} times the bound"
                 faulty.append(FaultyOp(name, _where(name, ours), dtype, message, compared[-1].margin))
+        if dtype == LOWERED:
+            faulty += _hashed_otherwise(ours, bucket_slack or {})
     passed = [one.margin for one in compared if one.passed and one.informative]
     own = {name: None for ours in dtypes.values() for name in ours.lines if name not in reference}
     alone = [*(name for name in order if name not in seen), *own]
     return OperationTrace(len(compared), alone, lost, faulty, max(passed, default=0.0))
+
+
+def _hashed_otherwise(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:
+    """LSH attentions that give vectors of R64, which float32 holds, buckets that float32's rounding cannot.
+
+    In a step in bfloat16 the vectors themselves are off by so much that hardly any bucket is certain. Here they are
+    not, and hashing stays in float32. What follows is given R64's buckets: nothing else is wrong for them.
+    """
+    for module, flips in ours.bucket_flips.items():
+        allowed, name = slack.get(module, math.inf), f"buckets:{module}"
+        if flips.shape is not None:
+            yield FaultyOp(name, _where(name, ours), LOWERED, f"shape {flips.shape} differs")
+        elif flips.count and not flips.largest_margin <= allowed:
+            led = f"one where the best bucket led by {flips.largest_margin:.1e}; float32's rounding: {allowed:.1e}"
+            margin = flips.largest_margin / allowed if allowed else math.inf
+            message = f"{flips.count} of {flips.of} differ, {led}"
+            yield FaultyOp(name, _where(name, ours), LOWERED, message, margin)
 
 
 def in_the_ports_steps(reference: Mapping[str, TensorRecord], seen: Collection[str]) -> dict[str, TensorRecord]:

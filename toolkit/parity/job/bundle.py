@@ -45,6 +45,11 @@ FORMAT = "toolkit parity reference"
 #: Raised whenever a reference leaves other things than before, or the port's side needs others.
 SCHEMA = 4
 MANIFEST = "bundle.json"
+#: Why no bundle is of bfloat16.
+NOT_RECORDED = (
+    "no reference is recorded in bfloat16: there each operation is judged on an input that a bundle does not hold; "
+    "where torch is, take toolkit parity --dtype bfloat16"
+)
 #: What the port's side reads. A bundle may hold more, if its manifest lists it.
 NEEDED = (
     "job.json",
@@ -70,9 +75,12 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
     """Run the reference alone and leave what it computed in ``folder``: all of it, or nothing.
 
     Raises:
-        UserError: the model is too large to be held whole, or ``folder`` holds something that is not a bundle.
+        UserError: bfloat16 is asked for, the model is too large to be held whole, or ``folder`` holds something that is
+            not a bundle.
         Inconclusive: the reference could not run.
     """
+    if "bfloat16" in request.dtypes:
+        raise UserError(NOT_RECORDED)
     if is_streamed(request):
         raise UserError(
             "only a model that is compared as a whole can be recorded; this one is compared stage by stage: "

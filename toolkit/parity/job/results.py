@@ -301,11 +301,12 @@ class CandidateResult:
 @dataclass
 class ForcedInputDtype:
     """The port operation by operation on R64's own input: the error of each, the source line of each that is no module
-    of its own, and the places of the rest (:attr:`CandidateDtype.places`)."""
+    of its own, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that are not R64's."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
     modules: dict[str, Place]
+    bucket_flips: dict[str, Flips] = field(default_factory=dict)
 
 
 @dataclass

@@ -31,5 +31,5 @@ def by_name(name: str) -> Mutant:
     fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*map(catalogue, FAMILIES), *CLASS_WEIGHTS.values(), LORA, PRECISION)
+    catalogues = (*map(catalogue, FAMILIES), *CLASS_WEIGHTS.values(), LORA, *PRECISION.values())
     return {mutant.name: mutant for several in catalogues for mutant in several}[name]

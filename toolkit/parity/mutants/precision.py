@@ -1,5 +1,5 @@
-"""Faults of mixed precision: what is to stay in float32 and does not. They are the same for every model, and are tried
-in bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
+"""Faults of mixed precision: what is to stay in float32 and does not. But for Reformer's hashing they are the same for
+every model, and are tried in bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ def _loss(port):
     return [(port.losses, "cross_entropies", _in_bfloat16(port, port.losses.cross_entropies))]
 
 
+def _hashing(port):
+    def hash_vectors(plain, self, vectors, *others):
+        return plain(self, vectors.astype("bfloat16").astype(vectors.dtype), *others)
+
+    return around(port.attention.LSHSelfAttention, "hash_vectors", hash_vectors)
+
+
 def _scaled_loss(port):
     return around(port.finetuner, "add_gradients", lambda plain, self, loss: plain(self, loss * LOSS_SCALE))
 
@@ -101,7 +108,7 @@ def _master_weights(port):
 
 _fault = partial(Mutant, port=_port, dtype="bfloat16")
 
-PRECISION: tuple[Mutant, ...] = (
+_SHARED: tuple[Mutant, ...] = (
     _fault("bfloat16-softmax", "softmax in bfloat16", "probabilities:", _softmax, operation="probabilities:"),
     _fault("bfloat16-layer-norm", "layer norm in bfloat16", "norm", _layer_norm, operation="norm"),
     _fault("bfloat16-loss", "the loss in bfloat16", "loss", _loss, operation="loss"),
@@ -109,3 +116,12 @@ PRECISION: tuple[Mutant, ...] = (
     _fault("bfloat16-gradients", "gradients are accumulated in bfloat16", "accumulated:", _gradients),
     _fault("bfloat16-master-weights", "updates are applied to weights in bfloat16", "updated:", _master_weights),
 )
+
+#: By family.
+PRECISION: dict[str, tuple[Mutant, ...]] = {
+    "reformer": (
+        *_SHARED,
+        _fault("bfloat16-hashing", "LSH hashing in bfloat16", "buckets:", _hashing, operation="buckets:"),
+    ),
+    "ctrl": _SHARED,
+}

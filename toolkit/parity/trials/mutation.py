@@ -22,7 +22,6 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
     CandidateResult,
-    ForcedInputDtype,
     ForcedInputResult,
     ReferenceResult,
     read_results,
@@ -99,7 +98,7 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
-        faults = (*catalogue(request.model), *PRECISION)
+        faults = (*catalogue(request.model), *PRECISION[request.model])
         return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 
@@ -176,7 +175,8 @@ def verdicts_on(
         if (verdict := verdicts[mutant.name]) is None:
             trials.append(Trial(mutant, True, candidate.mutants[mutant.name].raised or "", "raised", None))
         else:
-            trials.append(_trial(mutant, verdict, order, records, traced.mutants[mutant.name]))
+            found = trace.summary(records, traced.mutants[mutant.name], reference.facts.bucket_slack)
+            trials.append(_trial(mutant, verdict, order, found))
     return trials
 
 
@@ -200,11 +200,10 @@ def _trial(
     mutant: Mutant,
     verdict: Verdict,
     order: list[str],
-    records: Mapping[str, TensorRecord],
-    traced: Mapping[str, ForcedInputDtype],
+    found: trace.OperationTrace,
 ) -> Trial:
     if precision.is_judged((mutant.dtype,)):
-        precision.judge_operations(verdict, trace.summary(records, traced))
+        precision.judge_operations(verdict, found)
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
@@ -214,7 +213,7 @@ def _trial(
     operation = None
     no_way_back = bool(mutant.operation) and trace.lacks_gradients(verdict)
     if culprit.verdict == "precision" or trace.is_wanted(verdict) or no_way_back:
-        faulty = trace.summary(records, traced).faulty
+        faulty = found.faulty
         if culprit.verdict == "precision":
             faulty = [one for one in faulty if one.name == culprit.name]
             margins[culprit.name] = faulty[0].margin

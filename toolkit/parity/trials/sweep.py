@@ -13,6 +13,7 @@ from rich.text import Text
 
 from models.families import part
 from toolkit.parity.followup import trace
+from toolkit.parity.followup.precision import DTYPE, is_judged, judge_operations
 from toolkit.parity.followup.remeasure import remeasure
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.build import workers_of, write_request
@@ -53,13 +54,14 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
         judged = judge_all(list(requests.values()), console)
         for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
             wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
-            wrong += [one.text() for one in traced.faulty]
+            wrong += [one.text() for one in traced.faulty if one.dtype != DTYPE]  # those are findings, or luck
             outcome = [("ALARM", "red"), f" {wrong[0]}"] if wrong else ["right"]
             if verdict.inconclusive and not traced.faulty:
                 outcome, wrong = [f"not to be measured: {wrong[0]}"], []
                 unmeasured += 1
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
-            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {traced.worst:.2f}"
+            by_itself = max([traced.worst, *(one.margin for one in traced.faulty if one.dtype == DTYPE)])
+            nearest = f"nearest {worst:.2f} of its bound, an operation by itself {by_itself:.2f}"
             console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {_shown(request)}"), soft_wrap=True)
             if wrong:
                 alarms.append(seed)
@@ -87,10 +89,14 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
         first = [(reference, judge(reference, candidate)) for reference, candidate in results]
         references = remeasure(jobs, first, console, workers["reference"])
         traced = trace.measure(jobs, console, workers)
-        return [
-            (judge(reference, candidate), trace.summary(records, forced.dtypes))
+        found = [
+            (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))
             for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
         ]
+    for request, (verdict, operations) in zip(requests, found, strict=True):
+        if is_judged(request.dtypes):
+            judge_operations(verdict, operations)
+    return found
 
 
 def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> GateRequest:

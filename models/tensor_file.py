@@ -1,0 +1,89 @@
+"""Arrays that are made when they are asked for, and safetensors files that are written of them one after another.
+
+The library of that name writes only what it is given as a whole: of a model as large as half of the memory, the copies
+that a file is made of do not fit beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+#: NumPy's types by their name in the format, in the order in which a file has them: that of the library, by which what
+#: is written here is the same to the byte.
+TYPES = {
+    np.dtype("<u8"): "U64",
+    np.dtype("<i8"): "I64",
+    np.dtype("<f8"): "F64",
+    np.dtype("<f4"): "F32",
+    np.dtype("<u4"): "U32",
+    np.dtype("<i4"): "I32",
+    np.dtype("<f2"): "F16",
+    np.dtype("<u2"): "U16",
+    np.dtype("<i2"): "I16",
+    np.dtype("i1"): "I8",
+    np.dtype("u1"): "U8",
+    np.dtype("?"): "BOOL",
+}
+
+
+class OnDemand(Mapping[str, np.ndarray]):
+    """Arrays by name, each made anew whenever it is asked for, and not kept.
+
+    Args:
+        makers: name -> what makes its value.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        self._makers = dict(makers)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
+def write_tensors(
+    path: str | os.PathLike, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file as the library does, byte for byte, holding one tensor at a time.
+
+    Args:
+        tensors: each is asked for twice: for its shape, and for its values.
+        metadata: texts of the header, in this order.
+
+    Raises:
+        OSError: the system refuses it; a part of the file may be left.
+        ValueError: a type that is not in :data:`TYPES`.
+    """
+    shapes = {}
+    for name in tensors:
+        value = np.asarray(tensors[name])
+        if value.dtype not in TYPES:
+            raise ValueError(f"{name}: {value.dtype} cannot be stored")
+        shapes[name] = (value.dtype, value.shape, value.nbytes)
+        del value  # before the next one is made
+    ranks = list(TYPES)
+    names = sorted(shapes, key=lambda name: (ranks.index(shapes[name][0]), name.encode()))
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        dtype, shape, size = shapes[name]
+        header[name] = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    written = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    written += b" " * (-len(written) % 8)
+    with open(path, "wb") as file:
+        file.write(len(written).to_bytes(8, "little") + written)
+        for name in names:
+            file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
