@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from models import collector
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
@@ -167,7 +168,8 @@ def finetune(
         arguments = [*reason, "--", str(recipe), *here, *folder]
         return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
 
-    from toolkit.train import finetune as run
+    with collector.paused():
+        from toolkit.train import finetune as run
 
     run(checked, skip_parity, LiteralConsole())
     return 0
