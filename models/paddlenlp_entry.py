@@ -1,9 +1,9 @@
 """The short way into PaddleNLP: what the ports take of it, without what it imports beside.
 
-PaddleNLP's ``__init__`` imports all it has: a web server, task flows, scikit-learn, SciPy's statistics, `datasets`. That
-is most of what a command's start took, and nothing of it is used here. So three of its packages are put off
-(:class:`PutOff`): their modules are imported as they stand, and a package's own ``__init__`` runs when somebody asks the
-package for a name that is none of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
+PaddleNLP's ``__init__`` imports all it has: a web server, task flows, scikit-learn, SciPy's statistics, `datasets`.
+That is most of what a command's start took, and nothing of it is used here. So three of its packages are put off
+(:class:`PutOff`): their modules are imported as they stand, and a package's own ``__init__`` runs when somebody asks
+the package for a name that is none of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
 
 No other file of `models` imports PaddleNLP; where somebody has imported it before, it is taken as it is.
 """

@@ -12,6 +12,7 @@ import pytest
 
 from toolkit import data
 from toolkit.batches import collate
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.tasks.classification import task as classification
@@ -211,7 +212,7 @@ def test_a_wrong_option_of_the_built_in_corpus_is_said_at_its_line(tmp_path, opt
 
 def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: somebody/something\n")
-    notes = data.check_data(load_recipe(tmp_path / "x.yaml"))
+    notes = check_data(load_recipe(tmp_path / "x.yaml"))
     assert notes == ["data.dataset: somebody/something is a hub data set; it is fetched and checked when a run starts"]
 
 

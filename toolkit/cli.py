@@ -373,7 +373,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     Checks the keys, the model's configuration, and the columns and labels of local data, and says what memory a run
     takes.
     """
-    from toolkit.data import check_data
+    from toolkit.data_check import check_data
     from toolkit.model_config import check_model
     from toolkit.recipe import load_recipe
     from toolkit.recipe_memory import memory_of_recipe

@@ -53,7 +53,9 @@ def several_sections(predictions: Path) -> Iterator[Element]:
     ]
     yield element("h2", "How good each label is", id="labels")
     titles = ("label", "precision", "recall", "F1", "texts", "times given")
-    found = table(titles, rows, "Counted as scikit-learn does; a text has the labels whose probability is above 0.5", "numbers")
+    found = table(
+        titles, rows, "Counted as scikit-learn does; a text has the labels whose probability is above 0.5", "numbers"
+    )
     yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
     right = (of_data == of_model).all(axis=1)
     lengths = [
