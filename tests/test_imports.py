@@ -31,6 +31,10 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "recipe show": (RUN_COMMAND.format(["recipe", "show", "recipes/reformer_cls.yaml"]), set()),
     # What `predict` and the port's process of a gate load, each before the first number is computed.
     "loading a port": (f"{ON_THE_CPU}import models.reformer.modeling, models.ctrl.modeling", {"paddle", "paddlenlp"}),
+    "predict": (
+        f"{ON_THE_CPU}import toolkit.predict, toolkit.generate, models.reformer.modeling, models.reformer.tokenizer",
+        {"paddle", "paddlenlp"},
+    ),
     "the port's process of a gate": (
         f"{ON_THE_CPU}import toolkit.parity.candidate.__main__, models.reformer.modeling, "
         "toolkit.parity.candidate.measure",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"
-#: The columns, by the keys of a recipe's data section that name them.
+#: Keys of a recipe's data section -> what they say of this corpus.
 COLUMNS = {key: key for key in ("id", "question", "context", "answers")}
 #: The corpus has them itself: nothing is held out of ``train``.
 HAS_SPLITS = True

@@ -36,8 +36,8 @@ Count = Annotated[int, Field(gt=0)]
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "languages"
-#: The columns, by the keys of a recipe's data section that name them.
-COLUMNS = {"text": "text", "label": "label"}
+#: Keys of a recipe's data section -> what they say of this corpus.
+COLUMNS = {"text": "text", "label": "label", "problem_type": "single_label"}
 #: The corpus has them itself: nothing is held out of ``train``.
 HAS_SPLITS = True
 

@@ -59,7 +59,7 @@ SHORT_PARAGRAPH = 60
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "chapters"
-#: The columns, by the keys of a recipe's data section that name them: they have names of their own.
+#: Keys of a recipe's data section -> what they say of this corpus: nothing, its columns have names of their own.
 COLUMNS: dict[str, str] = {}
 #: There is but one; others are held out of it.
 HAS_SPLITS = False
