@@ -1,6 +1,6 @@
 """What every port has in common: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours.
 
-No other file of `models` imports PaddleNLP; the output classes of the heads are passed on from here.
+The output classes of the heads are passed on from here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import paddle
 from huggingface_hub.serialization import split_state_dict_into_shards_factory
 from paddle import nn
-from paddlenlp.transformers import PretrainedConfig, PretrainedModel
-from paddlenlp.transformers import model_outputs as model_outputs
 from safetensors.numpy import save_file
 
 from models.families import part
 from models.files import open_tensors, read_object
 from models.hub import read_tensors, resolve_folder
 from models.lora import LoRA, merged, parameters
+from models.paddlenlp_entry import PretrainedConfig, PretrainedModel
+from models.paddlenlp_entry import model_outputs as model_outputs
 from models.tensor_file import OnDemand, write_tensors
 from models.tokenization import write_json
 from models.weights import Parameter, load, values_of

@@ -52,23 +52,40 @@ def test_pairs_are_compared_with_each_other():
         ["--model", "reformer", "--layers", "1", "--length", "64", "--depths", "1,2", "hidden_dropout_prob=0",
          "local_attention_probs_dropout_prob=0"],
         ["--model", "ctrl", "--layers", "2", "--length", "16", "embd_pdrop=0", "resid_pdrop=0"],
-        ["--model", "ctrl", "--layers", "2", "--length", "16", "--work", "generate", "--new-tokens", "8"],
-        ["--model", "ctrl", "--layers", "2", "--length", "16", "--work", "generate-without-cache", "--new-tokens", "8"],
+        ["--model", "ctrl", "--layers", "2", "--length", "16", "--work", "generate", "--new-tokens", "8",
+         "--work", "generate-without-cache"],
+        ["--model", "ctrl", "--layers", "1", "--length", "16", "--work", "tokenize"],
+        ["--model", "reformer", "--layers", "1", "--length", "64", "--work", "tokenize", "--work", "start",
+         "hidden_dropout_prob=0", "local_attention_probs_dropout_prob=0"],
     ],
-    ids=["reformer", "ctrl", "generate", "generate-without-cache"],
+    ids=["reformer", "ctrl", "generation", "tokens of ctrl", "tokens and start of reformer"],
 )  # fmt: skip
 def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
     """Without dropout the first loss of local attention is the same, and so is the last token that is generated."""
     status, _, err = command_line("bench", *arguments, "--pairs", "2", "--output", str(tmp_path / "bench"))
     assert status == 0, err
     told = json.loads((tmp_path / "bench" / "bench.json").read_text())
-    ours, theirs = told["main"]["sides"].values()
-    assert ours["first_value"] == pytest.approx(theirs["first_value"], rel=1e-5)
-    assert len(ours["seconds"]) == len(theirs["seconds"]) == 2
+    for one in told["works"].values():
+        ours, theirs = one["sides"].values()
+        assert ours["first_value"] == pytest.approx(theirs["first_value"], rel=1e-5)
+        assert len(ours["seconds"]) == len(theirs["seconds"]) == 2
     if "--depths" in arguments:
         assert [one["workload"]["config"]["num_hidden_layers"] for one in told["layers"]] == [1, 2]
     page = (tmp_path / "bench" / "bench.html").read_text()
     assert "port / other" in page and "too few pairs" in page
+
+
+@pytest.mark.slow
+def test_a_gate_is_measured_anew_and_cached(tmp_path, command_line):
+    """With caches of its own: what the user's holds is neither used nor touched."""
+    arguments = ["--model", "reformer", "--layers", "1", "--work", "gate", "--pairs", "1", "hidden_size=32",
+                 "axial_pos_embds_dim=[16,16]", "attention_head_size=16", "feed_forward_size=32"]  # fmt: skip
+    status, out, err = command_line("bench", *arguments, "--output", str(tmp_path / "bench"))
+    assert status == 0, err
+    gate = json.loads((tmp_path / "bench" / "bench.json").read_text())["gate"]
+    assert len(gate["cold"]) == len(gate["cached"]) == 1 and min(gate["reference"], gate["port"]) > 1e8
+    assert "peak memory of the port's process" in out and "too few pairs" in out
+    assert "the gate: 1 layers" in (tmp_path / "bench" / "bench.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -76,6 +93,8 @@ def test_both_sides_do_the_same_work(arguments, tmp_path, command_line):
     [
         (["--model", "reformer", "--work", "generate"], "--work generate: is for ctrl"),
         (["--model", "reformer", "--against", "paddlenlp"], "--against paddlenlp: is for training steps of ctrl"),
+        (["--model", "ctrl", "--all", "--against", "paddlenlp"], "--against paddlenlp: is for training steps of ctrl"),
+        (["--model", "ctrl", "--work", "start", "--depths", "2"], "--lengths, --depths: are for training steps"),
         (["--model", "ctrl", "--lengths", "8,x"], "8,x is no list of whole numbers"),
         (["--model", "ctrl", "n_embd"], "n_embd: expected KEY=VALUE"),
         (["--model", "ctrl", "n_head=3"], "n_embd"),

@@ -12,6 +12,9 @@ import pytest
 
 from toolkit import data
 from toolkit.batches import collate
+from toolkit.built_in import built_in, nothing_but_options
+from toolkit.corpora import cldr_languages
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.tasks.classification import task as classification
@@ -211,7 +214,7 @@ def test_a_wrong_option_of_the_built_in_corpus_is_said_at_its_line(tmp_path, opt
 
 def test_a_hub_data_set_is_not_fetched_by_a_check(recipe, tmp_path):
     (tmp_path / "x.yaml").write_text(HEAD + "  dataset: somebody/something\n")
-    notes = data.check_data(load_recipe(tmp_path / "x.yaml"))
+    notes = check_data(load_recipe(tmp_path / "x.yaml"))
     assert notes == ["data.dataset: somebody/something is a hub data set; it is fetched and checked when a run starts"]
 
 
@@ -312,3 +315,34 @@ def test_the_movie_reviews_recipe_loads(shared_data, monkeypatch):
     prepared = classification.prepare(made, data.build_tokenizer(made, splits["train"]["text"]), splits)
     assert prepared.label_names == ["0", "1"]
     assert prepared.test[0]["input_ids"].shape == (4096,)
+
+
+ROOT = Path(__file__).parents[1]
+SMALL_CORPUS = ["data.options.languages=[de, fi]", "data.options.train=3", "data.options.test=2"]
+
+
+def test_rows_of_built_in_data_are_kept_as_they_were_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
+    recipe = load_recipe(ROOT / "recipes" / "reformer_cls.yaml", SMALL_CORPUS)
+    made = cldr_languages.load(cldr_languages.Options.model_validate(recipe.data.options))
+    first = built_in(recipe, cldr_languages.__name__)
+    monkeypatch.setattr(cldr_languages, "load", None)  # what is kept is not made again
+    again = built_in(recipe, cldr_languages.__name__)
+    for kept in (first, again):
+        assert list(kept) == list(made)
+        for split, rows in made.items():
+            assert kept[split].features == rows.features and kept[split].to_dict() == rows.to_dict()
+
+
+def test_a_check_of_built_in_data_makes_none_and_sees_what_only_rows_can_show(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / "empty"))
+    path = ROOT / "recipes" / "reformer_cls.yaml"
+    assert nothing_but_options(load_recipe(path, SMALL_CORPUS), cldr_languages.__name__)
+    assert check_data(load_recipe(path, SMALL_CORPUS)) == [] and not (tmp_path / "empty").exists()
+    for changed, said in (
+        ("data.text=words", "no column words in the train split"),
+        ("data.validation_fraction=0.1", "has a validation split of its own"),
+        ("data.options.languages=[de, xx]", "'xx' is not a language"),
+    ):
+        with pytest.raises(UserError, match=said):
+            check_data(load_recipe(path, [*SMALL_CORPUS, changed]))

@@ -22,9 +22,9 @@ from toolkit.recipe import load_recipe
 silence_startup()
 runtime.configure("cpu")
 
-from toolkit import data  # noqa: E402
 from toolkit.assembly import assemble  # noqa: E402
 from toolkit.batches import collate  # noqa: E402
+from toolkit.data_check import check_data  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
@@ -308,7 +308,7 @@ def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path)
 def test_a_recipe_that_ships_checks_out(monkeypatch, tmp_path):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     recipe = load_recipe("recipes/ctrl_lm.yaml")
-    assert data.check_data(recipe) == []
+    assert check_data(recipe) == []
     splits = language_modeling.load_splits(recipe)
     for split in ("validation", "test"):
         held_out, trained = (

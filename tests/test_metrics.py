@@ -29,3 +29,37 @@ def test_nothing_to_measure_is_zero_and_not_a_warning():
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"should be \[N, L\] and \[N\]"):
         metrics.classification(np.zeros((4, 2)), np.zeros(3))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_counted_is_what_scikit_learn_counts(seed):
+    """To the last digit, so that a page and a table of metrics never differ from what a user computes."""
+    from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
+
+    draw = np.random.default_rng(seed)
+    count, rows = int(draw.integers(2, 30)), int(draw.integers(1, 200))
+    labels, logits = draw.integers(0, count, rows), draw.standard_normal((rows, count))
+    predicted = logits.argmax(axis=1)
+    expected = {
+        "accuracy": accuracy_score(labels, predicted),
+        "macro_f1": f1_score(labels, predicted, average="macro", zero_division=0),
+    }
+    assert metrics.classification(logits, labels) == expected
+    matrix = metrics.confusion(labels, predicted, count)
+    assert np.array_equal(matrix, confusion_matrix(labels, predicted, labels=np.arange(count)))
+    theirs = precision_recall_fscore_support(labels, predicted, labels=np.arange(count), zero_division=0)
+    for ours, other in zip(metrics.scores_of_classes(matrix), theirs, strict=False):
+        assert np.array_equal(ours, other)
+
+    several = draw.integers(0, 2, (rows, count)) * (draw.random(count) < 0.7)  # some labels occur nowhere
+    given = (logits > 0).astype(np.int64)
+    there = np.flatnonzero((several | given).any(axis=0))
+    each = f1_score(several, given, labels=there, average=None, zero_division=0)
+    assert metrics.multi_label(logits, several) == {
+        "micro_f1": f1_score(several, given, average="micro", zero_division=0),
+        "macro_f1": np.mean(each),
+        "subset_accuracy": accuracy_score(several, given),
+    }
+    theirs = precision_recall_fscore_support(several, given, average=None, zero_division=0)
+    for ours, other in zip(metrics.scores_of_several(several, given), theirs, strict=False):
+        assert np.array_equal(ours, other)

@@ -23,7 +23,7 @@ silence_startup()
 runtime.configure("cpu")
 
 from toolkit.assembly import assemble  # noqa: E402
-from toolkit.data import check_data  # noqa: E402
+from toolkit.data_check import check_data  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.run_gate import gate_request  # noqa: E402
 from toolkit.tasks.question_answering import task as question_answering  # noqa: E402

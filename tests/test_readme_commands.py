@@ -120,6 +120,16 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity map --port port.py --reference-model reference.py -o map.yaml": Here("gates"),
     "toolkit parity --port port.py --reference-model reference.py --map map.yaml": Here("gates", says="PARITY 114"),
     "toolkit parity mutants --port port.py --reference-model reference.py": Elsewhere("test_pairs.py tries them"),
+    # How fast it is.
+    "toolkit bench --model reformer": Here(
+        "gates", "--layers 1 --length 64 --batch-size 1 --pairs 1", says="port / other"
+    ),
+    "toolkit bench --model ctrl --work generate --work generate-without-cache": Here(
+        "gates", "--layers 1 --length 8 --new-tokens 4 --pairs 1 vocab_size=500", says="generation without cache"
+    ),
+    "toolkit bench --model reformer --work start --work tokenize --work gate": Elsewhere("test_bench.py tries them"),
+    "toolkit bench --model ctrl --against paddlenlp": Elsewhere("imports all of PaddleNLP; the line above is run"),
+    "toolkit bench --model ctrl --all": Elsewhere("takes minutes; test_bench.py tries its parts"),
     # Several processes.
     "toolkit finetune my.yaml --gpus 0,1": Elsewhere("needs two GPUs"),
     "python -m paddle.distributed.launch --nproc_per_node 2 .venv/bin/toolkit finetune my.yaml": Elsewhere(
@@ -155,6 +165,7 @@ LINES: dict[str, Here | Elsewhere] = {
 
 #: How the blocks begin that show what is printed, and what holds them to the truth.
 PRINTED = {
+    "reformer, a training step: 6 layers": "figures of one machine; test_bench.py looks at what is told",
     "data   10400 train, 520 validation, 520 test texts, 52 labels": "the demo's figures, from a run of three minutes",
     "error: my.yaml:20: train.batch_sise": "below",
     "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",

@@ -13,7 +13,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from loopback_hub import LoopbackHub
 
-from toolkit import data
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.tasks.classification import task as classification
@@ -134,7 +134,7 @@ UNMEASURED = "the test split has no labels (-1, or none, throughout); it is not 
 def test_a_test_split_without_labels_is_not_measured_and_that_is_said(corpus, named):
     made = corpus("", train=table([0, 1] * 3, named=named), validation=table([0, 1], named=named),
                   test=table([-1, -1], named=named))  # fmt: skip
-    assert data.check_data(made) == [UNMEASURED]
+    assert check_data(made) == [UNMEASURED]
     assert sizes(made) == {"train": 6, "validation": 2}
     assert made.notes == [UNMEASURED]  # once, though the data was read twice
 

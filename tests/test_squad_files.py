@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from toolkit import cli
-from toolkit.data import check_data
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe import load_recipe
 from toolkit.tasks.question_answering import scoring, squad

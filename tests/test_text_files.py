@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.reformer.tokenizer import ByteTokenizer
-from toolkit.data import check_data
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.identity import identity_of
 from toolkit.recipe import load_recipe

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from models import collector
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
@@ -167,7 +168,8 @@ def finetune(
         arguments = [*reason, "--", str(recipe), *here, *folder]
         return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
 
-    from toolkit.train import finetune as run
+    with collector.paused():
+        from toolkit.train import finetune as run
 
     run(checked, skip_parity, LiteralConsole())
     return 0
@@ -371,7 +373,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     Checks the keys, the model's configuration, and the columns and labels of local data, and says what memory a run
     takes.
     """
-    from toolkit.data import check_data
+    from toolkit.data_check import check_data
     from toolkit.model_config import check_model
     from toolkit.recipe import load_recipe
     from toolkit.recipe_memory import memory_of_recipe

@@ -6,18 +6,16 @@ the line of the recipe key that is to be changed.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pydantic
 from datasets import Dataset, DatasetDict
 
 from models import families
 from models.tokenization import Tokenizer
+from toolkit.built_in import built_in
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.digest import digest
 from toolkit.folder_data import from_folder
@@ -29,33 +27,12 @@ from toolkit.recipe_keys import FILE_KINDS
 from toolkit.revisions import weights_folder
 from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
-from toolkit.sources import check_source, from_files, read_file
+from toolkit.source_names import check_source
+from toolkit.sources import from_files, read_file
 from toolkit.splits import SPLITS, chosen
-from toolkit.tasks import task_of
 
 #: The keys of the recipe's data section that name a column, beside ``text``.
 COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
-
-
-def check_data(recipe: Recipe) -> list[str]:
-    """Load and check the data if it is on this machine.
-
-    Returns:
-        Notes on what could not be checked, and on what the data are.
-
-    Raises:
-        UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
-    """
-    task = task_of(recipe)
-    check_source(recipe, task.CORPORA)
-    if recipe.tokenizer.path is not None:
-        build_tokenizer(recipe)
-    name = recipe.data.dataset
-    if name not in (*task.CORPORA, *FILE_KINDS) and not recipe.resolve(name).is_dir():
-        return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
-    known = len(recipe.notes)
-    task.load_splits(recipe)
-    return recipe.notes[known:]
 
 
 def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Tokenizer:
@@ -118,7 +95,7 @@ def load_stored(
     if name not in corpora and recipe.data.options:
         raise recipe.error("data.options", f"is for dataset: {', '.join(corpora)}; remove it")
     if name in corpora:
-        splits = _built_in(recipe, importlib.import_module(corpora[name]))
+        splits = built_in(recipe, corpora[name])
     elif recipe.data.streaming:
         splits = streamed(recipe)
     elif name in FILE_KINDS:
@@ -135,21 +112,6 @@ def load_stored(
     nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
     selected = nested if recipe.data.streaming else filtered(recipe, nested)
     return split_by_column(recipe, selected)
-
-
-def _built_in(recipe: Recipe, corpus: ModuleType) -> DatasetDict:
-    """A built-in data set; a ``ValueError`` of its ``load`` is about the option that ``CHECKED_OPTION`` names."""
-    try:
-        options = corpus.Options.model_validate(recipe.data.options)
-    except pydantic.ValidationError as problems:
-        problem = problems.errors()[0]
-        known = ", ".join(corpus.Options.model_fields)
-        message = f"unknown option; known: {known}" if problem["type"] == "extra_forbidden" else problem["msg"]
-        raise recipe.error(("data", "options", *map(str, problem["loc"])), message) from None
-    try:
-        return corpus.load(options)
-    except ValueError as problem:
-        raise recipe.error(f"data.options.{corpus.CHECKED_OPTION}", str(problem)) from None
 
 
 def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[str, str]) -> None:

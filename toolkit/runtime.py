@@ -17,7 +17,7 @@ import random
 import sys
 from pathlib import Path
 
-from models import kernels
+from models import collector, kernels
 from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
 from toolkit.escape import visible
@@ -161,7 +161,8 @@ def configure(device: str = "auto", threads: int | None = None, keep_memory: boo
         os.environ.update(environment(threads))
         if keep_memory:
             keep_freed_memory()
-    with contextlib.redirect_stderr(io.StringIO()):  # Paddle advises against the threads that make it fast
+    # Paddle advises against the threads that make it fast.
+    with contextlib.redirect_stderr(io.StringIO()), collector.paused():
         import paddle
 
     gpus = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0

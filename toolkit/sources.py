@@ -1,31 +1,28 @@
-"""Where a recipe's rows may come from, and those of its files. Data alone, never code. The rows of a folder are read by
-:mod:`toolkit.folder_data`, those of the hub by :mod:`toolkit.hub_data` and :mod:`toolkit.hub_streaming`.
+"""The rows of a recipe's files. Those of a folder are read by :mod:`toolkit.folder_data`, those of the hub by
+:mod:`toolkit.hub_data` and :mod:`toolkit.hub_streaming`; what may be named at all says :mod:`toolkit.source_names`.
 
-`datasets` reads much else (pickles, archives of anything, databases). What a recipe may name is what holds rows of text
-and nothing that runs. Rows of local files are kept by the content of the files (:mod:`toolkit.cache`); what the library
+Rows of local files are kept by the content of the files (:mod:`toolkit.cache`); what the library
 keeps by path and time stamp is not used.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
-import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import Dataset, DatasetDict, packaged_modules
+from datasets import Dataset, DatasetDict
 
 from models.files import UnreadableFile, plain_file
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
-from toolkit.install import install_command
 from toolkit.recipe import Recipe, settled
-from toolkit.recipe_keys import ENCODED_KINDS, FILE_KINDS
+from toolkit.recipe_keys import ENCODED_KINDS
 from toolkit.rows import (
     COMPRESSED,
     READERS,
@@ -47,51 +44,6 @@ LARGE_FILE = 100 * 2**20
 
 #: The longest first line of a csv file that is looked at for what parts its columns, in bytes.
 LONGEST_HEADER = 2**16
-
-#: The name of a hub data set: ``owner/name``, or the name alone of the oldest ones.
-HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(?<!\.py)")
-
-#: Built-in data -> the package that it is made with, and the extra that installs it.
-EXTRAS = {"cldr_languages": ("babel", "demo"), "cldr_facts": ("babel", "demo")}
-
-
-# -- what may be named ----------------------------------------------------------------------------------------------
-
-
-def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
-    """See that ``data.dataset`` names data of an allowed kind. Looks at names alone: nothing is opened or looked up.
-
-    Raises:
-        UserError: at its line, with what would be right; also for built-in data whose package is not installed.
-    """
-    name = recipe.data.dataset
-    if name in corpora and name in EXTRAS:
-        package, extra = EXTRAS[name]
-        if importlib.util.find_spec(package) is None:
-            what = f"{name} is made with {package}, which is not installed"
-            raise recipe.error("data.dataset", f"{what}; {install_command(extra)}")
-    if name in corpora or name in FILE_KINDS:
-        return
-    kinds = ", ".join(FILE_KINDS)
-    right = f"set one of {kinds} with data.files, a folder of such files, a hub data set (owner/name)"
-    if corpora:
-        right += f", or {', '.join(corpora)}"
-    folder = recipe.resolve(name)
-    if folder.is_dir():
-        if (script := folder / f"{folder.resolve().name}.py").exists():
-            raise recipe.error("data.dataset", f"{script} is a script, which is not run; {right}")
-        return
-    if os.path.lexists(folder):
-        raise recipe.error(
-            "data.dataset", f"{name} is a file; set its kind ({kinds}), and data.files: {{train: {name}}}"
-        )
-    if name in {module.name for module in pkgutil.iter_modules(packaged_modules.__path__)}:
-        raise recipe.error("data.dataset", f"{name} is not read here: only data that cannot run code is; {right}")
-    if not HUB_NAME.fullmatch(name):
-        raise recipe.error("data.dataset", f"{name} is neither a folder nor the name of a hub data set; {right}")
-
-
-# -- files ----------------------------------------------------------------------------------------------------------
 
 
 def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:

@@ -49,7 +49,7 @@ from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
-from toolkit.sources import check_source
+from toolkit.source_names import check_source
 from toolkit.tasks import Run, task_of
 from toolkit.tracking import Tracker, check_trackers
 

@@ -29,11 +29,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
-from paddlenlp.trainer import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
-from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from rich.console import Console
 
-from models import precision
+from models import (
+    paddlenlp_entry,  # noqa: F401 - before PaddleNLP, for its short way in
+    precision,
+)
+
+# isort: split
+from paddlenlp.trainer.trainer import Trainer
+from paddlenlp.trainer.trainer_callback import PrinterCallback, TrainerCallback, TrainerState
+from paddlenlp.trainer.trainer_utils import EvalLoopOutput
+from paddlenlp.trainer.training_args import TrainingArguments
+
+# isort: split
 from toolkit import checkpoint, optimizer, ranks
 from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
 from toolkit.checkpoint import Checkpoints

@@ -8,6 +8,14 @@ from typing import Any
 import click
 
 COUNT = click.IntRange(1, 2**31 - 1)
+#: What can be measured, by model, in the order in which ``--all`` does.
+WORKS = {
+    "reformer": ("step", "start", "tokenize", "gate"),
+    "ctrl": ("step", "generate", "generate-without-cache", "start", "tokenize", "gate"),
+}
+#: Lengths and depths of ``--all``.
+LENGTHS = {"reformer": [256, 512, 1024, 2048], "ctrl": [64, 128, 256]}
+DEPTHS = {"reformer": [2, 6, 12], "ctrl": [2, 4, 8]}
 
 
 class Counts(click.ParamType):
@@ -32,11 +40,15 @@ class Counts(click.ParamType):
 @click.option("--against", type=click.Choice(["transformers", "paddlenlp"]), default="transformers", show_default=True)
 @click.option(
     "--work",
-    type=click.Choice(["step", "generate", "generate-without-cache"]),
-    default="step",
+    "works",
+    type=click.Choice(WORKS["ctrl"]),
+    multiple=True,
+    default=["step"],
     show_default=True,
-    help="A training step with AdamW, or tokens one after another.",
+    help="A training step with AdamW; tokens one after another; a process from its start to its first step; texts made "
+    "into tokens; a gate, anew and cached. May be given several times.",
 )
+@click.option("--all", "everything", is_flag=True, help="All of it, over lengths and depths as well.")
 @click.option("--layers", type=click.IntRange(1, 10_000), help="Default: 6 of reformer, 4 of ctrl.")
 @click.option("--length", type=COUNT, help="Tokens a sequence. Default: 1024 of reformer, 128 of ctrl.")
 @click.option("--batch-size", type=COUNT, help="Default: 4; of generation always 1.")
@@ -57,6 +69,8 @@ class Counts(click.ParamType):
 def bench(
     overrides: tuple[str, ...],
     against: str,
+    works: tuple[str, ...],
+    everything: bool,
     pairs: int,
     threads: int | None,
     lengths: list[int] | None,
@@ -80,8 +94,16 @@ def bench(
     from toolkit.parity import reference_interpreter
     from toolkit.scratch import scratch_folder
 
-    if against == "paddlenlp" and (described["model"] != "ctrl" or described["work"] != "step"):
+    model = described["model"]
+    if everything:
+        works, lengths, depths = WORKS[model], lengths or LENGTHS[model], depths or DEPTHS[model]
+    works = tuple(dict.fromkeys(works))
+    if against == "paddlenlp" and (model != "ctrl" or works != ("step",)):
         raise UserError("--against paddlenlp: is for training steps of ctrl; PaddleNLP's Reformer cannot train here")
+    if wrong := [work for work in works if work not in WORKS[model]]:
+        raise UserError(f"--work {wrong[0]}: is for ctrl, which keeps the keys and values of earlier tokens")
+    if (lengths or depths) and not {"step", "generate", "generate-without-cache"} & set(works):
+        raise UserError("--lengths, --depths: are for training steps and generation; add --work step")
     python = reference_interpreter(reference_python) if reference_python else None
     console = LiteralConsole()
 
@@ -91,18 +113,37 @@ def bench(
             workload = make_workload(folder, **given)
             return duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
 
-    main = measured()
-    console.print(page.title_of(main), highlight=False, soft_wrap=True)
-    shown = Table("", "port", against, "port / other")
-    for row in page.rows_of(main):
-        shown.add_row(*row)
-    console.print(shown)
-    curves = {}
+    results = page.Results({"cores": runtime.physical_cores(), "processor": runtime.processor()})
+    for work in works:
+        if work == "gate":
+            continue
+        one = results.works[work] = measured(work=work)
+        console.print(page.title_of(one), highlight=False, soft_wrap=True)
+        shown = Table("", "port", against, "port / other")
+        for row in page.rows_of(one):
+            shown.add_row(*row)
+        console.print(shown)
+    if "gate" in works:
+        from toolkit.bench.gate import gate_runs
+
+        with console.status("bench") as status:
+            results.gate = gate_runs(
+                model=model,
+                layers=described["layers"],
+                overrides=overrides,
+                pairs=pairs,
+                reference_python=python,
+                say=lambda words: status.update(f"bench: {words}"),
+            )
+        console.print(results.gate.title, highlight=False, soft_wrap=True)
+        table = Table("", "")
+        for cells in results.gate.rows():
+            table.add_row(*cells)
+        console.print(table)
     for name, option, values in (("length", "length", lengths), ("layers", "layers", depths)):
-        if values:
-            curves[name] = [measured(**{option: value}) for value in values]
-            for one in curves[name]:
-                console.print(f"{page.title_of(one)}: {one.times}", highlight=False, soft_wrap=True)
-    hardware = {"cores": runtime.physical_cores(), "processor": runtime.processor()}
-    console.print(f"page: {page.write(main, curves, hardware, output)}", highlight=False, soft_wrap=True)
+        for value in values or ():
+            one = measured(work=works[0], **{option: value})
+            results.curves.setdefault(name, []).append(one)
+            console.print(f"{page.title_of(one)}: {one.times}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page.write(results, output)}", highlight=False, soft_wrap=True)
     return 0

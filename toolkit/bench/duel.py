@@ -36,7 +36,7 @@ class Measurements:
     Attributes:
         seconds: of each measurement.
         first_value: what the first one gave; see :data:`.serve.Measured`.
-        memory: bytes at most, above what the imports took.
+        memory: bytes at most, above what the imports took; of starts, of the whole process.
         versions: of what it runs on.
     """
 
@@ -78,9 +78,9 @@ class Duel:
         """Seconds that the matrix products of a step take at the processor's best."""
         return self.operations / self.peak if self.operations and self.peak else None
 
-    def tokens_per_second(self, side: str) -> float:
-        """By the median time of a side."""
-        return self.workload.tokens / median(self.sides[side].seconds)
+    def amount_per_second(self, side: str) -> float:
+        """Tokens, or texts, by the median time of a side."""
+        return self.workload.amount / median(self.sides[side].seconds)
 
 
 def duel(
@@ -101,9 +101,11 @@ def duel(
     Raises:
         Inconclusive: a side cannot run.
     """
+    if workload.work == "start":
+        return _starts(workload, against, pairs, python, say)
     measured = {OURS: Measurements(), against: Measurements()}
     with contextlib.ExitStack() as running:
-        processes = {side: running.enter_context(_Side.started(side, python, workload.threads)) for side in measured}
+        processes = {side: running.enter_context(Side.started(side, python, workload.threads)) for side in measured}
         for side, process in processes.items():
             say(f"preparing {side}")
             measured[side].versions = process.ask("prepare", workload=workload.to_json())
@@ -114,17 +116,37 @@ def duel(
         for pair in range(pairs):
             for side in list(processes)[:: -1 if pair % 2 else 1]:
                 say(f"pair {pair + 1} of {pairs}: {side}")
+                if workload.work == "tokenize":  # by one that remembers no word from the last time
+                    processes[side].ask("prepare", workload=workload.to_json())
                 time.sleep(PAUSE)
                 measured[side].seconds.append(processes[side].ask("measure")["seconds"])
         for side, process in processes.items():
             measured[side].memory = process.ask("memory")
-        peak = processes[OURS].ask("peak")
+        peak = processes[OURS].ask("peak") if workload.work != "tokenize" else None
         counted = workload.work == "step" and against == "transformers"
         operations = processes[against].ask("operations") if counted else None
     return Duel(workload, measured, operations, peak)
 
 
-class _Side:
+def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
+    """From the start of a process to the end of its first training step: its imports, the model, the weights. The first
+    pair, for which files are read from the disk, is thrown away."""
+    measured = {OURS: Measurements(), against: Measurements()}
+    for pair in range(pairs + 1):
+        for side in list(measured)[:: -1 if pair % 2 else 1]:
+            say(f"start {pair} of {pairs}: {side}" if pair else f"preparing {side}")
+            time.sleep(PAUSE)
+            began = time.perf_counter()
+            with Side.started(side, python, workload.threads) as process:
+                measured[side].versions = process.ask("prepare", workload=workload.to_json())
+                measured[side].first_value = process.ask("measure")["value"]
+                if pair:
+                    measured[side].seconds.append(time.perf_counter() - began)
+                    measured[side].memory = max(measured[side].memory, process.ask("whole memory"))
+    return Duel(workload, measured, None, None)
+
+
+class Side:
     """A process that is asked for one thing at a time."""
 
     def __init__(self, name: str, process: subprocess.Popen, log: Path) -> None:
@@ -134,7 +156,7 @@ class _Side:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, name: str, python: str | None, threads: int) -> Iterator[_Side]:
+    def started(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
         """The side's program; it ends with the ``with`` block."""
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
             interpreter = python if python and name == "transformers" else sys.executable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element
 
 from toolkit import strict_json
@@ -17,30 +17,52 @@ from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLE, Series, lines
 
+if TYPE_CHECKING:
+    from toolkit.bench.gate import GateRuns
+
 PAGE, JSON = "bench.html", "bench.json"
+
+
+@dataclass
+class Results:
+    """All that was measured.
+
+    Attributes:
+        hardware: what it ran on.
+        works: what was done -> its comparison.
+        curves: what was changed, ``length`` or ``layers`` -> comparisons of the first of ``works`` in its order.
+        gate: None where it was not measured.
+    """
+
+    hardware: Mapping[str, Any]
+    works: dict[str, Duel] = field(default_factory=dict)
+    curves: dict[str, list[Duel]] = field(default_factory=dict)
+    gate: GateRuns | None = None
 
 
 def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
     """What is told of a comparison, a row each: what it is, the port's figure, the other's, and their ratio."""
     ours, theirs = duel.sides.values()
     other = next(side for side in duel.sides if side != OURS)
-    what = "a step" if duel.workload.work == "step" else f"{duel.workload.new_tokens} tokens"
-    memory = duel.memory
+    work, memory = duel.workload, duel.memory
+    what = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
+    each, first = ("texts", "tokens in all") if work.texts else ("tokens", "value of the first")
+    rate = (f"{each} a second", *(f"{duel.amount_per_second(side):,.0f}" for side in (OURS, other)), "")
     rows = [
         (
-            f"seconds for {what}",
+            "seconds to the first step" if work.work == "start" else f"seconds for {what}",
             f"{median(ours.seconds):.4g}",
             f"{median(theirs.seconds):.4g}",
             str(duel.times),
         ),
-        ("tokens a second", f"{duel.tokens_per_second(OURS):,.0f}", f"{duel.tokens_per_second(other):,.0f}", ""),
+        *([] if work.work == "start" else [rate]),
         (
-            "memory above the imports",
+            "memory of the process" if work.work == "start" else "memory above the imports",
             megabytes(ours.memory),
             megabytes(theirs.memory),
             "" if memory is None else f"{memory:.2f}",
         ),
-        ("value of the first", f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),
+        (first, f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),
     ]
     if duel.floor is not None and duel.peak is not None:
         share = duel.floor / median(ours.seconds)
@@ -75,27 +97,31 @@ def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
     return found
 
 
-def write(duel: Duel, curves: Mapping[str, Sequence[Duel]], hardware: Mapping[str, Any], folder: Path) -> Path:
-    """Leave the page and the JSON file in a folder; returns the page.
-
-    Args:
-        curves: what was changed, ``length`` or ``layers`` -> comparisons in its order.
-    """
+def write(results: Results, folder: Path) -> Path:
+    """Leave the page and the JSON file in a folder; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     told = {
-        "hardware": dict(hardware),
-        "main": as_json([duel])[0],
-        **{name: as_json(duels) for name, duels in curves.items()},
+        "hardware": dict(results.hardware),
+        "works": dict(zip(results.works, as_json(list(results.works.values())), strict=True)),
+        **{name: as_json(duels) for name, duels in results.curves.items()},
+        "gate": results.gate and results.gate.to_json(),
     }
     write_text(folder / JSON, strict_json.dumps(told, indent=1) + "\n")
-    write_text(folder / PAGE, _page(duel, curves, hardware))
+    write_text(folder / PAGE, _page(results))
     return folder / PAGE
 
 
 def title_of(duel: Duel) -> str:
     """What was measured, in a line."""
     work = duel.workload
-    done = {"step": "a training step", "generate": "generation", "generate-without-cache": "generation without cache"}
+    if work.work == "tokenize":
+        return f"{work.model}, tokenization: {work.texts} texts, {work.threads} threads"
+    done = {
+        "step": "a training step",
+        "start": "from the start of a process to its first training step",
+        "generate": "generation",
+        "generate-without-cache": "generation without cache",
+    }
     depth = len(work.config["attn_layers"]) if work.model == "reformer" else work.config["n_layer"]
     backward = f", backward {work.backward}" if work.model == "reformer" and work.work == "step" else ""
     return (
@@ -104,12 +130,10 @@ def title_of(duel: Duel) -> str:
     )
 
 
-def _page(duel: Duel, curves: Mapping[str, Sequence[Duel]], hardware: Mapping[str, Any]) -> str:
-    other = next(side for side in duel.sides if side != OURS)
+def _page(results: Results) -> str:
+    title = "toolkit bench"
     body: list[Element | None] = [
-        element("h1", f"The port beside {other}"),
-        element("p", title_of(duel)),
-        element("div", table(("", "port", other, "port / other"), rows_of(duel), class_="numbers"), class_="wide"),
+        element("h1", title),
         element(
             "p",
             "A ratio is the median of pairs that were measured in turn, with an interval that holds the true median "
@@ -117,23 +141,37 @@ def _page(duel: Duel, curves: Mapping[str, Sequence[Duel]], hardware: Mapping[st
             class_="soft",
         ),
     ]
-    for name, duels in curves.items():
-        body.append(element("h2", f"Over {name}"))
-        body.append(
-            element(
-                "div",
-                _curve(f"seconds a step by {name}", name, duels, "seconds"),
-                _curve(f"MB above the imports by {name}", name, duels, "memory"),
-                class_="charts",
-            )
-        )
-        titles = (name, "port, s", f"{other}, s", "port / other", "memory, port / other")
-        body.append(element("div", table(titles, [_curve_row(name, one) for one in duels]), class_="wide"))
-    versions = {f"{side} {key}": value for side, found in duel.sides.items() for key, value in found.versions.items()}
+    for duel in results.works.values():
+        other = next(side for side in duel.sides if side != OURS)
+        figures = table(("", "port", other, "port / other"), rows_of(duel), class_="numbers")
+        body += [element("h2", title_of(duel)), element("div", figures, class_="wide")]
+    if results.gate is not None:
+        body += [element("h2", results.gate.title), element("div", table(("", ""), results.gate.rows()), class_="wide")]
+    for name, duels in results.curves.items():
+        body += _over(name, duels)
+    versions = {
+        f"{side} {key}": value
+        for duel in results.works.values()
+        for side, found in duel.sides.items()
+        for key, value in found.versions.items()
+    }
     body.append(element("h2", "Where"))
-    facts = {**{key: str(value) for key, value in hardware.items()}, **versions}
+    facts = {**{key: str(value) for key, value in results.hardware.items()}, **versions}
     body.append(element("div", table(("", "value"), list(facts.items())), class_="facts"))
-    return document(f"bench: {title_of(duel)}", STYLE, element("body", element("main", *body)))
+    return document(title, STYLE, element("body", element("main", *body)))
+
+
+def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
+    """Curves and a table of what was measured over lengths or depths."""
+    other = next(side for side in duels[0].sides if side != OURS)
+    curves = (_curve(f"seconds by {name}", name, duels, "seconds"),
+              _curve(f"MB above the imports by {name}", name, duels, "memory"))  # fmt: skip
+    titles = (name, "port, s", f"{other}, s", "port / other", "memory, port / other")
+    return [
+        element("h2", f"Over {name}: {title_of(duels[0]).partition(':')[0]}"),
+        element("div", *curves, class_="charts"),
+        element("div", table(titles, [_curve_row(name, one) for one in duels]), class_="wide"),
+    ]
 
 
 def _place(name: str, duel: Duel) -> int:

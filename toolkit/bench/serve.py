@@ -49,6 +49,8 @@ def serve(
                 answer = {"seconds": time.perf_counter() - start, "value": value}
             elif order["do"] == "memory":
                 answer = max(0, resident("VmHWM") - before)
+            elif order["do"] == "whole memory":
+                answer = resident("VmHWM")
             else:
                 assert workload is not None
                 answer = extra(workload, order["do"])

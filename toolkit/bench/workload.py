@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-#: What is done: a training step (forward, backward, AdamW); or tokens generated one after another, greedily, with the
-#: keys and values of earlier tokens kept or computed again.
-Work = Literal["step", "generate", "generate-without-cache"]
+#: What is done: a training step (forward, backward, AdamW); the same in a process that is started for it; tokens
+#: generated one after another, greedily, with the keys and values of earlier tokens kept or computed again; or texts
+#: made into tokens.
+Work = Literal["step", "start", "generate", "generate-without-cache", "tokenize"]
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,11 @@ class Workload:
         batch_size, length: B and T of the batch; of generation, one text, and the tokens of the prompt.
         work: what is done with it.
         new_tokens: that are generated.
+        texts: that are made into tokens.
         threads: of each side.
         backward: how the port makes Reformer's gradients.
-        folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides.
+        folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides; of tokenization
+            :data:`TEXTS` and :data:`TOKENIZER`.
     """
 
     model: str
@@ -36,17 +39,27 @@ class Workload:
     threads: int
     backward: str
     folder: str
+    texts: int = 0
 
     @property
-    def tokens(self) -> int:
-        """That one measurement works through."""
-        return self.batch_size * self.length if self.work == "step" else self.new_tokens
+    def generates(self) -> bool:
+        """Whether tokens are generated."""
+        return self.work in ("generate", "generate-without-cache")
+
+    @property
+    def amount(self) -> int:
+        """The tokens that one measurement works through; of tokenization, the texts."""
+        if self.work == "tokenize":
+            return self.texts
+        return self.new_tokens if self.generates else self.batch_size * self.length
 
     def to_json(self) -> dict[str, Any]:
         """As it is sent to a side."""
         return {**asdict(self), "config": dict(self.config)}
 
 
+#: A list of texts, and the folder of the tokenizer that is to make them into tokens.
+TEXTS, TOKENIZER = "texts.json", "tokenizer"
 #: AdamW's settings, the same on all sides.
 ADAMW = {"learning_rate": 1e-4, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 #: Gradients are scaled down to this norm.

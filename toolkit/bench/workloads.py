@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from models.families import part
 from models.lengths import LengthError
 from models.schema import ConfigError
-from toolkit.bench.workload import Work, Workload
+from toolkit.bench.workload import TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
 from toolkit.parity.job.files import write_tensors
 from toolkit.parity.job.synthetic import SyntheticWeights
@@ -33,6 +34,8 @@ REFORMER = {
 CTRL = {"n_embd": 320, "n_head": 4, "dff": 1280, "vocab_size": 5000, "pad_token_id": 0}
 #: By family: head, layers, batch size, tokens.
 DEFAULTS = {"reformer": ("sequence_classification", 6, 4, 1024), "ctrl": ("causal_lm", 4, 4, 128)}
+#: Tokens of the tokenizers that are trained for a measurement; those of Reformer are as many as the published one has.
+VOCAB_SIZE = {"reformer": 320, "ctrl": 2000}
 SEED = 0
 
 
@@ -55,11 +58,15 @@ def make_workload(
         UserError: a configuration that cannot be.
     """
     head, depth, rows, tokens = DEFAULTS[model]
-    if work != "step" and model != "ctrl":
+    generates = work in ("generate", "generate-without-cache")
+    if generates and model != "ctrl":
         raise UserError(f"--work {work}: is for ctrl, which keeps the keys and values of earlier tokens")
     layers, length = layers or depth, length or tokens
-    rows = 1 if work != "step" else batch_size or rows
-    config, length = _configuration(model, layers, length, new_tokens if work != "step" else 0, overrides)
+    rows = 1 if generates else batch_size or rows
+    config, length = _configuration(model, layers, length, new_tokens if generates else 0, overrides)
+    if work == "tokenize":
+        texts = _write_texts(folder, model)
+        return Workload(model, head, config, rows, length, work, 0, threads, backward, str(folder), texts)
     write_tensors(folder / "weights.safetensors", dict(SyntheticWeights(config, head, SEED, "random", model)))
     write_tensors(folder / "batch.safetensors", _batch(config, head, rows, length))
     return Workload(model, head, config, rows, length, work, new_tokens, threads, backward, str(folder))
@@ -85,6 +92,24 @@ def _configuration(
         raise UserError(f"--length {length}: {problem}") from None
     except ConfigError as problem:
         raise UserError(str(problem)) from None
+
+
+def _write_texts(folder: Path, model: str) -> int:
+    """Leave the sections of the Python Language Reference and a tokenizer that is trained on them, with the files that
+    ``AutoTokenizer`` reads; returns how many texts these are."""
+    from toolkit.corpora import python_docs
+
+    texts = [text for text, _ in python_docs.sections()]
+    module = part(model, "tokenizer")
+    (folder / "trained").mkdir()
+    if model == "ctrl":
+        module.train_bpe(texts, VOCAB_SIZE[model], folder / "trained", [])
+    else:
+        module.train_sentencepiece(texts, VOCAB_SIZE[model], folder / "trained")
+    (folder / TOKENIZER).mkdir()
+    module.load_tokenizer(folder / "trained").save(folder / TOKENIZER)
+    (folder / TEXTS).write_text(json.dumps(texts), encoding="utf-8")
+    return len(texts)
 
 
 def _batch(config: dict[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:

@@ -14,17 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolkit.corpora.cldr_languages import SPLITS, generator, place
 from toolkit.tasks.question_answering.questions import squad_features
 
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"
+#: Keys of a recipe's data section -> what they say of this corpus.
+COLUMNS = {key: key for key in ("id", "question", "context", "answers")}
+#: The corpus has them itself: nothing is held out of ``train``.
+HAS_SPLITS = True
 
 ANSWER, SUBJECT = "{answer}", "{subject}"
 
@@ -103,8 +109,14 @@ class Options(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+def check(options: Options) -> None:
+    """Nothing: all options can be used."""
+
+
 def load(options: Options) -> DatasetDict:
     """The corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), in three splits."""
+    from datasets import Dataset, DatasetDict
+
     known = facts_by_split()
     corpus = DatasetDict()
     for split in SPLITS:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 CATEGORIES = ("territories", "languages", "currencies", "scripts")
 SEPARATOR = ", "
@@ -34,6 +36,10 @@ Count = Annotated[int, Field(gt=0)]
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "languages"
+#: Keys of a recipe's data section -> what they say of this corpus.
+COLUMNS = {"text": "text", "label": "label", "problem_type": "single_label"}
+#: The corpus has them itself: nothing is held out of ``train``.
+HAS_SPLITS = True
 
 
 class Options(BaseModel):
@@ -57,14 +63,24 @@ class Options(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+def check(options: Options) -> None:
+    """Find what :func:`load` cannot use, without making the corpus; raises what that would."""
+    if len(set(options.languages)) < len(options.languages):
+        raise ValueError(f"a language is listed twice: {', '.join(options.languages)}")
+    for code in options.languages:
+        if code not in LANGUAGES:  # of these it is known that there are enough
+            names_by_split(code)
+
+
 def load(options: Options) -> DatasetDict:
     """The corpus: columns ``text`` and ``label`` (the language), splits train, validation and test, shuffled.
 
     Raises:
         ValueError: a language that is listed twice, that CLDR does not have, or has too few names for.
     """
-    if len(set(options.languages)) < len(options.languages):
-        raise ValueError(f"a language is listed twice: {', '.join(options.languages)}")
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+    check(options)
     names = {code: names_by_split(code) for code in options.languages}
     features = Features({"text": Value("string"), "label": ClassLabel(names=list(options.languages))})
     corpus = DatasetDict()

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import re
 from pydoc_data.topics import topics
+from typing import TYPE_CHECKING
 
-from datasets import Dataset, DatasetDict
 from pydantic import BaseModel, ConfigDict
 
 from toolkit.tasks.language_modeling.documents import cut
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 #: Chapter -> its topics. A topic that another release of Python adds belongs to ``Language``.
 CHAPTERS = {
@@ -56,6 +59,10 @@ SHORT_PARAGRAPH = 60
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "chapters"
+#: Keys of a recipe's data section -> what they say of this corpus: nothing, its columns have names of their own.
+COLUMNS: dict[str, str] = {}
+#: There is but one; others are held out of it.
+HAS_SPLITS = False
 
 
 class Options(BaseModel):
@@ -70,8 +77,8 @@ class Options(BaseModel):
     chapters: list[str] = list(CHAPTERS)
 
 
-def load(options: Options) -> DatasetDict:
-    """The corpus: a split ``train`` with columns ``text`` (a section) and ``control`` (its chapter).
+def check(options: Options) -> None:
+    """Find what :func:`load` cannot use, without making the corpus.
 
     Raises:
         ValueError: a chapter that there is not, or none.
@@ -80,6 +87,17 @@ def load(options: Options) -> DatasetDict:
     strange = [chapter for chapter in options.chapters if chapter not in known]
     if strange or not options.chapters:
         raise ValueError(f"{', '.join(strange) or 'none'} given; the chapters are {', '.join(known)}")
+
+
+def load(options: Options) -> DatasetDict:
+    """The corpus: a split ``train`` with columns ``text`` (a section) and ``control`` (its chapter).
+
+    Raises:
+        ValueError: a chapter that there is not, or none.
+    """
+    from datasets import Dataset, DatasetDict
+
+    check(options)
     rows = [(text, chapter) for text, chapter in sections() if chapter in options.chapters]
     texts, chapters = zip(*rows, strict=True)
     return DatasetDict({"train": Dataset.from_dict({"text": list(texts), "control": list(chapters)})})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.checkpoint import write_text
-from toolkit.data import check_data
+from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.escape import one_line
 from toolkit.model_config import check_model

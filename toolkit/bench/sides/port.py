@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from models.families import part
 from toolkit import runtime
 from toolkit.bench.serve import Measured, serve
-from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
+from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
 
 #: Rows and columns of the product by which the processor's peak is measured.
 PEAK_SIZE = 2048
@@ -15,10 +17,21 @@ PEAK_SIZE = 2048
 
 def prepare(workload: Workload) -> Measured:
     """The port on the workload's weights and batch."""
+    return _tokenization(workload) if workload.work == "tokenize" else _computation(workload)
+
+
+def _tokenization(workload: Workload) -> Measured:
+    """The port's tokenizer, which has seen no text yet, on the workload's texts; gives how many tokens they are."""
+    folder = Path(workload.folder)
+    texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+    tokenizer = part(workload.model, "tokenizer").load_tokenizer(folder / TOKENIZER)
+    return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
+
+
+def _computation(workload: Workload) -> Measured:
     import paddle
     from safetensors.numpy import load_file
 
-    from models.families import part
     from toolkit.optimizer import adamw
     from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
 
@@ -29,7 +42,7 @@ def prepare(workload: Workload) -> Measured:
     model = kinds[workload.head](config)
     part(workload.model, "weights").load(model, load_file(folder / "weights.safetensors"))
     batch = {name: paddle.to_tensor(value) for name, value in load_file(folder / "batch.safetensors").items()}
-    if workload.work != "step":
+    if workload.generates:
         model.eval()
         prompt = batch["input_ids"][0].tolist()
         decoding = Decoding(length=workload.new_tokens, repetition_penalty=1.0)

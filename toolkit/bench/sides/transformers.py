@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from toolkit.bench.serve import Measured, serve
-from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
+from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
 from toolkit.parity.reference import environment
 from toolkit.parity.reference.optimizer import decayed_parameters
 
 
 def prepare(workload: Workload) -> Measured:
     """The reference on the workload's weights and batch."""
+    if workload.work == "tokenize":
+        return _tokenization(workload)
     torch.set_num_threads(workload.threads)
     model, batch = _loaded(workload)
-    if workload.work != "step":
+    if workload.generates:
         model.eval()
         settings: dict[str, Any] = {
             "max_new_tokens": workload.new_tokens,
@@ -49,6 +52,16 @@ def prepare(workload: Workload) -> Measured:
         return float(loss.detach())
 
     return step
+
+
+def _tokenization(workload: Workload) -> Measured:
+    """The tokenizer that ``AutoTokenizer`` gives a user, a compiled one where there is one; it has seen no text yet."""
+    from transformers import AutoTokenizer
+
+    folder = Path(workload.folder)
+    texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+    tokenizer = AutoTokenizer.from_pretrained(folder / TOKENIZER)
+    return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
 
 
 def extra(workload: Workload, order: str) -> Any:

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from toolkit.metrics import confusion, scores_of_classes
 from toolkit.pages.document import table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
@@ -103,13 +104,6 @@ def read_outcome(predictions: Path) -> Outcome:
     return outcome
 
 
-def confusion(label: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Texts (count, count) by the id of their label and of the predicted one."""
-    from sklearn.metrics import confusion_matrix
-
-    return confusion_matrix(label, predicted, labels=np.arange(count))
-
-
 def _matrix(names: Sequence[str], matrix: np.ndarray) -> Iterator[Element]:
     yield element("h2", "Which labels are taken for which", id="confusion")
     off = matrix - np.diag(np.diag(matrix))
@@ -166,11 +160,7 @@ def _cell(count: int, total: int, label: str, given: str, right: bool) -> Elemen
 
 
 def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -> Iterator[Element]:
-    from sklearn.metrics import precision_recall_fscore_support
-
-    figures = precision_recall_fscore_support(label, predicted, labels=np.arange(len(names)), zero_division=0)
-    precision, recall, f1, support = figures
-    given = np.bincount(predicted, minlength=len(names))
+    precision, recall, f1, support, given = scores_of_classes(confusion(label, predicted, len(names)))
     occurring = [index for index in range(len(names)) if support[index] or given[index]]
     many = len(names) > MATRIX_LABELS
     order = sorted(occurring, key=lambda index: f1[index]) if many else occurring
@@ -186,7 +176,7 @@ def _per_label(names: Sequence[str], label: np.ndarray, predicted: np.ndarray) -
         for index in order
     ]
     yield element("h2", "How good each label is", id="labels")
-    caption = "By scikit-learn" + ("; the label with the lowest F1 first" if many else "")
+    caption = "Counted as scikit-learn does" + ("; the label with the lowest F1 first" if many else "")
     if absent := len(names) - len(occurring):
         caption += f"; {absent} labels occur in this split neither as a label nor as a prediction"
     found = table(("label", "precision", "recall", "F1", "texts", "times given"), rows, caption, "numbers")

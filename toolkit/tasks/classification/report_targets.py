@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from toolkit.metrics import scores_of_several
 from toolkit.pages.document import table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
@@ -28,8 +29,6 @@ def several_sections(predictions: Path) -> Iterator[Element]:
     Raises:
         UserError: the file is missing or damaged.
     """
-    from sklearn.metrics import precision_recall_fscore_support
-
     names: list[str] = []
     true, given, tokens = [], [], []
     with reading(predictions, REMEDY):
@@ -40,7 +39,7 @@ def several_sections(predictions: Path) -> Iterator[Element]:
             given.append([name in predicted for name in names])
             tokens.append(int(row["tokens"]))
     of_data, of_model = np.asarray(true, dtype=np.int64), np.asarray(given, dtype=np.int64)  # (texts, labels)
-    precision, recall, f1, support = precision_recall_fscore_support(of_data, of_model, average=None, zero_division=0)
+    precision, recall, f1, support, times_given = scores_of_several(of_data, of_model)
     rows = [
         (
             element("span", name, class_="name"),
@@ -48,13 +47,15 @@ def several_sections(predictions: Path) -> Iterator[Element]:
             f"{recall[index]:.3f}",
             share(f1[index], f"{f1[index]:.3f}"),
             f"{support[index]:,}",
-            f"{of_model[:, index].sum():,}",
+            f"{times_given[index]:,}",
         )
         for index, name in enumerate(names)
     ]
     yield element("h2", "How good each label is", id="labels")
     titles = ("label", "precision", "recall", "F1", "texts", "times given")
-    found = table(titles, rows, "By scikit-learn; a text has the labels whose probability is above 0.5", "numbers")
+    found = table(
+        titles, rows, "Counted as scikit-learn does; a text has the labels whose probability is above 0.5", "numbers"
+    )
     yield element("div", found, class_="scroll", tabindex=0, role="region", aria_labelledby="labels")
     right = (of_data == of_model).all(axis=1)
     lengths = [

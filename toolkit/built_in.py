@@ -1,0 +1,114 @@
+"""Built-in data (:mod:`toolkit.corpora`): its options, what can be wrong with them, and its rows, which are kept."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import platform
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+from toolkit.cache import CACHE_VERSION, kept
+from toolkit.checkpoint import sha256
+from toolkit.digest import digest
+from toolkit.recipe import Recipe
+from toolkit.splits import SPLITS
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+#: Distributions that built-in data is made with or kept by.
+MADE_WITH = ("babel", "numpy", "datasets")
+#: Keys of the data section that cannot make built-in data wrong.
+HARMLESS = {
+    "dataset", "options", "max_length", "limit", "stride", "max_answer_length", "no_answer_threshold",
+    "misplaced_answers", "whole_words",
+}  # fmt: skip
+#: Shares of the rows that can always be held out of built-in data.
+LEAST_SHARE, MOST_SHARE = 0.05, 0.3
+
+
+def built_in(recipe: Recipe, module: str) -> DatasetDict:
+    """The rows of a built-in data set, kept by its options and by what it is made with.
+
+    Args:
+        module: that has its ``Options`` and ``load``.
+
+    Raises:
+        UserError: at its line: an option that is unknown or cannot be used.
+    """
+    from toolkit.rows import stored
+
+    corpus = importlib.import_module(module)
+    options = _options(recipe, corpus)
+    key = digest("built-in", module, options.model_dump_json(), *_made_with(), CACHE_VERSION)
+
+    def fill(unfinished: Path) -> None:
+        _write(_usable(recipe, corpus, lambda: corpus.load(options)), unfinished)
+
+    found = stored(kept("rows", key, fill))
+    return type(found)({split: found[split] for split in SPLITS if split in found})
+
+
+def nothing_but_options(recipe: Recipe, module: str) -> bool:
+    """Whether the options are all of a recipe's data section that could be wrong with built-in data; they are checked.
+
+    Raises:
+        UserError: as :func:`built_in`.
+    """
+    corpus, data = importlib.import_module(module), recipe.data
+    options = _options(recipe, corpus)
+    _usable(recipe, corpus, lambda: corpus.check(options))
+    if recipe.train.class_weights is not None:
+        return False
+    given = {key: value for key in data.model_fields_set - HARMLESS if (value := getattr(data, key)) is not None}
+    shares = {key: given.pop(key) for key in ("validation_fraction", "test_fraction") if key in given}
+    if bool(shares) == corpus.HAS_SPLITS or not all(LEAST_SHARE <= share <= MOST_SHARE for share in shares.values()):
+        return False
+    usual = corpus.HAS_SPLITS or (data.options.keys() <= {"chapters"} and len(options.chapters) > 1)
+    return usual and all(value == corpus.COLUMNS.get(key, type(data).model_fields[key].default)
+                         for key, value in given.items())  # fmt: skip
+
+
+def _options(recipe: Recipe, corpus: ModuleType) -> Any:
+    try:
+        return corpus.Options.model_validate(recipe.data.options)
+    except pydantic.ValidationError as problems:
+        problem = problems.errors()[0]
+        known = ", ".join(corpus.Options.model_fields)
+        message = f"unknown option; known: {known}" if problem["type"] == "extra_forbidden" else problem["msg"]
+        raise recipe.error(("data", "options", *map(str, problem["loc"])), message) from None
+
+
+def _usable(recipe: Recipe, corpus: ModuleType, call: Any) -> Any:
+    """What ``call`` gives; a ``ValueError`` of it is about the option that ``CHECKED_OPTION`` names."""
+    try:
+        return call()
+    except ValueError as problem:
+        raise recipe.error(f"data.options.{corpus.CHECKED_OPTION}", str(problem)) from None
+
+
+def _made_with() -> list[str]:
+    """Versions and sources that decide what the rows are."""
+    found = [platform.python_version()]
+    for name in MADE_WITH:
+        try:
+            found.append(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            found.append("")
+    here = Path(__file__).parent
+    return [*found, *(sha256(file) for place in ("corpora", "tasks") for file in sorted(here.glob(f"{place}/**/*.py")))]
+
+
+def _write(splits: DatasetDict, folder: Path) -> None:
+    """Leave a folder of Arrow files for each split, as :func:`toolkit.rows.stored` reads them."""
+    from datasets.arrow_writer import ArrowWriter
+
+    for split, rows in splits.items():
+        (folder / split).mkdir()
+        with ArrowWriter(path=str(folder / split / "rows.arrow"), features=rows.features) as writer:
+            writer.write_table(rows.data.table)
+            writer.finalize()

@@ -1,0 +1,38 @@
+"""What `toolkit recipe check` finds in a recipe's data.
+
+Built-in data is not made for it: `datasets`, which takes longer to be imported than all else that a check does, is
+imported for data of the user's own alone.
+"""
+
+from __future__ import annotations
+
+from toolkit.built_in import nothing_but_options
+from toolkit.recipe import Recipe
+from toolkit.recipe_keys import FILE_KINDS
+from toolkit.source_names import check_source
+from toolkit.tasks import task_of
+
+
+def check_data(recipe: Recipe) -> list[str]:
+    """Load and check the data if it is on this machine.
+
+    Returns:
+        Notes on what could not be checked, and on what the data are.
+
+    Raises:
+        UserError: as the task's ``load_splits``; also for a tokenizer's file that is missing.
+    """
+    task = task_of(recipe)
+    check_source(recipe, task.CORPORA)
+    if recipe.tokenizer.path is not None:
+        from toolkit.data import build_tokenizer
+
+        build_tokenizer(recipe)
+    name = recipe.data.dataset
+    if name not in (*task.CORPORA, *FILE_KINDS) and not recipe.resolve(name).is_dir():
+        return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
+    if name in task.CORPORA and nothing_but_options(recipe, task.CORPORA[name]):
+        return []
+    known = len(recipe.notes)
+    task.load_splits(recipe)
+    return recipe.notes[known:]
