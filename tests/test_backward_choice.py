@@ -4,23 +4,31 @@ run, the same in all of its processes, and judged by the gate."""
 from __future__ import annotations
 
 import io
-import json
-from dataclasses import replace
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from rich.console import Console
-from test_train import recipe_file, train  # noqa: F401
+from test_train import recipe_file  # noqa: F401
 
 from models.families import part
-from toolkit import backward, recipe_memory, runtime
-from toolkit.assembly import assemble
+from toolkit import recipe_memory, runtime
 from toolkit.backward import settle_backward
 from toolkit.errors import UserError
 from toolkit.recipe import load_recipe
 from toolkit.recipe_memory import FILLED, choose_backward, training_of
+from toolkit.run_folder import occupied
 
 runtime.configure("cpu")
+
+from toolkit.assembly import assemble  # noqa: E402
+from toolkit.train import finetune  # noqa: E402
+from toolkit.trainer import Finetuner  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
@@ -121,21 +129,62 @@ def test_a_process_that_is_told_the_choice_takes_it(recipe_file, memory, tmp_pat
     assert settled(load_recipe(recipe_file), tmp_path, told="reversible") == ("reversible", None)
 
 
-def test_a_run_says_its_choice_and_keeps_it_on_a_machine_with_other_memory(recipe_file, memory, tmp_path):  # noqa: F811
-    """Bit for bit: interrupted where there is much memory, resumed where there is little."""
-    from test_train import interrupted_at
+def test_a_run_says_its_choice_and_keeps_it_on_a_machine_with_other_memory(
+    recipe_file,  # noqa: F811
+    memory,
+    tmp_path,
+    monkeypatch,
+):
+    """Bit for bit: stopped where there is much memory, resumed where there is little."""
+    step, shape, said = Finetuner.training_step, ["train.max_steps=6", "train.eval_steps=6"], io.StringIO()
+
+    def stopped(self, *given):
+        if self.state.global_step == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *given)
+
+    def run(name: str) -> Path:
+        recipe = load_recipe(recipe_file, [f"train.output_dir={tmp_path / name}", *shape])
+        return finetune(recipe, "a test", Console(file=said, width=200))
 
     memory(1e12)
-    whole = train(recipe_file, tmp_path / "whole", "train.max_steps=10")
+    whole = run("whole")
     assert yaml.safe_load((whole / "recipe.yaml").read_text())["model"]["backward"] == "autograd"
-    folder = tmp_path / "broken"
-    interrupted_at(5, recipe_file, folder, "train.max_steps=10")
+    monkeypatch.setattr(Finetuner, "training_step", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run("resumed")
+    monkeypatch.setattr(Finetuner, "training_step", step)
     memory(1.0)
-    said = io.StringIO()
-    from toolkit.train import finetune
-
-    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}", "train.max_steps=10"])
-    finetune(recipe, "a test", Console(file=said, width=200))
-    assert "model.backward auto: autograd, with which this run began" in said.getvalue()
+    said.truncate(0)
+    resumed = run("resumed")
+    assert "note   model.backward auto: autograd, with which this run began" in said.getvalue()
     assert "resuming" in said.getvalue()
-    assert (folder / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+    assert (resumed / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="holds a finished run"):
+        run("resumed")
+
+
+def test_an_unfinished_run_is_not_resumed_with_another_backward_that_is_asked_for(recipe_file, tmp_path):  # noqa: F811
+    folder = tmp_path / "run"
+    folder.mkdir()
+    recipe = load_recipe(recipe_file, [f"train.output_dir={folder}"])
+    begun = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=autograd"])
+    (folder / "recipe.yaml").write_text(begun.to_yaml())
+    with occupied(recipe):
+        assert settled(recipe, folder)[0] == "autograd"
+    other = load_recipe(recipe_file, [f"train.output_dir={folder}", "model.backward=reversible"])
+    with pytest.raises(UserError, match=r"model\.backward: autograd there, reversible here"), occupied(other):
+        pass
+
+
+@pytest.mark.slow
+def test_two_processes_take_one_choice_and_train_as_one_does_with_it(recipe_file, tmp_path):  # noqa: F811
+    """The real command: the first says what it has chosen, and the other one builds the same."""
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}",
+         "train.max_steps=4", "--skip-parity", "a test", "--processes", "2"],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("model.backward auto: autograd") == 1
+    assert yaml.safe_load((tmp_path / "run/recipe.yaml").read_text())["model"]["backward"] == "autograd"

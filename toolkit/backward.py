@@ -1,4 +1,4 @@
-"""The backward of a run whose recipe says ``model.backward: auto``: chosen once, and kept for as long as the run goes on.
+"""The backward of a run whose recipe says ``model.backward: auto``: chosen once, and kept as long as the run goes on.
 
 The choice becomes the recipe's own value before anything is built on it. So the gate judges it, the run's
 ``recipe.yaml`` names it, and whoever goes on with the run reads it there, on a machine with other memory, too.

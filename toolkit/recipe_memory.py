@@ -19,8 +19,8 @@ from toolkit.recipe import Recipe
 from toolkit.training_memory import TrainingMemory, amount, training_memory
 
 AUTO = "auto"
-#: The share of the memory that ``model.backward: auto`` fills: an estimate is off by up to a third (TrainingMemory), and
-#: a machine has more to do.
+#: The share of the memory that ``model.backward: auto`` fills: an estimate is off by up to a third, and a machine has
+#: more to do.
 FILLED = 0.5
 
 
@@ -42,8 +42,8 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
 
 
 def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
-    """What ``model.backward: auto`` is on this machine, and in words; of a GPU, whose memory Paddle alone knows, what it
-    takes at least, and where."""
+    """What ``model.backward: auto`` is on this machine, and in words; of a GPU, whose memory Paddle alone knows, which
+    GPU would be large enough for autograd."""
     if recipe.runtime.device != "gpu":
         choice = choose_backward(recipe, config, length)
         return choice.backward, str(choice)

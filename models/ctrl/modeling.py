@@ -21,6 +21,7 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
+from models.ctrl.continuation import Continuation
 from models.ctrl.heads import merge_heads, split_heads
 from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
@@ -194,9 +195,13 @@ class CTRLModel(CTRLPretrainedModel):
             if past + length > self.config.n_positions:
                 raise ValueError(f"{past + length} positions are more than n_positions {self.config.n_positions}")
             position_ids = paddle.arange(past, past + length).unsqueeze(0)
+            if is_composed(position_ids):  # as many rows as tokens have: a sum by broadcasting takes ten times as long
+                position_ids = paddle.tile(position_ids, [input_ids.shape[0], 1])
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
-        if bias.ndim == 4 and is_composed(bias):  # once a batch: each layer's sum is 40 times faster than by broadcasting
+        if bias.ndim == 4 and is_composed(
+            bias
+        ):  # once a batch: a sum by broadcasting takes 40 times as long
             bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache
@@ -270,6 +275,12 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         logits = self.lm_head(body.last_hidden_state, self.transformer.w.weight)
         loss = None if labels is None else losses.next_token_loss(logits, labels)
         return outputs.CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
+
+    def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:
+        """The logits (B, vocabulary) after texts (B, T), and what gives those after each further token."""
+        body = self.transformer(input_ids, use_cache=True)
+        logits = self.lm_head(body.last_hidden_state[:, -1:], self.transformer.w.weight)
+        return logits[:, 0], Continuation(self, body.past_key_values)
 
 
 class CTRLForSequenceClassification(CTRLPretrainedModel):
