@@ -199,9 +199,7 @@ class CTRLModel(CTRLPretrainedModel):
                 position_ids = paddle.tile(position_ids, [input_ids.shape[0], 1])
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
-        if bias.ndim == 4 and is_composed(
-            bias
-        ):  # once a batch: a sum by broadcasting takes 40 times as long
+        if bias.ndim == 4 and is_composed(bias):  # once a batch: a sum by broadcasting takes 40 times as long
             bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache
