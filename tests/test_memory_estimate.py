@@ -140,7 +140,8 @@ RUNS = {
                    "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),
     "autograd": ("model.backward=autograd", "train.batch_size=60", "train.gradient_accumulation_steps=1",
                  "model.config.num_hashes=32", "model.config.attn_layers=[local, lsh, local, lsh, lsh, lsh]"),
-    "reversible": ("model.backward=reversible", "train.batch_size=60", "train.gradient_accumulation_steps=1", "model.config.num_hashes=96"),
+    "reversible": ("model.backward=reversible", "train.batch_size=60", "train.gradient_accumulation_steps=1",
+                   "model.config.num_hashes=96"),
 }  # fmt: skip
 
 
