@@ -45,7 +45,7 @@ def settle_backward(
         here = int(os.environ.get("PADDLE_LOCAL_SIZE", processes))
         choice = choose_backward(recipe, resolved, job.fit.length, device, here)
         chosen, note = choice.backward, str(choice)
-    recipe.model.backward = chosen
+    recipe.model = recipe.model.model_copy(update={"backward": chosen})
     job.config.backward = job.stored_config.backward = chosen
     return note
 
