@@ -31,7 +31,7 @@ class Continuation:
     def __init__(self, model: CTRLLMHeadModel, past: Sequence[Cache]) -> None:
         self.model = model
         self.past = list(past)
-        self.table = paddle.to_tensor(model.transformer.pos_encoding)
+        self.table = paddle.to_tensor(model.transformer.pos_encoding).astype(model.transformer.w.weight.dtype)
 
     @property
     def texts(self) -> int:
