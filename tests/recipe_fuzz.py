@@ -170,7 +170,7 @@ SIZE = st.floats(1e-30, 1e30)
 #: Keys with values that are right by themselves, though not always beside the others.
 LIKELY: dict[str, st.SearchStrategy[Any]] = {
     "seed": st.integers(0, 2**32 - 1),
-    "model.backward": st.sampled_from(["reversible", "autograd"]),
+    "model.backward": st.sampled_from(["auto", "reversible", "autograd"]),
     "model.residual": st.sampled_from(["wide", "plain"]),
     "data.max_length": st.sampled_from([1, 2, 8, 15, 16, 17, 24, 32, 64]),
     "data.stride": st.integers(0, 40),

@@ -51,7 +51,8 @@ def test_the_recipes_that_need_no_other_data_check_out(run, monkeypatch, tmp_pat
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in ("ctrl_lm", "reformer_cls", "reformer_lm", "reformer_qa"):
         status, out, err = run("recipe", "check", f"recipes/{name}.yaml")
-        training, gate, last = out.splitlines()
+        *choice, training, gate, last = out.splitlines()
+        assert [line.startswith("memory: model.backward auto: ") for line in choice] == [True] * ("reformer" in name)
         assert (status, last, err) == (0, f"recipes/{name}.yaml: ok", "")
         assert training.startswith("memory: training takes about ") and gate.startswith("memory: the gate takes about ")
     status, out, _ = run("recipe", "check", "recipes/reformer_cls_enwik8.yaml")

@@ -67,7 +67,7 @@ PLAIN = ("model.residual=plain", "model.config.num_hashes=2")
 RECIPES = [
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES), id="reformer_cls"),
     pytest.param("reformer_cls", (*REFORMER, *LANGUAGES, *PLAIN), id="reformer_cls-plain"),
-    pytest.param("reformer_qa", (*REFORMER, *FEW), id="reformer_qa"),
+    pytest.param("reformer_qa", (*REFORMER, *FEW, "model.backward=reversible"), id="reformer_qa-reversible"),
     pytest.param("ctrl_lm", CTRL, id="ctrl_lm"),
     pytest.param("ctrl_lm", (*CTRL, "train.recompute=true"), id="ctrl_lm-recompute"),
 ]

@@ -12,7 +12,15 @@ import pytest
 
 from models.ctrl import schema, weights
 from models.ctrl.config import CTRLConfig
-from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel, position_table
+from models.ctrl.heads import merge_heads, split_heads
+from models.ctrl.modeling import (
+    CLASSES,
+    FUTURE,
+    CTRLForSequenceClassification,
+    CTRLLMHeadModel,
+    attention_bias,
+    position_table,
+)
 from models.weights import load, to_paddle
 from toolkit.parity.job.synthetic import SyntheticWeights
 
@@ -68,6 +76,38 @@ def test_recomputed_layers_give_the_gradients_of_plain_autograd_with_dropout():
         gradients.append({name: parameter.grad.numpy() for name, parameter in model.named_parameters()})
     for name, value in gradients[0].items():
         np.testing.assert_array_equal(gradients[1][name], value, err_msg=name)
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("length", [1, 5])
+def test_heads_are_split_and_merged_as_by_transposing(length):
+    """Values and gradients, bit for bit: numbers change places alone."""
+    draw = np.random.default_rng(0)
+    given, upstream = draw.standard_normal((2, length, 12)), draw.standard_normal((2, 3, length, 4))
+    ours, theirs = (paddle.to_tensor(given, stop_gradient=False) for _ in range(2))
+    split, plain = split_heads(ours, 3), theirs.reshape([2, length, 3, 4]).transpose([0, 2, 1, 3])
+    np.testing.assert_array_equal(split.numpy(), plain.numpy())
+    merged = merge_heads(split * paddle.to_tensor(upstream)).reshape([2, length, 12])
+    expected = (plain * paddle.to_tensor(upstream)).transpose([0, 2, 1, 3]).reshape([2, length, 12])
+    np.testing.assert_array_equal(merged.numpy(), expected.numpy())
+    for result in (merged, expected):
+        (result * paddle.to_tensor(given)).sum().backward()
+    np.testing.assert_array_equal(ours.grad.numpy(), theirs.grad.numpy())
+
+
+@pytest.mark.parametrize(("past", "length"), [(0, 4), (3, 1), (2, 3)])
+def test_a_query_is_masked_from_what_lies_ahead_of_it_and_from_padding(past, length):
+    total, lowest = past + length, np.finfo("float32").min
+    mask = np.ones((2, total), np.int64)
+    mask[1, :2] = 0
+    plain = attention_bias(past, length, None, "float32").numpy()
+    padded = attention_bias(past, length, paddle.to_tensor(mask), "float32").numpy()
+    assert plain.shape == (length, total) and padded.shape == (2, 1, length, total)
+    for query in range(length):
+        for key in range(total):
+            ahead = np.float32(FUTURE if key > past + query else 0.0)
+            assert plain[query, key] == padded[0, 0, query, key] == ahead
+            assert padded[1, 0, query, key] == ahead + np.float32(0.0 if mask[1, key] else lowest)
 
 
 def test_positions_and_token_types_may_be_given():

@@ -149,6 +149,52 @@ def test_the_cache_changes_no_score(model):
         sequences[:, :length] = sequences[parents, :length]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_going_on_token_by_token_computes_what_the_model_does(dtype):
+    """The way without layers and hooks, bit for bit; beams that change places among them."""
+    config = CTRLConfig(vocab_size=VOCABULARY, n_embd=32, n_head=4, n_layer=2, dff=48, n_positions=12)
+    before = paddle.get_default_dtype()
+    paddle.set_default_dtype(dtype)
+    model = CTRLLMHeadModel(config)
+    paddle.set_default_dtype(before)
+    model.eval()
+    draw = np.random.default_rng(0)
+    tokens = paddle.to_tensor(draw.integers(0, VOCABULARY, (3, 12)))
+    with paddle.no_grad():
+        logits, going_on = model.begin(tokens[:, :5])
+        plain = model(tokens[:, :5], use_cache=True)
+        np.testing.assert_allclose(logits.numpy(), plain.logits[:, -1].numpy(), rtol=1e-5, atol=1e-6)
+        past = plain.past_key_values
+        for position in range(5, 12):
+            rows = paddle.to_tensor(draw.integers(0, 3, 3))
+            going_on.choose(rows)
+            past = [(keys[rows], values[rows]) for keys, values in past]
+            one = tokens[:, position : position + 1]
+            output = model(one, past_key_values=past, use_cache=True)
+            past = output.past_key_values
+            np.testing.assert_array_equal(going_on(one).numpy(), output.logits[:, -1].numpy())
+        assert going_on.texts == 3
+        with pytest.raises(ValueError, match="13 positions are more than n_positions 12"):
+            going_on(one)
+
+
+def test_an_adapted_model_goes_on_with_its_adapter():
+    from models.adapter import adapt
+    from models.lora import LoRA
+
+    model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=16, n_positions=8))
+    adapt(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("Wq", "Wv")))
+    for name, value in model.named_parameters():
+        if "lora_B" in name:
+            value.set_value(paddle.ones_like(value))
+    model.eval()
+    tokens = np.array([[3, 7, 1, 4]])
+    cached, plain = NextToken(model), NextToken(model, use_cache=False)
+    for length in (2, 3, 4):
+        parents = None if length == 2 else np.zeros(1, int)
+        np.testing.assert_allclose(cached(tokens[:, :length], parents), plain(tokens[:, :length]), rtol=1e-5, atol=1e-6)
+
+
 # -- a model without a cache ----------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,27 @@ def test_three_steps_are_adamws_in_double_precision(max_grad_norm):
             np.testing.assert_allclose(parameters[name].numpy(), ours[name], rtol=1e-13, atol=1e-16)
 
 
+def test_a_gradient_that_two_parameters_share_is_scaled_once():
+    first, second = (paddle.create_parameter([2], "float32") for _ in range(2))
+    shared = paddle.to_tensor([3.0, 4.0])
+    clipped = ClipGradByGlobalNorm(1.0)([(first, shared), (second, shared)])
+    for _, gradient in clipped:
+        np.testing.assert_allclose(gradient.numpy(), np.array([3.0, 4.0]) / np.sqrt(50.0), rtol=1e-5)
+
+
+def test_a_parameter_without_a_gradient_is_left_alone_in_that_step():
+    """Whatever it had before: its moments would move it on."""
+    network = Network()
+    optimizer = adamw(network, 0.1, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1, max_grad_norm=1.0)
+    for parameters in (network.parameters(), network.output.parameters()):
+        spared = network.layer_norm.weight.numpy().copy()
+        sum((parameter * parameter).sum() for parameter in parameters).backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        moved = not np.array_equal(network.layer_norm.weight.numpy(), spared)
+        assert moved == (len(parameters) == 4)
+
+
 def test_gradients_below_the_norm_are_left_as_they_are():
     parameter = paddle.create_parameter([2], "float32")
     ((_, clipped),) = ClipGradByGlobalNorm(10.0)([(parameter, paddle.to_tensor([3.0, 4.0]))])

@@ -48,7 +48,7 @@ def test_a_minimal_recipe_gets_every_default(write):
     assert recipe.output_dir == Path("runs/x")
     assert recipe.parity.dtype == "both"
     assert (recipe.data.label, recipe.train.save_best) == ("label", "accuracy")
-    assert (recipe.model.backward, recipe.tokenizer.kind) == ("reversible", "bytes")
+    assert (recipe.model.backward, recipe.tokenizer.kind) == ("auto", "bytes")
 
 
 def test_numbers_and_words_read_as_a_person_reads_them(write):

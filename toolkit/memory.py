@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from models import families
@@ -23,6 +24,16 @@ def physical_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf
         return None
+
+
+def container_limit() -> int | None:
+    """Bytes of memory that the container of this process may use; None where there is none, or no limit."""
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return int(Path(file).read_text())
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return None
 
 
 def parameters_of(model: str, config: Mapping[str, Any], head: str) -> int:

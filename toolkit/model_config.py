@@ -39,9 +39,10 @@ def model_class(recipe: Recipe) -> Any:
 
 
 def port_settings(recipe: Recipe) -> dict[str, Any]:
-    """The settings of the port itself, which are no part of the model."""
+    """The settings of the port itself, which are no part of the model. A backward that is not settled yet
+    (:mod:`toolkit.backward`) is left to the port: what does not train has none."""
     settings = {"backward": recipe.model.backward, "residual": recipe.model.residual}
-    return {key: value for key, value in settings.items() if value is not None}
+    return {key: value for key, value in settings.items() if value not in (None, "auto")}
 
 
 def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | None) -> Any:

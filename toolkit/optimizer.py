@@ -13,8 +13,8 @@ NORM_EPSILON = 1e-6
 
 class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
     """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), norm being that of all of them together (Pascanu et
-    al. 2013, section 3.2). Paddle's own leaves out the 1e-6; where fleet splits a model over devices, it puts its own
-    in place of this."""
+    al. 2013, section 3.2), in place: there is no second copy of them. Paddle's own leaves out the 1e-6; where fleet
+    splits a model over devices, it puts its own in place of this."""
 
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -24,7 +24,21 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
         wide = "float64" if squares[0].dtype == paddle.float64 else "float32"
         norm = paddle.sqrt(paddle.stack([square.astype(wide) for square in squares]).sum())
         scale = (self.clip_norm / (norm + NORM_EPSILON)).clip(max=1.0)
-        return [(p, grad if grad is None else grad * scale.astype(grad.dtype)) for p, grad in params_grads]
+        scaled = set()  # two parameters may have one tensor for their gradients
+        for _, grad in params_grads:
+            if grad is not None and grad.data_ptr() not in scaled:
+                scaled.add(grad.data_ptr())
+                grad.multiply_(scale.astype(grad.dtype))
+        return params_grads
+
+
+class AdamW(paddle.optimizer.AdamW):
+    """Paddle's, which lets go of the gradients after each step, as torch's does: none is filled with zeros, and a
+    parameter that has none in a step is left alone in it, whether the run was resumed before or not."""
+
+    def clear_grad(self, set_to_zero: bool = False) -> None:
+        """As Paddle's; ``set_to_zero`` is False unless it is given."""
+        super().clear_grad(set_to_zero)
 
 
 def decayed_parameters(model: Any) -> set[str]:
@@ -59,7 +73,7 @@ def adamw(
         weight_decay: decoupled; spares biases and normalisation layers.
         max_grad_norm: gradients are scaled down to this norm; None or 0: never.
     """
-    return paddle.optimizer.AdamW(
+    return AdamW(
         learning_rate=learning_rate,
         beta1=beta1,
         beta2=beta2,

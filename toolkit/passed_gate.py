@@ -37,7 +37,8 @@ def to_hand_over(
         verdict: of the gate; None where it was skipped.
     """
     compared = None if verdict is None else _digest(recipe, job, folder, device, processes)
-    return {"commits": dict(recipe.commits), "verdict": verdict, "compared": compared}
+    backward = recipe.model.backward  # settled, where the recipe says auto
+    return {"commits": dict(recipe.commits), "backward": backward, "verdict": verdict, "compared": compared}
 
 
 def handed_over() -> dict[str, Any] | None:
@@ -48,7 +49,7 @@ def handed_over() -> dict[str, Any] | None:
     try:
         with os.fdopen(int(number), encoding="utf-8") as pipe:
             told = json.loads(pipe.read())
-        return {key: told[key] for key in ("commits", "verdict", "compared")}
+        return {key: told[key] for key in ("commits", "backward", "verdict", "compared")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

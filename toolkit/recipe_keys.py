@@ -63,7 +63,7 @@ PROBLEM_METRICS: dict[str, tuple[str, ...]] = {
 
 #: Likewise keys that only some models know.
 MODEL_KEYS: dict[str, dict[str, Any]] = {
-    "reformer": {"model.backward": "reversible", "model.residual": "wide", "tokenizer.kind": "bytes"},
+    "reformer": {"model.backward": "auto", "model.residual": "wide", "tokenizer.kind": "bytes"},
     "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
 }
 
@@ -93,7 +93,7 @@ class Model(Section):
     weights: str | None = None
     revision: str | None = None
     config: dict[str, Any] = {}
-    backward: Literal["reversible", "autograd"] | None = None
+    backward: Literal["auto", "reversible", "autograd"] | None = None
     residual: Literal["wide", "plain"] | None = None
 
 

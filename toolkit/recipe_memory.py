@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,15 @@ from models import families
 from models.lora import maps, parameters
 from toolkit import runtime
 from toolkit.errors import ToolkitError
-from toolkit.memory import physical_memory
+from toolkit.memory import container_limit, physical_memory
 from toolkit.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.recipe import Recipe
 from toolkit.training_memory import TrainingMemory, amount, training_memory
+
+AUTO = "auto"
+#: The share of the memory that ``model.backward: auto`` fills: an estimate is off by up to a third, and a machine has
+#: more to do.
+FILLED = 0.5
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
@@ -24,20 +30,83 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
     if (known := known_model(recipe)) is None:
         return []
     config, length = known
-    training = training_of(recipe, config, length)
+    backward, lines = None, []
+    if recipe.model.backward == AUTO:
+        backward, said = _auto(recipe, config, length)
+        lines.append(said)
+    training = training_of(recipe, config, length, backward=backward)
     where = " of the GPU's memory" if recipe.runtime.device == "gpu" else ""
     shared = ", shared by the processes" if recipe.train.sharding else ""
-    lines = [f"training takes {training.text}{where}{shared}; its examples are not counted"]
+    lines.append(f"training takes {training.text}{where}{shared}; its examples are not counted")
     return lines if recipe.parity.device == "gpu" else [*lines, f"the gate takes {gate_of(recipe, config, length)}"]
 
 
-def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None) -> TrainingMemory:
+def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
+    """What ``model.backward: auto`` is on this machine, and in words; of a GPU, whose memory Paddle alone knows, which
+    GPU would be large enough for autograd."""
+    if recipe.runtime.device != "gpu":
+        choice = choose_backward(recipe, config, length)
+        return choice.backward, str(choice)
+    needed = training_of(recipe, config, length, backward="autograd").total / FILLED
+    return "reversible", f"model.backward auto: autograd on a GPU with {amount(needed)}, reversible on a smaller one"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What ``model.backward: auto`` is.
+
+    Attributes:
+        backward: ``autograd``, or ``reversible`` where that would not fit.
+        taken: bytes that autograd takes.
+        there: of the memory of the device for each process; None where nobody says.
+        where: the device, in words.
+    """
+
+    backward: str
+    taken: float
+    there: float | None
+    where: str
+
+    def __str__(self) -> str:
+        of = f"{amount(self.there)} of {self.where}" if self.there is not None else f"memory of {self.where}, unknown,"
+        fits = "fits into" if self.backward == "autograd" else "does not fit into"
+        return f"model.backward auto: {self.backward}, since autograd's {amount(self.taken)} {fits} half of the {of}"
+
+
+def choose_backward(
+    recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, processes: int = 1
+) -> Choice:
+    """Autograd, which is faster, where half of the memory holds it; reversible where not, or where nobody says how much
+    there is.
+
+    Args:
+        config, length, device: as of :func:`training_of`.
+        processes: of this run on this machine; those on a processor share its memory.
+    """
+    device = device or recipe.runtime.device
+    taken = training_of(recipe, config, length, device, backward="autograd").total
+    there = memory_there(device)
+    if there is not None and device != "gpu":
+        there /= processes
+    fits = there is not None and taken <= FILLED * there
+    where = "the GPU" if device == "gpu" else "this machine" if processes == 1 else "each process"
+    return Choice("autograd" if fits else "reversible", taken, there, where)
+
+
+def training_of(
+    recipe: Recipe,
+    config: Mapping[str, Any],
+    length: int,
+    device: str | None = None,
+    backward: str | None = None,
+) -> TrainingMemory:
     """What a process of a recipe's training takes.
 
     Args:
         config: resolved, of the model that trains.
         length: tokens that texts are padded to.
         device: of the run; that of the recipe if absent.
+        backward: of a Reformer, in the place of the recipe's.
     """
     train = recipe.train
     return training_memory(
@@ -46,7 +115,7 @@ def training_of(recipe: Recipe, config: Mapping[str, Any], length: int, device: 
         head_of(recipe),
         length,
         train.batch_size,
-        recipe.model.backward or ("recompute" if train.recompute else "autograd"),
+        backward or recipe.model.backward or ("recompute" if train.recompute else "autograd"),
         **_adapted(recipe, config),
         clipped=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
@@ -124,9 +193,10 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
 
 
 def memory_there(device: str) -> float | None:
-    """Bytes of the memory of the device that a run is on; None where nobody says."""
+    """Bytes of the memory of the device that a run is on, as far as its container may use it; None where nobody
+    says."""
     if device != "gpu":
-        return physical_memory()
+        return min((size for size in (physical_memory(), container_limit()) if size is not None), default=None)
     import paddle
 
     total = getattr(paddle.device.cuda.get_device_properties(), "total_memory", None)

@@ -100,6 +100,8 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         )
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+    if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.backward`)
+        differing = [key for key in differing if not key.startswith("model.backward: ")]
     if differing:
         raise recipe.error(
             "train.output_dir",

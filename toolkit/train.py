@@ -29,6 +29,7 @@ from models import families
 from toolkit import checkpoint, ranks, runtime, strict_json
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
+from toolkit.backward import settle_backward
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.console import LiteralConsole
@@ -133,8 +134,9 @@ def _prepare(
     recipe.commits.update(told["commits"] if told else {})
     notes = [] if told else settle_commits(recipe, folder)
     job = assemble(recipe)
+    backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
     if not told:
-        _describe(job, recipe, [*notes, *job.notes], device, console)
+        _describe(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
@@ -154,6 +156,7 @@ def _follow(recipe: Recipe) -> Path:
     ranks.join()
     told = ranks.await_first()
     recipe.commits.update(told["commits"])
+    recipe.model.backward = told["backward"]
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _agree(recipe, job)
@@ -189,6 +192,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     ranks.announce(
         {
             "commits": dict(recipe.commits),
+            "backward": recipe.model.backward,
             "resume_from": resume_from and str(resume_from.absolute()),
             "begun_with": begun_with,
         }

@@ -21,7 +21,9 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ops import LayerNorm, Linear, linear, product, softmax
+from models.ctrl.continuation import Continuation
+from models.ctrl.heads import merge_heads, split_heads
+from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
@@ -61,7 +63,8 @@ def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype:
     """
     total = past + length
     if paddle.in_dynamic_mode():
-        bias = paddle.to_tensor(np.triu(np.full([total, total], FUTURE, dtype), 1)[past:])
+        ahead = np.arange(total) > np.arange(past, total)[:, None]  # (length, total)
+        bias = paddle.to_tensor(np.where(ahead, FUTURE, 0.0).astype(dtype))
     else:  # computed, where a static graph would write the numbers of a constant down
         bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
     if attention_mask is None:
@@ -97,12 +100,12 @@ class MultiHeadAttention(nn.Layer):
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
         probabilities = at("probabilities", softmax(at("masked_scores", scores + bias), unmasked=scores))
         context = at("context", product(probabilities, value))  # (B, heads, T, depth)
-        merged = at("merged", context.transpose([0, 2, 1, 3]))
+        merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
         return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
-        return at("heads", x.reshape([x.shape[0], x.shape[1], self.n_head, self.depth]).transpose([0, 2, 1, 3]))
+        return at("heads", split_heads(x, self.n_head))
 
 
 class EncoderLayer(nn.Layer):
@@ -192,8 +195,12 @@ class CTRLModel(CTRLPretrainedModel):
             if past + length > self.config.n_positions:
                 raise ValueError(f"{past + length} positions are more than n_positions {self.config.n_positions}")
             position_ids = paddle.arange(past, past + length).unsqueeze(0)
+            if is_composed(position_ids):  # as many rows as tokens have: a sum by broadcasting takes ten times as long
+                position_ids = paddle.tile(position_ids, [input_ids.shape[0], 1])
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
+        if bias.ndim == 4 and is_composed(bias):  # once a batch: a sum by broadcasting takes 40 times as long
+            bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache
         if (
@@ -266,6 +273,12 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         logits = self.lm_head(body.last_hidden_state, self.transformer.w.weight)
         loss = None if labels is None else losses.next_token_loss(logits, labels)
         return outputs.CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
+
+    def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:
+        """The logits (B, vocabulary) after texts (B, T), and what gives those after each further token."""
+        body = self.transformer(input_ids, use_cache=True)
+        logits = self.lm_head(body.last_hidden_state[:, -1:], self.transformer.w.weight)
+        return logits[:, 0], Continuation(self, body.past_key_values)
 
 
 class CTRLForSequenceClassification(CTRLPretrainedModel):

@@ -129,5 +129,7 @@ if __name__ == "__main__":
     import transformers
 
     transformers.logging.set_verbosity_error()
+    for module in ("reformer", "ctrl"):  # memory is counted above what imports take
+        importlib.import_module(f"toolkit.parity.reference.{module}")
     with contextlib.suppress(KeyboardInterrupt):
         serve(prepare, extra, environment.versions())

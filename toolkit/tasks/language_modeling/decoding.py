@@ -177,27 +177,24 @@ class NextToken:
         self.model = model
         self.vocab_size = vocab_size
         self.use_cache = use_cache and model.has_cache
-        self._past: list[tuple[Any, Any]] | None = None
+        self._continuation: Any = None
 
     def __call__(self, sequences: np.ndarray, parents: np.ndarray | None = None) -> np.ndarray:
         """Logits [B, V] after sequences [B, n]; each adds one token to the row `parents` of the previous call."""
         import paddle
 
-        if parents is None:
-            self._past = None
         with paddle.no_grad():
             if not self.model.has_cache:
                 return self._whole(sequences)
-            if self._past is None:
-                output = self.model(paddle.to_tensor(sequences), use_cache=self.use_cache)
+            if not self.use_cache:
+                return self.model(paddle.to_tensor(sequences)).logits[:, -1, : self.vocab_size].numpy()
+            if parents is None or self._continuation is None:
+                logits, self._continuation = self.model.begin(paddle.to_tensor(sequences))
             else:
-                if parents is not None and not np.array_equal(parents, np.arange(len(self._past[0][0]))):
-                    rows = paddle.to_tensor(parents)
-                    self._past = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self._past]
-                last = paddle.to_tensor(sequences[:, -1:])
-                output = self.model(last, past_key_values=self._past, use_cache=True)
-            self._past = output.past_key_values if self.use_cache else None
-            return output.logits[:, -1, : self.vocab_size].numpy()
+                if not np.array_equal(parents, np.arange(self._continuation.texts)):
+                    self._continuation.choose(paddle.to_tensor(parents))
+                logits = self._continuation(paddle.to_tensor(sequences[:, -1:]))
+            return logits[:, : self.vocab_size].numpy()
 
     def _whole(self, sequences: np.ndarray) -> np.ndarray:
         """As :meth:`__call__`, of a model that computes lengths of certain multiples alone: the rest is padding."""

@@ -1,0 +1,59 @@
+"""The backward of a run whose recipe says ``model.backward: auto``: chosen once, and kept as long as the run goes on.
+
+The choice becomes the recipe's own value before anything is built on it. So the gate judges it, the run's
+``recipe.yaml`` names it, and whoever goes on with the run reads it there, on a machine with other memory, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from models import families
+from toolkit.recipe import Recipe
+from toolkit.recipe_memory import AUTO, choose_backward
+
+if TYPE_CHECKING:
+    from toolkit.assembly import Job
+
+
+def settle_backward(
+    recipe: Recipe, job: Job, folder: Path, device: str, processes: int, told: str | None = None
+) -> str | None:
+    """Put the choice into the recipe, and into the configurations of a job that was assembled before it.
+
+    Args:
+        folder: of the run; one that has begun keeps what it began with.
+        device: of the run.
+        processes: that are to train together.
+        told: what the process has chosen that has started this one.
+
+    Returns:
+        A note; None where nothing was left to choose.
+    """
+    if recipe.model.backward != AUTO:
+        return None
+    if told is not None:
+        chosen, note = told, None
+    elif (begun := begun_with(folder)) is not None:
+        chosen, note = begun, f"model.backward auto: {begun}, with which this run began"
+    else:
+        resolved = families.part(recipe.model.name, "schema").resolve(job.config.to_hf())
+        here = int(os.environ.get("PADDLE_LOCAL_SIZE", processes))
+        choice = choose_backward(recipe, resolved, job.fit.length, device, here)
+        chosen, note = choice.backward, str(choice)
+    recipe.model = recipe.model.model_copy(update={"backward": chosen})
+    job.config.backward = job.stored_config.backward = chosen
+    return note
+
+
+def begun_with(folder: Path) -> str | None:
+    """The backward of the run that has begun in a folder, as its ``recipe.yaml`` says; None where none has."""
+    try:
+        found = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))["model"]["backward"]
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+        return None
+    return found if found in ("reversible", "autograd") else None
