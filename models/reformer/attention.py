@@ -16,8 +16,9 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
+from models import compiled
 from models.batch import batch_size
-from models.ops import Linear, masked_softmax, product, softmax_over
+from models.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
@@ -48,6 +49,8 @@ def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tens
 
     Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
     """
+    if compiled.suits(place, seen, dtype=paddle.int64) and compare in (paddle.greater_equal, paddle.not_equal):
+        return compiled.compare_places(place, seen, at_least=compare is paddle.greater_equal)
     shape = [*place.shape, seen.shape[-1]]
     return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
 
@@ -245,9 +248,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
     def as_key(self, query_key: Tensor) -> Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        mean_square = at("mean_square", (query_key * query_key).mean(-1, keepdim=True))
-        key = query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
-        return at("key", key)
+        factor = 1.0 / math.sqrt(self.attention_head_size)
+        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, factor))
 
     def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""
