@@ -46,6 +46,40 @@ def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
     return out
 
 
+def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
+    """(..., width) plus (width,)."""
+    from models import loops
+
+    x, width = x.contiguous(), x.shape[-1]
+    out = paddle.empty_like(x)
+    loops.run(loops.add_row, x.size, x.size // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
+    return out
+
+
+def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
+    """(rows, columns, width) times (B, columns): (B, rows, columns, width)."""
+    from models import loops
+
+    table, factors = table.contiguous(), factors.contiguous()
+    (rows, columns, width), batch = table.shape, factors.shape[0]
+    out = paddle.empty([batch, rows, columns, width], table.dtype)
+    given = [tensor.data_ptr() for tensor in (table, factors, out)]
+    loops.run(loops.scale_columns, out.size, batch * rows * columns, *given, rows * columns, columns, width)
+    return out
+
+
+def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
+    """The gradient of the table."""
+    from models import loops
+
+    grad, factors = grad.contiguous(), factors.contiguous()
+    batch, rows, columns, width = grad.shape
+    out = paddle.empty([rows, columns, width], grad.dtype)
+    given = [tensor.data_ptr() for tensor in (grad, factors, out)]
+    loops.run(loops.scale_columns_backward, grad.size, rows * columns, *given, batch, columns, width)
+    return out
+
+
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
     """As :func:`models.ops.layer_norm`."""
     from models import loops

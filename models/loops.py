@@ -37,6 +37,7 @@ SERIES = [np.float32(1.0 / math.factorial(n)) for n in range(8)]
 S2, S3, S4, S5, S6, S7 = SERIES[2:]
 #: exp of anything smaller is 0 in float32.
 LEAST = np.float32(-110.0)
+LOWEST = np.int32(-(2**31))
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -114,6 +115,16 @@ def _from_bits(context, bits):
         return builder.bitcast(arguments[0], context.get_value_type(types.float32))
 
     return types.float32(types.int32), code
+
+
+@intrinsic
+def _bits(context, number):
+    """The 32 bits of a float32."""
+
+    def code(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.int32))
+
+    return types.int32(types.float32), code
 
 
 @intrinsic
@@ -199,6 +210,55 @@ def keep(given):
     scale = np.float32(_scalar(args[4]))
     for i in range(count):
         out[i] = x[i] * (scale if kept[i] else np.float32(0.0))
+
+
+# -- rows
+
+
+@_loop()
+def add_row(given):
+    """length (rows), x, row, out, width: the row added to all rows of x."""
+    args = carray(given, 5)
+    width = args[4]
+    added = _floats(args[2], 0, width)
+    first, last = _share(args[0])
+    for row in range(first, last):
+        x, out = _floats(args[1], row * width, width), _floats(args[3], row * width, width)
+        for i in range(width):
+            out[i] = x[i] + added[i]
+
+
+@_loop()
+def scale_columns(given):
+    """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width: the
+    table for every example, each of whose rows has its column's factor."""
+    args = carray(given, 7)
+    positions, columns, width = args[4], args[5], args[6]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        position = row % positions
+        table, out = _floats(args[1], position * width, width), _floats(args[3], row * width, width)
+        factor = _floats(args[2], row // positions * columns + position % columns, 1)[0]
+        for i in range(width):
+            out[i] = table[i] * factor
+
+
+@_loop()
+def scale_columns_backward(given):
+    """length (positions), grad (batch, positions, width), factors (batch, columns), out (positions, width), batch,
+    columns, width."""
+    args = carray(given, 7)
+    positions, batch, columns, width = args[0], args[4], args[5], args[6]
+    first, last = _share(positions)
+    for position in range(first, last):
+        out = _floats(args[3], position * width, width)
+        for i in range(width):
+            out[i] = np.float32(0.0)
+        for example in range(batch):
+            grad = _floats(args[1], (example * positions + position) * width, width)
+            factor = _floats(args[2], example * columns + position % columns, 1)[0]
+            for i in range(width):
+                out[i] += grad[i] * factor
 
 
 # -- layer norm
@@ -301,6 +361,13 @@ def _exp(x):
 
 
 @njit(inline="always")
+def _turned(bits):
+    """A float32's bits as an integer that is ordered as the numbers are, and back. Only of integers is the largest of a
+    row found in several lanes, as NaN has no order."""
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@njit(inline="always")
 def _put(row, out, address, group, period, width, value):
     """A mask's value where it is False. ``group`` rows have one row of the mask, which begins again after ``period``."""
     kept = _bytes(address, (row // group) % period * width, width)
@@ -322,9 +389,10 @@ def softmax_rows(given):
         for mask in range(6, 6 + 4 * args[5], 4):
             value = np.float32(_scalar(masks[mask + 3]))
             _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, value)
-        largest = out[0]
+        top = LOWEST
         for i in range(width):
-            largest = max(largest, out[i])
+            top = max(top, _turned(_bits(out[i])))
+        largest = _from_bits(_turned(top))
         total = np.float32(0.0)
         for i in range(width):
             weight = _exp(out[i] - largest)
@@ -347,12 +415,12 @@ def softmax_rows_backward(given):
     for row in range(first, last):
         grad, weights = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
         out = _floats(args[3], row * width, width)
-        mean, largest = np.float32(0.0), np.float32(0.0)
+        mean, top = np.float32(0.0), np.int32(0)
         for i in range(width):
             mean += grad[i] * weights[i]
-            largest = max(largest, weights[i])
+            top = max(top, _bits(weights[i]))
         left = np.float32(0.0)
-        if largest < np.float32(1.0):  # where it is 1, float64 loses the rest, too
+        if _from_bits(top) < np.float32(1.0):  # where it is 1, float64 loses the rest, too
             for i in range(width):
                 left += (grad[i] - mean) * weights[i]
         beside = _floats(args[4], row, 1)[0] if args[4] else np.float32(0.0)

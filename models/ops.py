@@ -84,7 +84,7 @@ class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
         ctx.wanted = _wanted(x, bias)
-        return x + bias
+        return compiled.add_row(x, bias) if compiled.suits(x, bias) else x + bias
 
     @staticmethod
     def backward(ctx, grad):
@@ -95,6 +95,52 @@ class _AddBias(PyLayer):
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
     return _AddBias.apply(x, bias) if is_composed(x) else x + bias
+
+
+class _AxialTable(PyLayer):
+    @staticmethod
+    def forward(ctx, of_rows, of_columns):
+        ctx.widths = of_rows.shape[2], of_columns.shape[2]
+        ctx.wanted = _wanted(of_rows, of_columns)
+        rows, columns = of_rows.shape[0], of_columns.shape[1]
+        return paddle.concat([of_rows.expand([rows, columns, -1]), of_columns.expand([rows, columns, -1])], axis=-1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, columns, _ = grad.shape
+        by_row, by_column = grad.split(ctx.widths, axis=-1)
+        of_rows, of_columns = ctx.wanted
+        return (
+            paddle.matmul(paddle.ones([1, columns], grad.dtype), by_row) if of_rows else None,
+            _column_sums(by_column.reshape([rows, -1])).reshape([1, columns, -1]) if of_columns else None,
+        )
+
+
+def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
+    """(rows, 1, a) and (1, columns, b) side by side at every place: (rows, columns, a + b)."""
+    if is_composed(of_rows):
+        return _AxialTable.apply(of_rows, of_columns)
+    places = [of_rows.shape[0], of_columns.shape[1], -1]
+    return paddle.concat([of_rows.expand(places), of_columns.expand(places)], axis=-1)
+
+
+class _ScaleColumns(PyLayer):
+    @staticmethod
+    def forward(ctx, table, factors):
+        ctx.factors = factors
+        return compiled.scale_columns(table, factors)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return compiled.scale_columns_backward(grad, ctx.factors)
+
+
+def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
+    """A table (rows, columns, width) for every example, each column times its factor (B, columns), which has no
+    gradient: (B, rows, columns, width)."""
+    if compiled.suits(table, factors):
+        return _ScaleColumns.apply(table, factors.detach())
+    return table.unsqueeze(0) * factors.unsqueeze(1).unsqueeze(3)
 
 
 class _Rounded(PyLayer):

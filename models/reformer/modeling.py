@@ -18,7 +18,7 @@ from paddle import Tensor, nn
 
 from models import losses
 from models.activations import ACTIVATIONS, tanh
-from models.ops import LayerNorm, Linear
+from models.ops import LayerNorm, Linear, axial_table, scale_columns
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout, Replay, dropout
@@ -56,7 +56,7 @@ class AxialPositionEmbeddings(nn.Layer):
 
     def table(self) -> Tensor:
         """(rows, columns, hidden)."""
-        return paddle.concat([weight.expand([*self.axial_pos_shape, -1]) for weight in self.weights], axis=-1)
+        return axial_table(*self.weights)
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden).
@@ -74,9 +74,9 @@ class AxialPositionEmbeddings(nn.Layer):
         if rows * columns < length:
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
         if self.training:  # whole columns of the table are dropped, for every example anew
-            table = self.table().expand([batch, rows, columns, -1]).transpose([0, 2, 1, 3])
-            table = dropout(table, self.dropout, True, [batch, columns, 1, 1]).transpose([0, 2, 1, 3])
-            return table.reshape([batch, length, -1])
+            table = self.table()
+            factors = dropout(paddle.ones([batch, columns, 1, 1], table.dtype), self.dropout, True)
+            return scale_columns(table, factors.reshape([batch, columns])).reshape([batch, length, -1])
         return F.embedding(position_ids, self.table().reshape([rows * columns, -1]))
 
 
