@@ -72,12 +72,12 @@ class _Keys(PyLayer):
         return compiled.keys_backward(grad, x, ctx.epsilon, ctx.factor)
 
 
-def unit_mean_square(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
-    """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, times ``factor``."""
+def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
+    """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, and over ``divisor``."""
     if compiled.suits(x) and not is_observed():
-        return _Keys.apply(x, epsilon, factor)
+        return _Keys.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
-    return x * paddle.rsqrt(mean_square + epsilon) * factor
+    return x * paddle.rsqrt(mean_square + epsilon) / divisor
 
 
 class _AddBias(PyLayer):
@@ -118,7 +118,7 @@ class _AxialTable(PyLayer):
 
 def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
     """(rows, 1, a) and (1, columns, b) side by side at every place: (rows, columns, a + b)."""
-    if is_composed(of_rows):
+    if compiled.suits(of_rows, of_columns):
         return _AxialTable.apply(of_rows, of_columns)
     places = [of_rows.shape[0], of_columns.shape[1], -1]
     return paddle.concat([of_rows.expand(places), of_columns.expand(places)], axis=-1)
@@ -137,10 +137,8 @@ class _ScaleColumns(PyLayer):
 
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """A table (rows, columns, width) for every example, each column times its factor (B, columns), which has no
-    gradient: (B, rows, columns, width)."""
-    if compiled.suits(table, factors):
-        return _ScaleColumns.apply(table, factors.detach())
-    return table.unsqueeze(0) * factors.unsqueeze(1).unsqueeze(3)
+    gradient: (B, rows, columns, width). Compiled loops alone."""
+    return _ScaleColumns.apply(table, factors)
 
 
 class _Rounded(PyLayer):

@@ -248,8 +248,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
     def as_key(self, query_key: Tensor) -> Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        factor = 1.0 / math.sqrt(self.attention_head_size)
-        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, factor))
+        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
     def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""
