@@ -2,9 +2,9 @@
 memory on one core is one pass here, on all cores of a run.
 
 A loop is a function of one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
-and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside Paddle
-in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share of the
-length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
+and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
+Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share of
+the length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
 
 Importing this module takes Numba. Compiled loops are kept on disk, beside the module or in the user's cache.
 """
@@ -230,8 +230,8 @@ def add_row(given):
 
 @_loop()
 def scale_columns(given):
-    """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width: the
-    table for every example, each of whose rows has its column's factor."""
+    """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width:
+    the table for every example, each of whose rows has its column's factor."""
     args = carray(given, 7)
     positions, columns, width = args[4], args[5], args[6]
     first, last = _share(args[0])
@@ -369,7 +369,7 @@ def _turned(bits):
 
 @njit(inline="always")
 def _put(row, out, address, group, period, width, value):
-    """A mask's value where it is False. ``group`` rows have one row of the mask, which begins again after ``period``."""
+    """A mask's value where it is False. ``group`` rows have one row of it, and it begins again after ``period`` rows."""
     kept = _bytes(address, (row // group) % period * width, width)
     for i in range(width):
         out[i] = out[i] if kept[i] else value

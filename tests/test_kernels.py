@@ -104,7 +104,9 @@ def test_another_choice_is_one_line(recipe_file, tmp_path, monkeypatch, command_
         ("parity", "--model", "ctrl", "--layers", "1", "--output", tmp_path / "run"),
     ):
         status, _, error = command_line(*arguments)
-        assert status == 2 and error == "error: TOOLKIT_KERNELS=fast: is no choice; there are compiled, composed, paddle\n"
+        assert (
+            status == 2 and error == "error: TOOLKIT_KERNELS=fast: is no choice; there are compiled, composed, paddle\n"
+        )
         assert not list(tmp_path.rglob("*.json"))
 
 

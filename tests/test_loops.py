@@ -1,4 +1,4 @@
-"""The compiled loops against the same operations composed of Paddle's, in float64, and what they promise beside that."""
+"""The compiled loops against the same operations composed of Paddle's in float64, and what they promise beside that."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def test_the_axial_table_with_whole_columns_dropped(draw, monkeypatch):
             return ops.scale_columns(ops.axial_table(rows, columns), paddle.to_tensor(factors.astype("float32")))
         return ops.axial_table(rows, columns).unsqueeze(0) * paddle.to_tensor(factors.reshape([3, 1, 6, 1]))
 
-    assert_equals_the_composed_one(
-        monkeypatch, table, draw.standard_normal((5, 1, 4)), draw.standard_normal((1, 6, 7))
-    )
+    assert_equals_the_composed_one(monkeypatch, table, draw.standard_normal((5, 1, 4)), draw.standard_normal((1, 6, 7)))
 
 
 @pytest.mark.parametrize("compare", [paddle.greater_equal, paddle.not_equal])

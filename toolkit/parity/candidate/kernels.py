@@ -185,7 +185,7 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
     with contextlib.ExitStack() as undo:
         if not COMPILED_OF.isdisjoint(kinds):
             undo.callback(setattr, compiled, "is_chosen", compiled.is_chosen)
-            setattr(compiled, "is_chosen", lambda: False)
+            compiled.is_chosen = lambda: False
         for kind in kinds:
             for owner, name, make in REPLACEMENTS[kind]:
                 original = getattr(owner, name)
