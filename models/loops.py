@@ -3,8 +3,8 @@ memory on one core is one pass here, on all cores of a run.
 
 A loop is a function of one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
 and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
-Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share of
-the length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
+Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share
+of the length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
 
 Importing this module takes Numba. Compiled loops are kept on disk, beside the module or in the user's cache.
 """
@@ -369,7 +369,7 @@ def _turned(bits):
 
 @njit(inline="always")
 def _put(row, out, address, group, period, width, value):
-    """A mask's value where it is False. ``group`` rows have one row of it, and it begins again after ``period`` rows."""
+    """A mask's value where it is False. ``group`` rows have one row of it; it begins again after ``period``."""
     kept = _bytes(address, (row // group) % period * width, width)
     for i in range(width):
         out[i] = out[i] if kept[i] else value

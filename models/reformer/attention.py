@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import paddle
@@ -140,10 +141,12 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        scores = at("scores", product(query, self.adjacent(key), transpose_y=True))  # (B*H, n, C, K)
+        key = self.adjacent(key)
         kept = self.kept_positions(batch, length, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(scores))]
-        probabilities = self.drop(at("probabilities", masked_softmax(scores, masks)), batch)
+        masks = [] if kept is None else [(kept, masked_value(query))]
+        # No name holds the scores, (B*H, n, C, K), which are larger than all else here, longer than they are needed.
+        probabilities = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks)
+        probabilities = self.drop(at("probabilities", probabilities), batch)
         context = at("context", product(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
@@ -232,16 +235,16 @@ class LSHSelfAttention(ChunkedSelfAttention):
         chunks = [*place.shape, self.attention_head_size]
         query = query_key.reshape(chunks)  # (B*H, n, C, D)
         key = self.adjacent(self.as_key(query))
-        scores = at("scores", product(query, key, transpose_y=True))  # (B*H, n, C, K)
         seen = self.adjacent(place)  # (B*H, n, K)
         kept = self.kept_positions(place, seen, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(scores))]
-        masks.append((against(place, seen, paddle.not_equal), self_masked_value(scores)))
+        masks = [] if kept is None else [(kept, masked_value(query))]
+        masks.append((against(place, seen, paddle.not_equal), self_masked_value(query)))
+        scored = partial(product, query, key, transpose_y=True)  # (B*H, n, C, K), of which no name holds the result
         if self.num_hashes > 1:
-            probabilities, normaliser = masked_softmax(scores, masks, with_normaliser=True)
+            probabilities, normaliser = masked_softmax(at("scores", scored()), masks, with_normaliser=True)
             weight = at("normaliser", normaliser).reshape([-1, 1])
         else:
-            probabilities, weight = masked_softmax(scores, masks), None
+            probabilities, weight = masked_softmax(at("scores", scored()), masks), None
         probabilities = self.drop(at("probabilities", probabilities), batch)
         context = at("context", product(probabilities, self.adjacent(value.reshape(chunks))))
         return context.reshape([-1, self.attention_head_size]), weight

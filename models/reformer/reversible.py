@@ -63,9 +63,8 @@ class GridStream:
 
     @property
     def value(self) -> Tensor:
-        if self._value is None:
-            self._value = self.exact.astype(self.dtype)
-        return self._value
+        value, self._value = self._value, None  # given away once: a layer reads it, and it need not outlive that
+        return self.exact.astype(self.dtype) if value is None else value
 
     def _on_grid(self, update: Tensor) -> Tensor:
         return (update.astype("float64") + self.rounder) - self.rounder
