@@ -42,13 +42,14 @@ LOWEST = np.int32(-(2**31))
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
-_OPENMP = Path(paddle.__file__).parent / "libs" / "libiomp5.so"
-llvmlite.binding.load_library_permanently(str(_OPENMP))
-_parallel = ctypes.CDLL(str(_OPENMP)).GOMP_parallel
+_openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
+for _name in ("omp_get_thread_num", "omp_get_num_threads"):  # by names of our own: torch's OpenMP has the same ones
+    llvmlite.binding.add_symbol(f"paddle_{_name}", ctypes.cast(getattr(_openmp, _name), ctypes.c_void_p).value)
+_parallel = _openmp.GOMP_parallel
 _parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _parallel.restype = None
-_thread = types.ExternalFunction("omp_get_thread_num", types.int32())
-_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
+_thread = types.ExternalFunction("paddle_omp_get_thread_num", types.int32())
+_threads = types.ExternalFunction("paddle_omp_get_num_threads", types.int32())
 
 
 def run(loop: Callable, numbers: int, length: int, *given: int | float) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import paddle
 import pytest
@@ -160,3 +164,25 @@ def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
     assert not compiled.suits(paddle.ones([2], "float64")) and not compiled.suits(paddle.ones([0, 3]))
     x = paddle.ones([0, 3])
     assert randomness.dropout(x, 0.5, True).shape == [0, 3]
+
+
+THREADS_BESIDE_TORCH = """
+import torch
+from toolkit import runtime
+runtime.configure("cpu", threads=2)
+import numpy as np, paddle
+from models import compiled
+draw = np.random.default_rng(0)
+grad, x = (draw.standard_normal((4096, 64)).astype("float32") for _ in range(2))
+_, sums = compiled.layer_norm_backward(paddle.to_tensor(grad), paddle.to_tensor(x), paddle.ones([64]), 1e-6)
+found = sums.numpy().reshape([-1, 2, 64])[:, 1]
+np.testing.assert_allclose(found, grad.reshape([-1, 128, 64]).sum(1), rtol=0, atol=1e-4)
+"""
+
+
+@pytest.mark.slow
+def test_threads_share_the_work_where_torch_has_brought_an_openmp_of_its_own():
+    """Asked how many it has, that one would say one, and every thread would add up everything."""
+    given = {**os.environ, "TOOLKIT_KERNELS": "compiled"}
+    done = subprocess.run([sys.executable, "-c", THREADS_BESIDE_TORCH], env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
