@@ -50,7 +50,7 @@ def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
     from models import loops
 
-    x, width = x.contiguous(), x.shape[-1]
+    x, row, width = x.contiguous(), row.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     loops.run(loops.add_row, x.size, x.size // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
     return out
@@ -84,7 +84,7 @@ def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsil
     """As :func:`models.ops.layer_norm`."""
     from models import loops
 
-    x, width = x.contiguous(), x.shape[-1]
+    x, gain, bias, width = x.contiguous(), gain.contiguous(), bias.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [tensor.data_ptr() for tensor in (x, gain, bias, out)]
     loops.run(loops.norm_rows, x.size, x.size // width, *given, width, float(epsilon))
@@ -97,7 +97,7 @@ def layer_norm_backward(
     """The gradient of ``x``, and those of gain and bias side by side, (blocks, 2 * width), to be added up."""
     from models import loops
 
-    grad, x, width = grad.contiguous(), x.contiguous(), x.shape[-1]
+    grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
     rows = x.size // width
     blocks = -(-rows // loops.BLOCK_ROWS)
     out, sums = paddle.empty_like(x), paddle.empty([blocks, 2 * width], x.dtype)
@@ -112,7 +112,7 @@ def add_on_grid(
     """``exact`` (float64) and ``sign`` times ``update`` rounded to the grid (float32): their sum, and it in float32."""
     from models import loops
 
-    update = update.contiguous()
+    exact, update = exact.contiguous(), update.contiguous()
     out, value = paddle.empty_like(exact), paddle.empty_like(update)
     given = [tensor.data_ptr() for tensor in (exact, update, out, value)]
     loops.run(loops.add_on_grid, update.size, update.size, *given, float(rounder), float(sign))
@@ -170,7 +170,7 @@ def softmax_backward(
     """The gradient of the scores."""
     from models import loops
 
-    grad, width = grad.contiguous(), grad.shape[-1]
+    grad, probabilities, width = grad.contiguous(), probabilities.contiguous(), grad.shape[-1]
     out = paddle.empty_like(grad)
     beside = None if grad_normaliser is None else grad_normaliser.contiguous()
     puts, _held = _puts([(kept, 0.0) for kept in masks], grad.shape)
