@@ -1,26 +1,44 @@
 """Whose operations the ports take on a CPU: those composed here, or Paddle's own, as on a GPU.
 
-``TOOLKIT_KERNELS=paddle`` takes Paddle's. So what the ports do on a GPU (which operation they call, with what) is run
-and gated on machines that have none. It is slower, and Paddle's CPU kernels lose the digits that :mod:`models.ops` and
+``compiled``, the default where Numba is installed beside Paddle's OpenMP, are the composed ones, of which some are
+compiled loops in float32 (:mod:`models.loops`); ``composed`` are made of Paddle's alone. ``TOOLKIT_KERNELS=paddle``
+takes Paddle's own. So what the ports do on a GPU (which operation they call, with what) is run and gated on machines
+that have none. It is slower, and Paddle's CPU kernels lose the digits that :mod:`models.ops` and
 :mod:`models.activations` tell of. This is the one place that reads the variable.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+from pathlib import Path
 
 VARIABLE = "TOOLKIT_KERNELS"
-COMPOSED, PADDLE = "composed", "paddle"
-CHOICES = (COMPOSED, PADDLE)
+COMPILED, COMPOSED, PADDLE = "compiled", "composed", "paddle"
+CHOICES = (COMPILED, COMPOSED, PADDLE)
 
 
 def chosen() -> str:
     """Which operations a CPU takes, one of :data:`CHOICES`.
 
     Raises:
-        ValueError: the variable says something else.
+        ValueError: the variable says something else, or what is not to be had here.
     """
-    found = os.environ.get(VARIABLE) or COMPOSED
+    found = os.environ.get(VARIABLE)
+    if not found:
+        return COMPILED if can_compile() else COMPOSED
     if found not in CHOICES:
         raise ValueError(f"{VARIABLE}={found}: is no choice; there are {', '.join(CHOICES)}")
+    if found == COMPILED and not can_compile():
+        raise ValueError(f"{VARIABLE}={found}: needs Numba (pip install numba) and Paddle's CPU wheel for Linux")
     return found
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Whether Numba is installed, and the threads of Paddle's matrix products can be had. Imports neither."""
+    paddle = importlib.util.find_spec("paddle")
+    if paddle is None or paddle.origin is None or importlib.util.find_spec("numba") is None:
+        return False
+    return (Path(paddle.origin).parent / "libs" / "libiomp5.so").exists()

@@ -16,9 +16,9 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models import kernels
+from models import compiled, kernels
 from models.precision import is_lowered
-from models.trace import at
+from models.trace import at, is_observed
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
@@ -37,7 +37,7 @@ def is_on_cpu(x: paddle.Tensor) -> bool:
 def is_composed(x: paddle.Tensor) -> bool:
     """Whether an operation on it is one composed here: on a CPU, where that is faster and keeps more digits, unless
     :mod:`models.kernels` says otherwise; never in a static graph, which has no gradient."""
-    return is_on_cpu(x) and kernels.chosen() == kernels.COMPOSED
+    return is_on_cpu(x) and kernels.chosen() != kernels.PADDLE
 
 
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
@@ -59,11 +59,32 @@ def _wanted(*tensors: paddle.Tensor) -> list[bool]:
     return [not tensor.stop_gradient for tensor in tensors]
 
 
+class _Keys(PyLayer):
+    @staticmethod
+    def forward(ctx, x, epsilon, factor):
+        ctx.save_for_backward(x)
+        ctx.epsilon, ctx.factor = epsilon, factor
+        return compiled.keys(x, epsilon, factor)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensor()
+        return compiled.keys_backward(grad, x, ctx.epsilon, ctx.factor)
+
+
+def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
+    """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, and over ``divisor``."""
+    if compiled.suits(x) and not is_observed():
+        return _Keys.apply(x, epsilon, 1.0 / divisor)
+    mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
+    return x * paddle.rsqrt(mean_square + epsilon) / divisor
+
+
 class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
         ctx.wanted = _wanted(x, bias)
-        return x + bias
+        return compiled.add_row(x, bias) if compiled.suits(x, bias) else x + bias
 
     @staticmethod
     def backward(ctx, grad):
@@ -74,6 +95,50 @@ class _AddBias(PyLayer):
 def add_bias(x: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
     return _AddBias.apply(x, bias) if is_composed(x) else x + bias
+
+
+class _AxialTable(PyLayer):
+    @staticmethod
+    def forward(ctx, of_rows, of_columns):
+        ctx.widths = of_rows.shape[2], of_columns.shape[2]
+        ctx.wanted = _wanted(of_rows, of_columns)
+        rows, columns = of_rows.shape[0], of_columns.shape[1]
+        return paddle.concat([of_rows.expand([rows, columns, -1]), of_columns.expand([rows, columns, -1])], axis=-1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, columns, _ = grad.shape
+        by_row, by_column = grad.split(ctx.widths, axis=-1)
+        of_rows, of_columns = ctx.wanted
+        return (
+            paddle.matmul(paddle.ones([1, columns], grad.dtype), by_row) if of_rows else None,
+            _column_sums(by_column.reshape([rows, -1])).reshape([1, columns, -1]) if of_columns else None,
+        )
+
+
+def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
+    """(rows, 1, a) and (1, columns, b) side by side at every place: (rows, columns, a + b)."""
+    if compiled.suits(of_rows, of_columns):
+        return _AxialTable.apply(of_rows, of_columns)
+    places = [of_rows.shape[0], of_columns.shape[1], -1]
+    return paddle.concat([of_rows.expand(places), of_columns.expand(places)], axis=-1)
+
+
+class _ScaleColumns(PyLayer):
+    @staticmethod
+    def forward(ctx, table, factors):
+        ctx.factors = factors
+        return compiled.scale_columns(table, factors)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return compiled.scale_columns_backward(grad, ctx.factors)
+
+
+def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
+    """A table (rows, columns, width) for every example, each column times its factor (B, columns), which has no
+    gradient: (B, rows, columns, width). Compiled loops alone."""
+    return _ScaleColumns.apply(table, factors)
 
 
 class _Rounded(PyLayer):
@@ -144,15 +209,21 @@ class _LayerNorm(PyLayer):
         ctx.wanted = _wanted(x, gain, bias)
         if x.dtype == paddle.float64:  # Paddle's kernel rounds epsilon to float32: 1e-5 becomes 9.9999997e-6
             return _normed(x, epsilon)[0] * gain + bias
+        if compiled.suits(x, gain, bias):
+            return compiled.layer_norm(x, gain, bias, epsilon)
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
     @staticmethod
     def backward(ctx, grad):
         x, gain = ctx.saved_tensor()
+        of_x, of_gain, of_bias = ctx.wanted
+        if compiled.suits(grad, x, gain):
+            grad_x, sums = compiled.layer_norm_backward(grad, x, gain, ctx.epsilon)
+            grad_gain, grad_bias = _column_sums(sums).split(2)
+            return grad_x if of_x else None, grad_gain if of_gain else None, grad_bias if of_bias else None
         normed, scale = _normed(x, ctx.epsilon)
         inner = grad * gain
         along = (inner * normed).mean(-1, keepdim=True)
-        of_x, of_gain, of_bias = ctx.wanted
         flat = [-1, x.shape[-1]]
         return (
             (inner - inner.mean(-1, keepdim=True) - normed * along) * scale if of_x else None,
@@ -222,6 +293,20 @@ def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]])
     return scores
 
 
+class _CompiledSoftmax(PyLayer):
+    @staticmethod
+    def forward(ctx, scores, masks, with_normaliser):
+        probabilities, normaliser = compiled.softmax(scores, masks, with_normaliser)
+        ctx.masks = [kept for kept, _ in masks]
+        ctx.save_for_backward(probabilities)
+        return (probabilities, normaliser) if with_normaliser else probabilities
+
+    @staticmethod
+    def backward(ctx, grad, grad_normaliser=None):
+        (probabilities,) = ctx.saved_tensor()
+        return compiled.softmax_backward(grad, probabilities, ctx.masks, grad_normaliser)
+
+
 class _MaskedSoftmax(PyLayer):
     @staticmethod
     def forward(ctx, scores, masks, with_normaliser, suits_the_kernel):
@@ -267,6 +352,8 @@ def masked_softmax(
         masks: pairs of a bool tensor that broadcasts to ``scores`` and the value for where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
+    if compiled.suits(scores) and not is_observed():
+        return _CompiledSoftmax.apply(scores, masks, with_normaliser)
     if is_composed(scores):
         return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
     scores = _masked(scores, masks)
@@ -281,6 +368,8 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
         unmasked: the scores before some were made very small, which decide how to compute it. Paddle's kernel gives
             those the weight exp(-64), and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
+    if compiled.suits(scores):
+        return _CompiledSoftmax.apply(scores, (), False)
     if not is_composed(scores):
         return F.softmax(scores)
     near = _suits_the_kernel(scores) if unmasked is None else _suits_the_kernel(unmasked, NARROW / 2)
@@ -343,10 +432,14 @@ class _Keep(PyLayer):
     @staticmethod
     def forward(ctx, x, kept, scale):
         ctx.kept, ctx.scale = kept, scale
+        if compiled.suits(x) and kept.shape == x.shape and kept.dtype == paddle.bool:
+            return compiled.keep(x, kept, scale)
         return x * kept.astype(x.dtype) * scale
 
     @staticmethod
     def backward(ctx, grad):
+        if compiled.suits(grad) and ctx.kept.shape == grad.shape and ctx.kept.dtype == paddle.bool:
+            return compiled.keep(grad, ctx.kept, ctx.scale)
         return grad * ctx.kept.astype(grad.dtype) * ctx.scale
 
 
@@ -365,6 +458,8 @@ def random_mask(p: float, shape: Sequence[int]) -> paddle.Tensor:
 
     16 random bits decide about a cell, so that the rate is ``p`` to within 2^-17.
     """
+    if compiled.is_chosen() and paddle.get_device() == "cpu":
+        return compiled.random_mask(round(p * 2**16), shape)
     count = math.prod(shape)
     bits = paddle.randint(-(2**31), 2**31 - 1, [-(-count // 2)], "int32").view("int16")[:count].reshape(shape)
     return bits >= round(p * 2**16) - 2**15

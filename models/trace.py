@@ -22,6 +22,11 @@ def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
     return result if _observer is None else _observer(operation, result)
 
 
+def is_observed() -> bool:
+    """Whether somebody looks on: then operations that are otherwise one loop are taken apart."""
+    return _observer is not None
+
+
 @contextmanager
 def observed(observer: Observer) -> Iterator[None]:
     """Inside the ``with`` block ``observer`` is called at every point."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.kernels import can_compile
 from toolkit import runtime
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -39,7 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(
-    params=[("cpu", "composed"), ("cpu", "paddle"), pytest.param(("gpu", "paddle"), marks=pytest.mark.gpu)],
+    params=[
+        pytest.param(("cpu", "compiled"), marks=pytest.mark.skipif(not can_compile(), reason="needs Numba")),
+        ("cpu", "composed"),
+        ("cpu", "paddle"),
+        pytest.param(("gpu", "paddle"), marks=pytest.mark.gpu),
+    ],
     ids="-".join,
 )
 def kernels(request, monkeypatch) -> Iterator[str]:

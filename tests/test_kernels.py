@@ -9,8 +9,9 @@ import pytest
 from gates import TINY_REFORMER, PreparedGates, reformer_request, request_for
 from test_train import recipe_file, train  # noqa: F401
 
-from models import ops
+from models import compiled, ops
 from models.families import FAMILIES, part
+from models.kernels import can_compile, chosen
 from toolkit.doctor import frameworks
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
@@ -67,8 +68,18 @@ def test_the_choice_decides_which_operation_is_taken(monkeypatch):
     found = {}
     for kernels in ("composed", "paddle", ""):
         monkeypatch.setenv("TOOLKIT_KERNELS", kernels)
-        found[kernels] = (ops.is_composed(x), ops.is_on_cpu(x))
-    assert found == {"composed": (True, True), "paddle": (False, True), "": (True, True)}
+        found[kernels] = (ops.is_composed(x), ops.is_on_cpu(x), compiled.suits(x))
+    own = can_compile()
+    assert found == {"composed": (True, True, False), "paddle": (False, True, False), "": (True, True, own)}
+
+
+def test_without_numba_the_composed_operations_are_taken(monkeypatch):
+    monkeypatch.setattr("models.kernels.can_compile", lambda: False)
+    monkeypatch.delenv("TOOLKIT_KERNELS", raising=False)
+    assert chosen() == "composed" and not compiled.suits(paddle.ones([2]))
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    with pytest.raises(ValueError, match="TOOLKIT_KERNELS=compiled: needs Numba"):
+        chosen()
 
 
 def test_a_verdict_is_not_remembered_for_other_kernels(monkeypatch):
@@ -94,7 +105,9 @@ def test_another_choice_is_one_line(recipe_file, tmp_path, monkeypatch, command_
         ("parity", "--model", "ctrl", "--layers", "1", "--output", tmp_path / "run"),
     ):
         status, _, error = command_line(*arguments)
-        assert status == 2 and error == "error: TOOLKIT_KERNELS=fast: is no choice; there are composed, paddle\n"
+        assert (
+            status == 2 and error == "error: TOOLKIT_KERNELS=fast: is no choice; there are compiled, composed, paddle\n"
+        )
         assert not list(tmp_path.rglob("*.json"))
 
 

@@ -36,6 +36,7 @@ RECORDED_DISTRIBUTIONS = (
     "sentencepiece",
     "safetensors",
     "numpy",
+    "numba",
 )
 
 #: Bytes below which the disk of the cache is full: what some texts' tokens and a gate's verdict take.

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import paddle
 from paddle import Tensor, nn
 
+from models import compiled
 from models.batch import batch_size
-from models.ops import Linear, masked_softmax, product, softmax_over
+from models.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
 from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
@@ -48,6 +50,8 @@ def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tens
 
     Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
     """
+    if compiled.suits(place, seen, dtype=paddle.int64) and compare in (paddle.greater_equal, paddle.not_equal):
+        return compiled.compare_places(place, seen, at_least=compare is paddle.greater_equal)
     shape = [*place.shape, seen.shape[-1]]
     return compare(place.unsqueeze(3).expand(shape).contiguous(), seen.unsqueeze(2).expand(shape).contiguous())
 
@@ -137,10 +141,12 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.split_heads(self.key(hidden_states)).reshape(chunks)
         key = at("key", key / math.sqrt(self.attention_head_size))
         value = self.split_heads(self.value(hidden_states)).reshape(chunks)
-        scores = at("scores", product(query, self.adjacent(key), transpose_y=True))  # (B*H, n, C, K)
+        key = self.adjacent(key)
         kept = self.kept_positions(batch, length, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(scores))]
-        probabilities = self.drop(at("probabilities", masked_softmax(scores, masks)), batch)
+        masks = [] if kept is None else [(kept, masked_value(query))]
+        # No name holds the scores, (B*H, n, C, K), which are larger than all else here, longer than they are needed.
+        probabilities = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks)
+        probabilities = self.drop(at("probabilities", probabilities), batch)
         context = at("context", product(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
@@ -229,25 +235,23 @@ class LSHSelfAttention(ChunkedSelfAttention):
         chunks = [*place.shape, self.attention_head_size]
         query = query_key.reshape(chunks)  # (B*H, n, C, D)
         key = self.adjacent(self.as_key(query))
-        scores = at("scores", product(query, key, transpose_y=True))  # (B*H, n, C, K)
         seen = self.adjacent(place)  # (B*H, n, K)
         kept = self.kept_positions(place, seen, attention_mask)
-        masks = [] if kept is None else [(kept, masked_value(scores))]
-        masks.append((against(place, seen, paddle.not_equal), self_masked_value(scores)))
+        masks = [] if kept is None else [(kept, masked_value(query))]
+        masks.append((against(place, seen, paddle.not_equal), self_masked_value(query)))
+        scored = partial(product, query, key, transpose_y=True)  # (B*H, n, C, K), of which no name holds the result
         if self.num_hashes > 1:
-            probabilities, normaliser = masked_softmax(scores, masks, with_normaliser=True)
+            probabilities, normaliser = masked_softmax(at("scores", scored()), masks, with_normaliser=True)
             weight = at("normaliser", normaliser).reshape([-1, 1])
         else:
-            probabilities, weight = masked_softmax(scores, masks), None
+            probabilities, weight = masked_softmax(at("scores", scored()), masks), None
         probabilities = self.drop(at("probabilities", probabilities), batch)
         context = at("context", product(probabilities, self.adjacent(value.reshape(chunks))))
         return context.reshape([-1, self.attention_head_size]), weight
 
     def as_key(self, query_key: Tensor) -> Tensor:
         """Queries scaled to unit mean square, then by 1/sqrt(D) (section 2, "shared-QK": keys are normalised)."""
-        mean_square = at("mean_square", (query_key * query_key).mean(-1, keepdim=True))
-        key = query_key * paddle.rsqrt(mean_square + KEY_NORM_EPSILON) / math.sqrt(self.attention_head_size)
-        return at("key", key)
+        return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
     def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""

@@ -16,9 +16,9 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from models import losses
+from models import compiled, losses
 from models.activations import ACTIVATIONS, tanh
-from models.ops import LayerNorm, Linear
+from models.ops import LayerNorm, Linear, axial_table, scale_columns
 from models.pretrained import Port
 from models.pretrained import model_outputs as outputs
 from models.randomness import Dropout, Replay, dropout
@@ -56,7 +56,7 @@ class AxialPositionEmbeddings(nn.Layer):
 
     def table(self) -> Tensor:
         """(rows, columns, hidden)."""
-        return paddle.concat([weight.expand([*self.axial_pos_shape, -1]) for weight in self.weights], axis=-1)
+        return axial_table(*self.weights)
 
     def forward(self, position_ids: Tensor) -> Tensor:
         """(B, T) -> (B, T, hidden).
@@ -74,8 +74,12 @@ class AxialPositionEmbeddings(nn.Layer):
         if rows * columns < length:
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
         if self.training:  # whole columns of the table are dropped, for every example anew
+            axes = [batch, columns, 1, 1]
+            if compiled.suits(*self.weights):
+                factors = dropout(paddle.ones(axes), self.dropout, True).reshape([batch, columns])
+                return scale_columns(self.table(), factors).reshape([batch, length, -1])
             table = self.table().expand([batch, rows, columns, -1]).transpose([0, 2, 1, 3])
-            table = dropout(table, self.dropout, True, [batch, columns, 1, 1]).transpose([0, 2, 1, 3])
+            table = dropout(table, self.dropout, True, axes).transpose([0, 2, 1, 3])
             return table.reshape([batch, length, -1])
         return F.embedding(position_ids, self.table().reshape([rows * columns, -1]))
 

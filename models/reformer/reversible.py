@@ -19,6 +19,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
+from models import compiled
 from models.precision import carried
 from models.randomness import Replay
 from models.trace import at
@@ -47,10 +48,11 @@ class GridStream:
 
     FINENESS = 28
 
-    def __init__(self, exact: Tensor, rounder: float, dtype: paddle.dtype) -> None:
+    def __init__(self, exact: Tensor, rounder: float, dtype: paddle.dtype, value: Tensor | None = None) -> None:
         self.exact = exact
         self.rounder = rounder
         self.dtype = dtype
+        self._value = value
 
     @classmethod
     def begin(cls, x: Tensor) -> GridStream:
@@ -61,16 +63,23 @@ class GridStream:
 
     @property
     def value(self) -> Tensor:
-        return self.exact.astype(self.dtype)
+        value, self._value = self._value, None  # given away once: a layer reads it, and it need not outlive that
+        return self.exact.astype(self.dtype) if value is None else value
 
     def _on_grid(self, update: Tensor) -> Tensor:
         return (update.astype("float64") + self.rounder) - self.rounder
 
+    def _plus(self, update: Tensor, sign: float) -> GridStream:
+        if compiled.suits(update):
+            exact, value = compiled.add_on_grid(self.exact, update, self.rounder, sign)
+            return GridStream(exact, self.rounder, self.dtype, value)
+        return GridStream(self.exact + sign * self._on_grid(update), self.rounder, self.dtype)
+
     def plus(self, update: Tensor) -> GridStream:
-        return GridStream(self.exact + self._on_grid(update), self.rounder, self.dtype)
+        return self._plus(update, 1.0)
 
     def minus(self, update: Tensor) -> GridStream:
-        return GridStream(self.exact - self._on_grid(update), self.rounder, self.dtype)
+        return self._plus(update, -1.0)
 
 
 @dataclass

@@ -17,7 +17,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle.autograd import PyLayer
 
-from models import activations, losses, ops
+from models import activations, compiled, losses, ops
 from toolkit.parity.candidate.kernel_client import KernelClient
 
 
@@ -171,6 +171,10 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 }
 
 
+#: Of operations of these kinds the port's compiled loops are made, which must be taken apart to have them replaced.
+COMPILED_OF = frozenset(["sum", "rsqrt"])
+
+
 @contextlib.contextmanager
 def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[None]:
     """Inside the ``with`` block the port's float32 operations of these kinds are the reference's."""
@@ -179,6 +183,9 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
         return _Served.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
+        if not COMPILED_OF.isdisjoint(kinds):
+            undo.callback(setattr, compiled, "is_chosen", compiled.is_chosen)
+            compiled.is_chosen = lambda: False
         for kind in kinds:
             for owner, name, make in REPLACEMENTS[kind]:
                 original = getattr(owner, name)

@@ -17,6 +17,8 @@ from toolkit.parity.report.report import Report, short_name
 
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
+#: What computes, where that is not the CPU's usual way.
+OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
 
 
 def print_report(report: Report, page: Path, console: Console) -> None:
@@ -129,7 +131,7 @@ def _facts(report: Report) -> str:
         f"paddle {paddle} against torch {versions['torch']}, transformers {versions['transformers']}",
         f"checkpoint {report.request.origin}" if report.request.origin else "",
         f"{report.request.device}",
-        "Paddle's own kernels" if flags.get(kernels.VARIABLE) == kernels.PADDLE else "",
+        OF_KERNELS.get(flags.get(kernels.VARIABLE, ""), ""),
         f"{texts} texts tokenized alike" if texts and report.passed else "",
         f"{report.randomized} constant parameters randomized" if report.randomized else "",
         f"{report.seconds:.1f} s" + (", cached" if report.cached else ""),

@@ -1,0 +1,493 @@
+"""Loops over numbers, compiled by Numba where it is installed: what takes Paddle's CPU operations five passes over
+memory on one core is one pass here, on all cores of a run.
+
+A loop is a function of one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
+and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
+Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share
+of the length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
+
+Importing this module takes Numba. Compiled loops are kept on disk, beside the module or in the user's cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import llvmlite.binding
+import numpy as np
+import paddle
+from numba import carray, cfunc, njit, types
+from numba.extending import intrinsic
+
+#: Fewer numbers than this are not worth waking the other threads for (measured: some microseconds).
+ALONE = 2**14
+#: Rows whose sums are taken in float32 before these are added up.
+BLOCK_ROWS = 128
+#: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
+LN2_HIGH = np.float32(0.693359375)
+LN2_LOW = np.float32(math.log(2.0) - 0.693359375)
+LOG2_E = np.float32(math.log2(math.e))
+#: The series of exp; the eighth term is below 2^-27 of it where the exponent is reduced to half of ln 2.
+SERIES = [np.float32(1.0 / math.factorial(n)) for n in range(8)]
+S2, S3, S4, S5, S6, S7 = SERIES[2:]
+#: exp of anything smaller is 0 in float32.
+LEAST = np.float32(-110.0)
+LOWEST = np.int32(-(2**31))
+#: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
+GAMMA = np.uint64(0x9E3779B97F4A7C15)
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+_openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
+for _name in ("omp_get_thread_num", "omp_get_num_threads"):  # by names of our own: torch's OpenMP has the same ones
+    llvmlite.binding.add_symbol(f"paddle_{_name}", ctypes.cast(getattr(_openmp, _name), ctypes.c_void_p).value)
+_parallel = _openmp.GOMP_parallel
+_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+_parallel.restype = None
+_thread = types.ExternalFunction("paddle_omp_get_thread_num", types.int32())
+_threads = types.ExternalFunction("paddle_omp_get_num_threads", types.int32())
+
+
+def run(loop: Callable, numbers: int, length: int, *given: int | float) -> None:
+    """Run a loop.
+
+    Args:
+        numbers: that are worked on in all.
+        length: what the threads share among them: rows, or the numbers themselves.
+        given: addresses, sizes and scalars, in the order in which the loop takes them.
+    """
+    kinds = "".join("d" if isinstance(value, float) else "q" for value in given)
+    packed = ctypes.create_string_buffer(struct.pack("q" + kinds, length, *given))
+    _parallel(_compiled(loop), packed, 1 if numbers < ALONE else 0, 0)
+
+
+@functools.cache
+def _compiled(loop: Callable) -> int:
+    """The address of the machine code."""
+    options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[loop]}
+    try:
+        made = cfunc(_SIGNATURE, cache=True, **options)(loop)
+    except RuntimeError:  # there is no folder for it
+        made = cfunc(_SIGNATURE, **options)(loop)
+    _kept.append(made)
+    return made.address
+
+
+_SIGNATURE = types.void(types.CPointer(types.int64))
+_FASTMATH: dict[Callable, set[str]] = {}
+_kept: list[object] = []
+
+
+def _loop(*fastmath: str) -> Callable[[Callable], Callable]:
+    """Marks a loop, and what the compiler may do with its sums: ``reassoc`` adds up in several lanes, ``contract``
+    rounds a product and its sum once."""
+
+    def marked(function: Callable) -> Callable:
+        _FASTMATH[function] = set(fastmath)
+        return function
+
+    return marked
+
+
+def _pointer(kind: types.Type) -> Callable:
+    @intrinsic
+    def pointer(context, address):
+        def code(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(kind)))
+
+        return types.CPointer(kind)(types.int64), code
+
+    return pointer
+
+
+_to_float32, _to_float64 = _pointer(types.float32), _pointer(types.float64)
+_to_uint8, _to_uint32, _to_int64 = _pointer(types.uint8), _pointer(types.uint32), _pointer(types.int64)
+
+
+@intrinsic
+def _from_bits(context, bits):
+    """The float32 of these 32 bits."""
+
+    def code(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.float32))
+
+    return types.float32(types.int32), code
+
+
+@intrinsic
+def _bits(context, number):
+    """The 32 bits of a float32."""
+
+    def code(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.int32))
+
+    return types.int32(types.float32), code
+
+
+@intrinsic
+def _scalar(context, bits):
+    """The float64 of these 64 bits."""
+
+    def code(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
+
+    return types.float64(types.int64), code
+
+
+@njit(inline="always")
+def _share(length):
+    """The first of this thread's part, and the first behind it."""
+    thread, threads = _thread(), _threads()
+    return length * thread // threads, length * (thread + 1) // threads
+
+
+@njit(inline="always")
+def _floats(address, first, count):
+    return carray(_to_float32(address + 4 * first), count)
+
+
+@njit(inline="always")
+def _doubles(address, first, count):
+    return carray(_to_float64(address + 8 * first), count)
+
+
+@njit(inline="always")
+def _bytes(address, first, count):
+    return carray(_to_uint8(address + first), count)
+
+
+@njit(inline="always")
+def _integers(address, first, count):
+    return carray(_to_int64(address + 8 * first), count)
+
+
+# -- dropout
+
+
+@njit(inline="always")
+def _mixed(z):
+    z = (z ^ (z >> np.uint64(30))) * MIX_1
+    z = (z ^ (z >> np.uint64(27))) * MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+@_loop()
+def draw_mask(given):
+    """length (cells), out (uint8), seed, threshold: which of 16-bit random numbers reach the threshold. Four of them
+    are one 64-bit number of SplitMix64; cell i depends on the seed and i alone."""
+    args = carray(given, 4)
+    cells, threshold = args[0], np.uint64(args[3])
+    seed = np.uint64(args[2])
+    low = np.uint64(0xFFFF)
+    words = cells // 4
+    first, last = _share(words)
+    out = carray(_to_uint32(args[1] + 4 * first), last - first)
+    begin = seed + np.uint64(first + 1) * GAMMA
+    for i in range(last - first):
+        z = _mixed(begin + np.uint64(i) * GAMMA)
+        word = np.uint64((z & low) >= threshold)
+        word |= np.uint64(((z >> np.uint64(16)) & low) >= threshold) << np.uint64(8)
+        word |= np.uint64(((z >> np.uint64(32)) & low) >= threshold) << np.uint64(16)
+        word |= np.uint64((z >> np.uint64(48)) >= threshold) << np.uint64(24)
+        out[i] = np.uint32(word)
+    if last == words:
+        rest = _bytes(args[1], 4 * words, cells - 4 * words)
+        z = _mixed(seed + np.uint64(words + 1) * GAMMA)
+        for i in range(cells - 4 * words):
+            rest[i] = np.uint8(((z >> np.uint64(16 * i)) & low) >= threshold)
+
+
+@_loop()
+def keep(given):
+    """length (numbers), x, kept (uint8), out, scale: x times scale where kept, else 0."""
+    args = carray(given, 5)
+    first, last = _share(args[0])
+    count = last - first
+    x, kept, out = _floats(args[1], first, count), _bytes(args[2], first, count), _floats(args[3], first, count)
+    scale = np.float32(_scalar(args[4]))
+    for i in range(count):
+        out[i] = x[i] * (scale if kept[i] else np.float32(0.0))
+
+
+# -- rows
+
+
+@_loop()
+def add_row(given):
+    """length (rows), x, row, out, width: the row added to all rows of x."""
+    args = carray(given, 5)
+    width = args[4]
+    added = _floats(args[2], 0, width)
+    first, last = _share(args[0])
+    for row in range(first, last):
+        x, out = _floats(args[1], row * width, width), _floats(args[3], row * width, width)
+        for i in range(width):
+            out[i] = x[i] + added[i]
+
+
+@_loop()
+def scale_columns(given):
+    """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width:
+    the table for every example, each of whose rows has its column's factor."""
+    args = carray(given, 7)
+    positions, columns, width = args[4], args[5], args[6]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        position = row % positions
+        table, out = _floats(args[1], position * width, width), _floats(args[3], row * width, width)
+        factor = _floats(args[2], row // positions * columns + position % columns, 1)[0]
+        for i in range(width):
+            out[i] = table[i] * factor
+
+
+@_loop()
+def scale_columns_backward(given):
+    """length (positions), grad (batch, positions, width), factors (batch, columns), out (positions, width), batch,
+    columns, width."""
+    args = carray(given, 7)
+    positions, batch, columns, width = args[0], args[4], args[5], args[6]
+    first, last = _share(positions)
+    for position in range(first, last):
+        out = _floats(args[3], position * width, width)
+        for i in range(width):
+            out[i] = np.float32(0.0)
+        for example in range(batch):
+            grad = _floats(args[1], (example * positions + position) * width, width)
+            factor = _floats(args[2], example * columns + position % columns, 1)[0]
+            for i in range(width):
+                out[i] += grad[i] * factor
+
+
+# -- layer norm
+
+
+@njit(inline="always")
+def _mean_and_scale(row, width, epsilon):
+    total = np.float32(0.0)
+    for i in range(width):
+        total += row[i]
+    mean = total / np.float32(width)
+    squares = np.float32(0.0)
+    for i in range(width):
+        squares += (row[i] - mean) * (row[i] - mean)
+    return mean, np.float32(1.0) / math.sqrt(squares / np.float32(width) + epsilon)
+
+
+@_loop("reassoc", "contract")
+def norm_rows(given):
+    """length (rows), x, gain, bias, out, width, epsilon."""
+    args = carray(given, 7)
+    width, epsilon = args[5], np.float32(_scalar(args[6]))
+    gain, bias = _floats(args[2], 0, width), _floats(args[3], 0, width)
+    first, last = _share(args[0])
+    for row in range(first, last):
+        x, out = _floats(args[1], row * width, width), _floats(args[4], row * width, width)
+        mean, scale = _mean_and_scale(x, width, epsilon)
+        for i in range(width):
+            out[i] = (x[i] - mean) * scale * gain[i] + bias[i]
+
+
+@_loop("reassoc", "contract")
+def norm_rows_backward(given):
+    """length (blocks of BLOCK_ROWS rows), rows, grad, x, gain, out, sums, width, epsilon: the gradient of ``x``; and
+    ``sums`` (blocks, 2, width), for each block those of grad times the normed rows, and of grad."""
+    args = carray(given, 9)
+    rows, width, epsilon = args[1], args[7], np.float32(_scalar(args[8]))
+    gain = _floats(args[4], 0, width)
+    first, last = _share(args[0])
+    for block in range(first, last):
+        of_gain = _floats(args[6], 2 * block * width, width)
+        of_bias = _floats(args[6], (2 * block + 1) * width, width)
+        for i in range(width):
+            of_gain[i] = np.float32(0.0)
+            of_bias[i] = np.float32(0.0)
+        for row in range(block * BLOCK_ROWS, min(rows, (block + 1) * BLOCK_ROWS)):
+            grad, x = _floats(args[2], row * width, width), _floats(args[3], row * width, width)
+            out = _floats(args[5], row * width, width)
+            mean, scale = _mean_and_scale(x, width, epsilon)
+            total, along = np.float32(0.0), np.float32(0.0)
+            for i in range(width):
+                inner = grad[i] * gain[i]
+                total += inner
+                along += inner * ((x[i] - mean) * scale)
+            total /= np.float32(width)
+            along /= np.float32(width)
+            for i in range(width):
+                normed = (x[i] - mean) * scale
+                out[i] = (grad[i] * gain[i] - total - normed * along) * scale
+                of_gain[i] += grad[i] * normed
+                of_bias[i] += grad[i]
+
+
+# -- the residual streams
+
+
+@_loop()
+def add_on_grid(given):
+    """length (numbers), exact (float64), update, out (float64), value, rounder, sign: the sum of ``exact`` and the
+    rounded update, and the same in float32."""
+    args = carray(given, 7)
+    first, last = _share(args[0])
+    count = last - first
+    exact, update = _doubles(args[1], first, count), _floats(args[2], first, count)
+    out, value = _doubles(args[3], first, count), _floats(args[4], first, count)
+    rounder, sign = _scalar(args[5]), _scalar(args[6])
+    for i in range(count):
+        total = exact[i] + sign * ((np.float64(update[i]) + rounder) - rounder)
+        out[i] = total
+        value[i] = np.float32(total)
+
+
+# -- softmax
+
+
+@njit(inline="always")
+def _exp(x):
+    """exp of a number that is not above 0, to its last digit or the one before; what is below 2^-126 has the digits
+    that float32 has there."""
+    x = LEAST if x < LEAST else x  # not max: NaN stays NaN
+    power = np.floor(x * LOG2_E + np.float32(0.5))
+    rest = x - power * LN2_HIGH - power * LN2_LOW
+    tail = S2 + rest * (S3 + rest * (S4 + rest * (S5 + rest * (S6 + rest * S7))))
+    series = np.float32(1.0) + (rest + rest * rest * tail)
+    exponent = np.int32(power)
+    half = exponent >> np.int32(1)  # 2^-150 is no float32, the product of two halves may be
+    low = np.int32((half + np.int32(127)) << np.int32(23))
+    high = np.int32((exponent - half + np.int32(127)) << np.int32(23))
+    return series * _from_bits(low) * _from_bits(high)
+
+
+@njit(inline="always")
+def _turned(bits):
+    """A float32's bits as an integer that is ordered as the numbers are, and back. Only of integers is the largest of a
+    row found in several lanes, as NaN has no order."""
+    return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@njit(inline="always")
+def _put(row, out, address, group, period, width, value):
+    """A mask's value where it is False. ``group`` rows have one row of it; it begins again after ``period``."""
+    kept = _bytes(address, (row // group) % period * width, width)
+    for i in range(width):
+        out[i] = out[i] if kept[i] else value
+
+
+@_loop("reassoc", "contract")
+def softmax_rows(given):
+    """length (rows), scores, out, normaliser (or 0), width, masks, then of each mask: address, group, period, value."""
+    args = carray(given, 6)
+    width = args[4]
+    masks = carray(given, 6 + 4 * args[5])
+    first, last = _share(args[0])
+    for row in range(first, last):
+        scores, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+        for i in range(width):
+            out[i] = scores[i]
+        for mask in range(6, 6 + 4 * args[5], 4):
+            value = np.float32(_scalar(masks[mask + 3]))
+            _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, value)
+        top = LOWEST
+        for i in range(width):
+            top = max(top, _turned(_bits(out[i])))
+        largest = _from_bits(_turned(top))
+        total = np.float32(0.0)
+        for i in range(width):
+            weight = _exp(out[i] - largest)
+            out[i] = weight
+            total += weight
+        share = np.float32(1.0) / total
+        for i in range(width):
+            out[i] *= share
+        if args[3]:
+            _floats(args[3], row, 1)[0] = largest + math.log(total)
+
+
+@_loop("reassoc", "contract")
+def softmax_rows_backward(given):
+    """length (rows), grad, probabilities, out, gradient of the normaliser (or 0), width, masks, then as above."""
+    args = carray(given, 7)
+    width = args[5]
+    masks = carray(given, 7 + 4 * args[6])
+    first, last = _share(args[0])
+    for row in range(first, last):
+        grad, weights = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+        out = _floats(args[3], row * width, width)
+        mean, top = np.float32(0.0), np.int32(0)
+        for i in range(width):
+            mean += grad[i] * weights[i]
+            top = max(top, _bits(weights[i]))
+        left = np.float32(0.0)
+        if _from_bits(top) < np.float32(1.0):  # where it is 1, float64 loses the rest, too
+            for i in range(width):
+                left += (grad[i] - mean) * weights[i]
+        beside = _floats(args[4], row, 1)[0] if args[4] else np.float32(0.0)
+        for i in range(width):
+            out[i] = weights[i] * (((grad[i] - mean) - left) + beside)
+        for mask in range(7, 7 + 4 * args[6], 4):
+            _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, np.float32(0.0))
+
+
+# -- comparing positions
+
+
+@_loop()
+def compare_places(given):
+    """length (chunks), place, seen (int64), out (uint8), size, width, operation: each of a chunk's ``size`` places with
+    the ``width`` that it sees; operation 0: not equal, 1: at least."""
+    args = carray(given, 7)
+    size, width, operation = args[4], args[5], args[6]
+    first, last = _share(args[0])
+    for chunk in range(first, last):
+        seen = _integers(args[2], chunk * width, width)
+        for row in range(chunk * size, (chunk + 1) * size):
+            own = _integers(args[1], row, 1)[0]
+            out = _bytes(args[3], row * width, width)
+            if operation:
+                for i in range(width):
+                    out[i] = np.uint8(own >= seen[i])
+            else:
+                for i in range(width):
+                    out[i] = np.uint8(own != seen[i])
+
+
+# -- LSH's keys
+
+
+@_loop("reassoc", "contract")
+def key_rows(given):
+    """length (rows), x, out, width, epsilon, factor: rows of mean square 1, times the factor."""
+    args = carray(given, 6)
+    width, epsilon, factor = args[3], np.float32(_scalar(args[4])), np.float32(_scalar(args[5]))
+    first, last = _share(args[0])
+    for row in range(first, last):
+        x, out = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+        squares = np.float32(0.0)
+        for i in range(width):
+            squares += x[i] * x[i]
+        scale = factor / math.sqrt(squares / np.float32(width) + epsilon)
+        for i in range(width):
+            out[i] = x[i] * scale
+
+
+@_loop("reassoc", "contract")
+def key_rows_backward(given):
+    """length (rows), grad, x, out, width, epsilon, factor."""
+    args = carray(given, 7)
+    width, epsilon, factor = args[4], np.float32(_scalar(args[5])), np.float32(_scalar(args[6]))
+    first, last = _share(args[0])
+    for row in range(first, last):
+        grad, x = _floats(args[1], row * width, width), _floats(args[2], row * width, width)
+        out = _floats(args[3], row * width, width)
+        squares, along = np.float32(0.0), np.float32(0.0)
+        for i in range(width):
+            squares += x[i] * x[i]
+            along += grad[i] * x[i]
+        mean_square = squares / np.float32(width) + epsilon
+        scale = factor / math.sqrt(mean_square)
+        along /= np.float32(width) * mean_square
+        for i in range(width):
+            out[i] = (grad[i] - x[i] * along) * scale

@@ -1,0 +1,188 @@
+"""The compiled loops against the same operations composed of Paddle's in float64, and what they promise beside that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import paddle
+import pytest
+from test_ops import values_and_gradients
+
+from models import compiled, kernels, ops, randomness
+from models.reformer import reversible
+from models.reformer.attention import against
+
+pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+
+#: Of the largest number: some roundings of float32.
+CLOSE = 1e-6
+
+
+@pytest.fixture
+def draw() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def assert_equals_the_composed_one(monkeypatch, function, *inputs: np.ndarray) -> None:
+    """Values and gradients, compiled in float32, against those composed in float64."""
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    ours = values_and_gradients(function, *(value.astype("float32") for value in inputs))
+    monkeypatch.setenv("TOOLKIT_KERNELS", "composed")
+    exact = values_and_gradients(function, *(value.astype("float32").astype("float64") for value in inputs))
+    for our, truth in zip(ours, exact, strict=True):
+        assert our.dtype == np.float32 and our.shape == truth.shape
+        np.testing.assert_allclose(our, truth, rtol=0, atol=CLOSE * np.abs(truth).max())
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (2, 3, 64), (300, 256), (129, 127)])
+def test_layer_norm(draw, monkeypatch, shape):
+    inputs = [3.0 + draw.standard_normal(shape), draw.standard_normal(shape[-1]), draw.standard_normal(shape[-1])]
+    assert_equals_the_composed_one(monkeypatch, lambda x, g, b: ops.layer_norm(x, g, b, 1e-6), *inputs)
+
+
+MASKS = {
+    "none": [],
+    "a row for each chunk": [((3, 4, 1, 33), -1e9)],
+    "each score": [((3, 4, 8, 33), -1e5)],
+    "the same for all examples": [((1, 4, 8, 33), -1e9)],
+    "the same row for all": [((1, 1, 1, 33), -1e9)],
+    "the same for all chunks": [((3, 1, 8, 33), -1e9)],
+    "two": [((3, 4, 1, 33), -1e9), ((3, 4, 8, 33), -1e5)],
+}
+
+
+@pytest.mark.parametrize("masks", list(MASKS))
+@pytest.mark.parametrize("with_normaliser", [False, True])
+def test_masked_softmax(draw, monkeypatch, masks, with_normaliser):
+    drawn = [(paddle.to_tensor(draw.random(shape) < 0.7), value) for shape, value in MASKS[masks]]
+    scores = 10 * draw.standard_normal((3, 4, 8, 33))
+    assert_equals_the_composed_one(monkeypatch, lambda x: ops.masked_softmax(x, drawn, with_normaliser), scores)
+
+
+def test_a_softmax_keeps_what_is_no_number_and_spreads_over_what_is_all_masked(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    for bad in (np.nan, -np.nan, np.inf):
+        given = paddle.to_tensor(np.array([[0.0, bad, 1.0], [0.0, 0.0, 0.0]], "float32"))
+        found = ops.masked_softmax(given, []).numpy()
+        assert np.isnan(found[0]).any() and np.isfinite(found[1]).all()
+    nothing = paddle.zeros([2, 3], "bool")
+    found = ops.masked_softmax(paddle.to_tensor([[5.0, 0.0, -5.0]] * 2), [(nothing, -1e9)]).numpy()
+    np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
+
+
+def test_weights_have_their_digits_down_to_the_smallest_number(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    scores = np.stack([np.zeros(20_001), np.linspace(-110, 0, 20_001)], axis=1).astype("float32")
+    exact = np.exp(scores.astype("float64"))
+    exact /= exact.sum(1, keepdims=True)
+    np.testing.assert_allclose(ops.softmax(paddle.to_tensor(scores)).numpy(), exact, rtol=3e-7, atol=1.5e-45)
+
+
+def test_keys_of_unit_mean_square(draw, monkeypatch):
+    rows = draw.standard_normal((70, 48)) * np.exp(draw.standard_normal((70, 1)))
+    assert_equals_the_composed_one(monkeypatch, lambda x: ops.unit_mean_square(x, 1e-6, np.sqrt(48)), rows)
+
+
+def test_a_bias_and_dropout(draw, monkeypatch):
+    kept = paddle.to_tensor(draw.random((40, 30)) < 0.8)
+    inputs = [draw.standard_normal((40, 30)), draw.standard_normal(30)]
+    assert_equals_the_composed_one(monkeypatch, lambda x, b: ops.keep(ops.add_bias(x, b), kept, 0.2), *inputs)
+
+
+def test_the_axial_table_with_whole_columns_dropped(draw, monkeypatch):
+    factors = (draw.random((3, 6)) < 0.7) / 0.7
+
+    def table(rows, columns):
+        if rows.dtype == paddle.float32:
+            return ops.scale_columns(ops.axial_table(rows, columns), paddle.to_tensor(factors.astype("float32")))
+        return ops.axial_table(rows, columns).unsqueeze(0) * paddle.to_tensor(factors.reshape([3, 1, 6, 1]))
+
+    assert_equals_the_composed_one(monkeypatch, table, draw.standard_normal((5, 1, 4)), draw.standard_normal((1, 6, 7)))
+
+
+@pytest.mark.parametrize("compare", [paddle.greater_equal, paddle.not_equal])
+def test_positions_are_compared_as_by_paddle(draw, monkeypatch, compare):
+    place, seen = (paddle.to_tensor(draw.integers(0, 9, shape)) for shape in ((2, 3, 4), (2, 3, 12)))
+    found = {}
+    for kind in ("compiled", "composed"):
+        monkeypatch.setenv("TOOLKIT_KERNELS", kind)
+        found[kind] = against(place, seen, compare).numpy()
+    np.testing.assert_array_equal(found["compiled"], found["composed"])
+    assert found["compiled"].any() and not found["compiled"].all()
+
+
+def test_a_stream_adds_on_its_grid_to_the_last_bit_and_back(draw, monkeypatch):
+    x, update = (paddle.to_tensor(draw.standard_normal((3, 7, 5)).astype("float32")) for _ in range(2))
+    found = {}
+    for kind in ("compiled", "composed"):
+        monkeypatch.setenv("TOOLKIT_KERNELS", kind)
+        begun = reversible.open_stream(x, "wide")
+        after = begun.plus(100 * update)
+        back = after.minus(100 * update)
+        np.testing.assert_array_equal(back.exact.numpy(), begun.exact.numpy())
+        found[kind] = after
+    np.testing.assert_array_equal(found["compiled"].exact.numpy(), found["composed"].exact.numpy())
+    np.testing.assert_array_equal(found["compiled"].value.numpy(), found["composed"].value.numpy())
+
+
+def test_a_masks_cell_depends_on_its_seed_and_place_alone(monkeypatch):
+    """Not on how many threads share the mask, and whether its size is a multiple of anything."""
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+
+    def mask(shape):
+        paddle.seed(3)
+        return ops.random_mask(0.3, shape).numpy().ravel()
+
+    whole = mask([90_001])
+    assert whole.dtype == bool and abs(whole.mean() - 0.7) < 5 * np.sqrt(0.21 / whole.size)
+    for count in (0, 1, 2, 3, 5, 1000, 70_003):
+        np.testing.assert_array_equal(mask([count]), whole[:count])
+
+
+def test_a_rate_of_0_keeps_all_and_one_of_1_nothing(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    assert ops.random_mask(0.0, [1001]).numpy().all() and not ops.random_mask(1.0, [1001]).numpy().any()
+
+
+def test_what_has_gaps_in_memory_is_computed_alike(draw, monkeypatch):
+    x = draw.standard_normal((6, 5)).astype("float32")
+    found = {}
+    for kind in ("compiled", "composed"):
+        monkeypatch.setenv("TOOLKIT_KERNELS", kind)
+        given = paddle.to_tensor(x).transpose([1, 0])
+        kept = paddle.to_tensor(x > 0).transpose([1, 0])
+        found[kind] = ops.keep(given, kept, 0.5).numpy()
+    np.testing.assert_array_equal(found["compiled"], found["composed"])
+
+
+def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    assert compiled.suits(paddle.ones([2]))
+    assert not compiled.suits(paddle.ones([2], "float64")) and not compiled.suits(paddle.ones([0, 3]))
+    x = paddle.ones([0, 3])
+    assert randomness.dropout(x, 0.5, True).shape == [0, 3]
+
+
+THREADS_BESIDE_TORCH = """
+import torch
+from toolkit import runtime
+runtime.configure("cpu", threads=2)
+import numpy as np, paddle
+from models import compiled
+draw = np.random.default_rng(0)
+grad, x = (draw.standard_normal((4096, 64)).astype("float32") for _ in range(2))
+_, sums = compiled.layer_norm_backward(paddle.to_tensor(grad), paddle.to_tensor(x), paddle.ones([64]), 1e-6)
+found = sums.numpy().reshape([-1, 2, 64])[:, 1]
+np.testing.assert_allclose(found, grad.reshape([-1, 128, 64]).sum(1), rtol=0, atol=1e-4)
+"""
+
+
+@pytest.mark.slow
+def test_threads_share_the_work_where_torch_has_brought_an_openmp_of_its_own():
+    """Asked how many it has, that one would say one, and every thread would add up everything."""
+    given = {**os.environ, "TOOLKIT_KERNELS": "compiled"}
+    done = subprocess.run([sys.executable, "-c", THREADS_BESIDE_TORCH], env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
