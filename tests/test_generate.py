@@ -149,9 +149,9 @@ def test_the_cache_changes_no_score(model):
         sequences[:, :length] = sequences[parents, :length]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_going_on_token_by_token_computes_what_the_model_does(dtype):
-    """The way without layers and hooks, bit for bit; beams that change places among them."""
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 3e-6), ("float64", 1e-13)])
+def test_going_on_token_by_token_computes_what_the_model_does(dtype, rounding):
+    """The way without layers and hooks, to rounding; with beams that change places."""
     config = CTRLConfig(vocab_size=VOCABULARY, n_embd=32, n_head=4, n_layer=2, dff=48, n_positions=12)
     before = paddle.get_default_dtype()
     paddle.set_default_dtype(dtype)
@@ -163,7 +163,7 @@ def test_going_on_token_by_token_computes_what_the_model_does(dtype):
     with paddle.no_grad():
         logits, going_on = model.begin(tokens[:, :5])
         plain = model(tokens[:, :5], use_cache=True)
-        np.testing.assert_allclose(logits.numpy(), plain.logits[:, -1].numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(logits.numpy(), plain.logits[:, -1].numpy(), rtol=rounding, atol=rounding)
         past = plain.past_key_values
         for position in range(5, 12):
             rows = paddle.to_tensor(draw.integers(0, 3, 3))
@@ -172,7 +172,8 @@ def test_going_on_token_by_token_computes_what_the_model_does(dtype):
             one = tokens[:, position : position + 1]
             output = model(one, past_key_values=past, use_cache=True)
             past = output.past_key_values
-            np.testing.assert_array_equal(going_on(one).numpy(), output.logits[:, -1].numpy())
+            expected = output.logits[:, -1].numpy()
+            np.testing.assert_allclose(going_on(one).numpy(), expected, rtol=rounding, atol=rounding)
         assert going_on.texts == 3
         with pytest.raises(ValueError, match="13 positions are more than n_positions 12"):
             going_on(one)
