@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,17 +212,24 @@ def scaled_gradients(
 # -- the user's file ------------------------------------------------------------------------------------------------
 
 
+#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
+_built: weakref.WeakSet[nn.Layer] = weakref.WeakSet()
+
+
 def built(source: Any, job: Job) -> nn.Layer:
     """What a side's ``build`` gives.
 
     Raises:
-        UserCodeError: it is no Paddle layer.
+        UserCodeError: it is no Paddle layer, or one that it has given before.
     """
     paddle.seed(job.seed)
     model = source.build(dict(job.config))
     if not isinstance(model, nn.Layer):
         given = type(model).__name__
         raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a paddle.nn.Layer")
+    if model in _built:
+        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+    _built.add(model)
     return model
 
 

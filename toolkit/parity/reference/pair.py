@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -114,11 +115,15 @@ class PairStep(Step):
         return keep_matched
 
 
+#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
+_built: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
 def built(source: Any, job: Job) -> nn.Module:
     """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
 
     Raises:
-        UserCodeError: it is no torch module.
+        UserCodeError: it is no torch module, or one that it has given before.
     """
     torch.manual_seed(job.seed)
     with eager_attention():
@@ -126,6 +131,9 @@ def built(source: Any, job: Job) -> nn.Module:
     if not isinstance(model, nn.Module):
         given = type(model).__name__
         raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
+    if model in _built:
+        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+    _built.add(model)
     return model
 
 
