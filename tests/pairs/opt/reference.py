@@ -16,4 +16,4 @@ def build(config):
 def batch(config, rng):
     ids = rng.integers(4, 101, (3, 17))
     batch = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": ids}
-    return batch if config.get("shifted", True) else {**batch, "shift_labels": ids}  # labels as they are, as in the port
+    return batch if config.get("shifted", True) else {**batch, "shift_labels": ids}  # as they are, as the port does

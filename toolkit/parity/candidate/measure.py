@@ -46,13 +46,17 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    dtypes = {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes}
+    right: dict[str, np.ndarray] = {}
+    dtypes = {
+        dtype: measure_dtype(job, folder, truth, dtype, right if dtype == "float64" and job.pair else None)
+        for dtype in job.dtypes
+    }
     return CandidateResult(
         dtypes=dtypes,
         generators=_generators(job, folder),
         loading_problems={} if job.pair else loading_problems(job, folder),
         new_weights=NewWeights() if job.pair else new_weights(job, folder),
-        mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
+        mutants={name: measure_mutant(job, folder, truth, name, right) for name in job.mutants},
         leaks=_leaks(job),
     )
 
@@ -81,9 +85,16 @@ def _run_streamed(job: Job, folder: Path) -> CandidateResult:
         return streamed.run(job, folder)
 
 
-def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:
+def measure_dtype(
+    job: Job,
+    folder: Path,
+    truth: Mapping[str, np.ndarray],
+    dtype: str,
+    seen_values: dict[str, np.ndarray] | None = None,
+) -> CandidateDtype:
     """Run the step in ``dtype`` as training will, once more unwatched, in evaluation mode and on from there for a few
-    updates, and once with its other backward."""
+    updates, and once with its other backward. The loss and the gradients are left in ``seen_values``, if that is
+    given."""
     step = make_step(job, folder, dtype)
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
@@ -97,6 +108,8 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
             seen[name] = TensorStats(list(value.shape), bool(np.isfinite(value).all()))
 
     drawn = {TRAINING: step.run(measure)}
+    if seen_values is not None:
+        seen_values |= values
     result = CandidateDtype(
         parameter_errors=step.parameter_errors(), constant_errors=step.constant_errors, facts=step.facts()
     )
@@ -108,6 +121,8 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         result.draw_problems |= {named(run, name): problem for name, problem in draws.problems.items()}
         result.unused_draws += [named(run, name) for name in draws.unused()]
         result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
+        choices = getattr(draws, "choice_flips", {})  # of a pair
+        result.facts.choice_flips |= {named(run, module): flips for module, flips in choices.items()}
         result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
     result.places = step.places()
@@ -136,9 +151,15 @@ def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
     )
 
 
-def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
+def measure_mutant(
+    job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str, right: Mapping[str, np.ndarray]
+) -> MutantResult:
     """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
-    raised."""
+    raised.
+
+    Args:
+        right: of a pair, the loss and the gradients without it in float64.
+    """
     mutant = by_name(name)
     job = replace(job, port={**job.port, **mutant.settings})
     with mutant.in_force():
@@ -149,8 +170,10 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
                 return MutantResult(loading_problems=loading_problems(job, folder))
             if mutant.initialisation:
                 return MutantResult(new_weights=new_weights(job, folder))
-            measured = measure_dtype(job, folder, truth, mutant.dtype)
-            return MutantResult(dtypes={mutant.dtype: measured}, generators=_generators(job, folder))
+            values: dict[str, np.ndarray] = {}
+            measured = measure_dtype(job, folder, truth, mutant.dtype, values)
+            moved = {name: apart(values, name, value) for name, value in right.items()}
+            return MutantResult(dtypes={mutant.dtype: measured}, generators=_generators(job, folder), moved=moved)
         except Exception as error:
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

@@ -16,9 +16,10 @@ import numpy as np
 import paddle
 from paddle import nn
 
+from toolkit.parity.candidate import buffers, choices, replaced
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.replaced import LIBRARIES, PairDraws, default_dtype, install, keeps_double, use
+from toolkit.parity.candidate.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.candidate.step import PLAIN, Entered, Left, Measure, Step, first_tensor, watch
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
@@ -56,7 +57,12 @@ class PairStep(Step):
             if dtype == "float64":
                 self.model.to(dtype="float64")
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
-        self.constant_errors: dict[str, float] = {}
+        self.given_buffers = files.read_tensors(folder / "reference" / "buffers.safetensors")
+        own = buffers.values_of(self.model)
+        self.constant_errors = {
+            f"buffer:{match.reference}": buffers.units_off(own[match.port], self.given_buffers[match.reference])
+            for match in self.map.buffers
+        }
         self._load()
         self.model.train()
 
@@ -86,6 +92,19 @@ class PairStep(Step):
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             return computed(self.source, self.model, inputs)
+
+    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
+        """As :meth:`.step.Step.run`, from the reference's buffers on, and what the step leaves in them."""
+        buffers.give(self.model, self.map.buffers, self.given_buffers)
+        draws = super().run(measure, watched)
+        ours = buffers.values_of(self.model) if watched else {}
+        for match in self.map.buffers:
+            if match.port in ours:
+                measure(f"buffer:{match.reference}", ours[match.port])
+        for name in self.map.port_state:
+            if name in ours:
+                measure(f"buffer:port {name}", ours[name])
+        return draws
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         return {WHOLE: dict(self.batch)}
@@ -158,7 +177,8 @@ class PairStep(Step):
 
     def places(self) -> dict[str, Place]:
         layers = dict(self.model.named_sublayers(include_self=True))
-        held = {match.reference: match.port.rpartition(".")[0] for match in self.map.parameters}
+        matches = (*self.map.parameters, *self.map.buffers)
+        held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
         loss = getattr(self.source, "loss", type(self.model).forward)
@@ -281,5 +301,6 @@ def _from_here(where: str) -> str:
     return where.replace(f"{os.getcwd()}{os.sep}", "")
 
 
-install()
+replaced.install()
+choices.install()
 STEP = PairStep

@@ -24,6 +24,8 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.reference.buffers import buffers_of, facts_of
+from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
@@ -70,7 +72,12 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
+        """As :meth:`.step.Step.run`, and what the step leaves in the buffers that the port is to have, too."""
         super().run(dtype, self._of_matched(keep), nudge, plain, watched)
+        compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
+        for name, value in buffers_of(self.model).items():
+            if watched and name in compared:
+                keep(f"buffer:{name}", value)
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         super().evaluate(self._of_matched(keep), nudge)
@@ -96,12 +103,14 @@ class PairStep(Step):
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         return replace(
-            super().facts(records), epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules}
+            super().facts(records),
+            epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
+            choice_moved=self._moved(lambda draws: draws.choices_moved),
         )
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        with changed_functions(recorder), uniform_draws(recorder), KeepsDouble():
+        with changed_functions(recorder), uniform_draws(recorder), Choices(recorder), KeepsDouble():
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -200,6 +209,8 @@ def run(job: Job, folder: Path) -> Description:
     model = built(source, job)
     values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
     files.write_tensors(folder / "reference" / "weights.safetensors", values)
+    buffers = buffers_of(model)
+    files.write_tensors(folder / "reference" / "buffers.safetensors", buffers)
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
@@ -209,14 +220,17 @@ def run(job: Job, folder: Path) -> Description:
 
     def loss_with(drawn: Draws, keep: Keep) -> float:
         recorder = Recorder(model, drawn, keep)
-        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder):
+        note = getattr(drawn, "note_other", None)
+        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder), Choices(recorder, note):
             return float(computed(source, model, batch).loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
+    order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
+    named = dict(model.named_modules())
+    described = facts_of(model, buffers, lambda name, value: _described(named, order, name, value))
     if loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
-    return Description([*parameters_of(model, order)], modules, draws.made)
+    return Description([*parameters_of(model, order)], described, modules, draws.made)
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
@@ -231,20 +245,26 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
     """What is known of every parameter."""
     modules = dict(model.named_modules())
     for name, parameter in model.named_parameters():
-        path, _, leaf = name.rpartition(".")
-        module = modules[path]
-        role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
-        transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
-        shape = list(parameter.shape)
-        yield ParameterFacts(
-            name=name,
-            shape=shape[::-1] if transposed else shape,
-            role="linear" if transposed else role,
-            transposed=transposed,
-            module=path,
-            kind=type(module).__name__,
-            order=order.get(path),
-        )
+        yield _described(modules, order, name, parameter)
+
+
+def _described(
+    modules: Mapping[str, nn.Module], order: Mapping[str, int], name: str, value: torch.Tensor
+) -> ParameterFacts:
+    path, _, leaf = name.rpartition(".")
+    module = modules[path]
+    role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
+    transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
+    shape = list(value.shape)
+    return ParameterFacts(
+        name=name,
+        shape=shape[::-1] if transposed else shape,
+        role="linear" if transposed else role,
+        transposed=transposed,
+        module=path,
+        kind=type(module).__name__,
+        order=order.get(path),
+    )
 
 
 class _OtherNumbers(Draws):
@@ -277,6 +297,18 @@ class _InOrder(Draws):
     def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
         self.made.append(DrawFacts(str(drawn), list(x.shape)))
         return super().positive(drawn, x)
+
+    def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        self.made.append(DrawFacts(str(drawn), list(own.shape)))
+        return super().chosen(drawn, scores, own)
+
+    def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
+        self.made.append(DrawFacts(name, [*p.shape[:-1], count]))
+        return super().multinomial(name, p, count, replacement)
+
+    def note_other(self, name: str) -> None:
+        """Take in a choice that cannot be given to the port."""
+        self.made.append(DrawFacts(name, []))
 
 
 # -- what a module may do that the families here do not ---------------------------------------------------------------
@@ -328,7 +360,8 @@ def attention(
 
 @contextlib.contextmanager
 def uniform_draws(recorder: Recorder) -> Iterator[None]:
-    """``torch.rand``, ``rand_like``, ``randn_like`` and ``bernoulli`` draw what is recorded, inside the block."""
+    """``torch.rand``, ``rand_like``, ``randn_like``, ``bernoulli``, ``multinomial`` and what fills a tensor in place
+    draw what is recorded, inside the block."""
 
     def rand(*shape: Any, **options: Any) -> torch.Tensor:
         size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
@@ -345,10 +378,28 @@ def uniform_draws(recorder: Recorder) -> Iterator[None]:
     def bernoulli(p: torch.Tensor, **_: Any) -> torch.Tensor:
         return (rand(tuple(p.shape), dtype=p.dtype, device=p.device) < p).to(p.dtype)
 
+    def multinomial(p: torch.Tensor, num_samples: int, replacement: bool = False, **_: Any) -> torch.Tensor:
+        return recorder.draws.multinomial(recorder.stack.draw("multinomial"), p, num_samples, replacement)
+
+    def uniform_(x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
+        return x.copy_(low + (high - low) * rand_like(x))
+
+    def normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> torch.Tensor:
+        return x.copy_(mean + std * randn_like(x))
+
+    def bernoulli_(x: torch.Tensor, p: Any = 0.5, **_: Any) -> torch.Tensor:
+        return x.copy_((rand_like(x) < p).to(x.dtype))
+
     made: dict[str, Callable] = {
         "rand": rand, "rand_like": rand_like, "randn_like": randn_like, "bernoulli": bernoulli,
+        "multinomial": multinomial,
+    }  # fmt: skip
+    methods = {
+        "bernoulli": bernoulli, "multinomial": multinomial, "uniform_": uniform_, "normal_": normal_,
+        "bernoulli_": bernoulli_,
     }  # fmt: skip
     undo = [set_attribute(torch, name, function) for name, function in made.items()]
+    undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
     try:
         yield
     finally:

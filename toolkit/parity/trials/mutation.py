@@ -172,6 +172,7 @@ class Trial:
         margin: the culprit's error in units of its bound; None where it is no matter of size.
         operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
             tensor of the step differs.
+        is_still: of a pair's port, whether the fault moves neither the loss nor a gradient by more than rounding.
     """
 
     mutant: Mutant
@@ -180,6 +181,7 @@ class Trial:
     verdict: str
     margin: float | None
     operation: str | None = None
+    is_still: bool = False
 
     @property
     def named(self) -> bool:
@@ -295,6 +297,7 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"
+        name += "; it moves no loss and no gradient" if trial.is_still and trial.caught else ""
         operation = Text(short_name(trial.operation or ""))
         table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
