@@ -1,14 +1,12 @@
-"""The torch module that port.py ports: two rows of its router are equal but for a bit."""
-
 from torch import nn
 
 
 class Moe(nn.Module):
     def __init__(self):
         super().__init__()
-        self.router, self.norm = nn.Linear(8, 4, bias=False), nn.BatchNorm1d(8)
+        self.router, self.norm = nn.Linear(8, 4, bias=False), nn.LayerNorm(8)
         self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
-        self.router.weight.data[1] = self.router.weight.data[0] * (1 + 2**-23)
+        self.router.weight.data[1] = self.router.weight.data[0] * (1 + 2**-23)  # two experts nearly tie
 
     def forward(self, x, labels):
         weights, chosen = self.router(x).softmax(-1).topk(2, -1)

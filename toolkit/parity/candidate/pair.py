@@ -23,7 +23,7 @@ from toolkit.parity.candidate.replaced import LIBRARIES, PairDraws, default_dtyp
 from toolkit.parity.candidate.step import PLAIN, Entered, Left, Measure, Step, first_tensor, watch
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import PairMap
+from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
@@ -185,7 +185,8 @@ class PairStep(Step):
         where = line_of(loss, "") or ""
         for name in ("loss", "logits"):
             found[name] = Place(getattr(loss, "__qualname__", "loss"), where)
-        return found
+        own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
+        return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
     def _merge(self, measure: Measure) -> None:
         """It has no adapter."""

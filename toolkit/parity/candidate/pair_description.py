@@ -55,7 +55,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
         computed(source, model, batch)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, _Describing(model, order))
-    return Description([*parameters_of(model, order)], described, modules, draws.made)
+    return Description([*parameters_of(model, order)], modules, draws.made, described)
 
 
 @contextlib.contextmanager
@@ -95,8 +95,6 @@ def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
         yield "dropout"
     if layer in masked:
         yield "mask"
-    if isinstance(layer, nn.layer.norm._BatchNormBase):
-        yield "momentum"
 
 
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:

@@ -58,7 +58,7 @@ class ModuleFacts:
         name: its path.
         kind: its class.
         shape: of the first tensor of its output, where that is of floats.
-        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout``, ``mask`` or ``momentum``.
+        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
     """
 
     name: str
@@ -95,9 +95,9 @@ class Description:
     """
 
     parameters: list[ParameterFacts] = field(default_factory=list)
-    buffers: list[BufferFacts] = field(default_factory=list)
     modules: list[ModuleFacts] = field(default_factory=list)
     draws: list[DrawFacts] = field(default_factory=list)
+    buffers: list[BufferFacts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ def _dropout_rate(port: SimpleNamespace, layer: Any) -> None:
     if isinstance(layer, port.paddle.nn.Dropout):
         layer.p = layer.p / 2
     else:
-        _asking(port, layer, lambda draws, p, shape: draws.kept(p / 2, shape))
+        scaled = lambda p: (1 - p) / (1 - p / 2)  # noqa: E731
+        _asking(port, layer, lambda draws, p, shape: draws.kept(p / 2, shape).astype("float64") * scaled(p))
 
 
 def _dropout_shared(port: SimpleNamespace, layer: Any, other: Any) -> None:
@@ -87,7 +88,7 @@ def _asking(port: SimpleNamespace, layer: Any, kept: Callable, path: str = "") -
         with port.replaced.use(_Asked(port.replaced._draws, path, kept=kept)):
             return forward(*given, **more)
 
-    layer.forward = asking
+    vars(layer)["forward"] = asking  # PaddleNLP's models change what is set as an attribute
 
 
 class _Asked:
@@ -118,7 +119,7 @@ def _second_best(port: SimpleNamespace, layer: Any) -> None:
         with port.replaced.use(_Asked(port.replaced._draws, path, chosen=chosen)):
             return forward(*given, **more)
 
-    layer.forward = choosing
+    vars(layer)["forward"] = choosing
 
 
 def masks_of(layer: Any, given: Sequence[Any], more: Mapping[str, Any]) -> Iterator[str]:
@@ -138,7 +139,7 @@ def _mask_shifted(port: SimpleNamespace, layer: Any) -> None:
             bound.arguments[name] = port.paddle.roll(bound.arguments[name], 1, -1)
         return forward(*bound.args[1:], **bound.kwargs)
 
-    layer.forward = shifted
+    vars(layer)["forward"] = shifted
 
 
 def _index_shifted(port: SimpleNamespace, layer: Any) -> None:
@@ -153,10 +154,6 @@ def _untied(port: SimpleNamespace, _: Any) -> None:
         port.at[around]._sub_layers[name] = copy.deepcopy(layer)
     else:
         layer._parameters[leaf] = copy.deepcopy(layer._parameters[leaf])
-
-
-def _momentum(port: SimpleNamespace, layer: Any) -> None:
-    layer._momentum = 1 - (1 - layer._momentum) / 2
 
 
 def _activation(port: SimpleNamespace, layer: Any) -> None:
@@ -236,7 +233,6 @@ FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
     "index-shifted": ("what it looks up is one row further on", _index_shifted),
     "second-best": ("it chooses the second best", _second_best),
     "untied": ("it is no longer the weight that it is tied to", _untied),
-    "momentum": ("its running statistics move half as fast", _momentum),
     "activation": ("SiLU in place of its activation", _activation),
     "detached": ("its input is detached", _detached),
     "gradient-doubled": ("what comes back to it is doubled", _gradient_doubled),

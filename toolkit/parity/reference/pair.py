@@ -72,8 +72,24 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, and what the step leaves in the buffers that the port is to have, too."""
-        super().run(dtype, self._of_matched(keep), nudge, plain, watched)
+        """As :meth:`.step.Step.run`, with the gradients in the order in which modules ran, which may not be that in
+        which they were made; and what the step leaves in the buffers that the port is to have, too."""
+        ran: dict[str, int] = {}
+        gradients: dict[str, np.ndarray] = {}
+
+        def keep_in_order(name: str, value: np.ndarray) -> None:
+            parsed = TensorName.parse(name)
+            if parsed.kind == "gradient":
+                gradients[name] = value
+                return
+            ran.setdefault(parsed.module, len(ran))
+            keep_matched(name, value)
+
+        keep_matched = self._of_matched(keep)
+        super().run(dtype, keep_in_order, nudge, plain, watched)
+        first = {name: ran.get(TensorName.parse(name).module.rpartition(".")[0], -1) for name in gradients}
+        for name in sorted(gradients, key=first.__getitem__):
+            keep(name, gradients[name])
         compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
         for name, value in buffers_of(self.model).items():
             if watched and name in compared:
@@ -162,7 +178,8 @@ def eager_attention() -> Iterator[None]:
 
 
 def round_epsilons(model: nn.Module) -> dict[str, float]:
-    """Let the epsilons of layer norms be numbers that float32 holds, and give what they were, by module.
+    """Let the epsilons of norms be numbers that float32 holds, and give what they were, by module; likewise 1 less the
+    momentum of a batch norm, which is Paddle's.
 
     Paddle's kernels keep theirs in float32 whatever the dtype: 1e-5 is off by 2.5e-8 of itself there, which shows in
     float64 as 1e-13 of an output. Every port has that, and none can mend it.
@@ -173,6 +190,8 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
         if isinstance(module, dict(ROLES)["norm"]) and isinstance(epsilon, float):
             given[name] = epsilon
             setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+            module.momentum = 1 - float(np.float32(1 - module.momentum))
     return given
 
 
@@ -230,7 +249,7 @@ def run(job: Job, folder: Path) -> Description:
     described = facts_of(model, buffers, lambda name, value: _described(named, order, name, value))
     if loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    return Description([*parameters_of(model, order)], described, modules, draws.made)
+    return Description([*parameters_of(model, order)], modules, draws.made, described)
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:

@@ -71,8 +71,8 @@ def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[s
     if trial.caught:
         return replace(trial, is_still=True)
     why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
-    how = f"by more than {max(by):.0e} of itself, which is rounding" if max(by) else "by one bit"
-    proven = f"{why}: it moves none of the loss and {len(by) - 1} gradients in float64 {how}"
+    how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
+    proven = f"{why}: the loss and {len(by) - 1} gradients in float64 {how}"
     return replace(trial, mutant=replace(trial.mutant, harmless=proven), is_still=True)
 
 
@@ -189,7 +189,7 @@ def _dropouts(sides: Sides, in_a_layer: bool) -> dict[str, str]:
 def _of_draw(reference: str) -> str:
     """What all draws of a module have in their names."""
     name = TensorName.parse(reference)
-    return f"{name.kind}:{name.module}"
+    return f"{name.kind}:{name.module}" if name.module else name.kind
 
 
 def _unscaled(sides: Sides) -> Iterator[Mutant]:
@@ -240,13 +240,6 @@ def _choices(sides: Sides) -> Iterator[Mutant]:
             yield fault("second-best", TensorName.parse(port).module, expected=_of_draw(reference))
 
 
-def _statistics(sides: Sides) -> Iterator[Mutant]:
-    of_port = {match.port.rpartition(".")[0]: match.reference for match in sides.map.buffers}
-    for module in dict.fromkeys(sides.port.modules):
-        if "momentum" in module.has and module.name in of_port:
-            yield fault("momentum", module.name, expected=f"buffer:{of_port[module.name].rpartition('.')[0]}")
-
-
 #: Where faults can be, and which of these places are tried.
 _SITES: list[tuple[Sites, Callable[[Sequence[Mutant]], list[Mutant]]]] = [
     (_of_modules("epsilon", "epsilon"), _spread),
@@ -263,7 +256,6 @@ _SITES: list[tuple[Sites, Callable[[Sequence[Mutant]], list[Mutant]]]] = [
     (_embeddings, _spread),
     (_untied, _spread),
     (_choices, _spread),
-    (_statistics, _spread),
     (_of_modules("activation", "activation"), _spread),
     (_detached, _spread),
     (_of_linears("gradient-doubled"), _spread),
