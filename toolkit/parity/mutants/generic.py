@@ -110,7 +110,7 @@ def _second_best(port: SimpleNamespace, layer: Any) -> None:
     def chosen(draws: Any, scores: Any, own: Any, descending: bool) -> Any:
         count = own.shape[-1]
         ranks = [*range(count - 1), count] if count < scores.shape[-1] else [1, 0, *range(2, count)]
-        order = port.paddle.argsort(scores.detach(), -1, descending)
+        order = port.paddle.argsort.of_paddle(scores.detach(), -1, descending)  # which asks nobody
         return draws.chosen(scores, order.index_select(port.paddle.to_tensor(ranks), -1), descending)
 
     def choosing(*given: Any, **more: Any) -> Any:
@@ -251,6 +251,7 @@ HARMLESS = {
     "mask-shifted": "the mask hides nothing that would be seen",
     "index-shifted": "the rows are equal, or what is looked up is not used",
     "activation": "what it gives is not used",
+    "detached": "its input takes no gradient, or no way back leads through it",
     "in-float32": "what comes in is float32, or what it gives is not used",
 }
 NOT_USED = "nothing that is computed depends on it"

@@ -297,8 +297,9 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"
-        name += "; it moves no loss and no gradient" if trial.is_still and trial.caught else ""
-        operation = Text(short_name(trial.operation or ""))
+        name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
+        named, _, where = (trial.operation or "").partition(" ")
+        operation = Text(f"{short_name(named)} {where.rpartition('site-packages/')[2]}".strip())
         table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]
