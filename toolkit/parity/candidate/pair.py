@@ -57,7 +57,8 @@ class PairStep(Step):
             if dtype == "float64":
                 self.model.to(dtype="float64")
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
-        self.given_buffers = files.read_tensors(folder / "reference" / "buffers.safetensors")
+        held = folder / "reference" / "buffers.safetensors"
+        self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
         own = buffers.values_of(self.model)
         self.constant_errors = {
             f"buffer:{match.reference}": buffers.units_off(own[match.port], self.given_buffers[match.reference])
