@@ -20,7 +20,7 @@ from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TR
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import OperationTrace
-from toolkit.parity.job.pair import Description, PairMap, ParameterMatch
+from toolkit.parity.job.pair import BufferFacts, Description, DrawFacts, PairMap, ParameterMatch
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import (
@@ -84,6 +84,18 @@ def flipped(slack: float) -> list[Note]:
 def sign_flips() -> list[Note]:
     ours = CandidateDtype(facts=CandidateFacts(relu_flips={"a": Flips(2, 8, 1e-6)}))
     return said_of(ReferenceResult(facts=ReferenceFacts(relu_moved={"a": 1e-6})), ours, "float32")
+
+
+def choice_flips() -> list[Note]:
+    ours = CandidateDtype(facts=CandidateFacts(choice_flips={"a": Flips(2, 8, 1e-6)}))
+    return said_of(ReferenceResult(facts=ReferenceFacts(choice_moved={"a": 1e-6})), ours, "float32")
+
+
+def of_a_pair() -> list[Note]:
+    """A port that rounds, and whose positions are a table."""
+    table = BufferFacts("positions", [8], "other", False, "", "Net", None)
+    port = Description(buffers=[table], draws=[DrawFacts("round:norm", [])])
+    return Sides(Description(), port, PairMap(), {}).notes()
 
 
 def not_finite() -> list[Note]:
@@ -168,6 +180,15 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
         sign_flips,
         "float32: 2 inputs of ReLU lie on the other side of 0, all within rounding of it",
     ),
+    "choice-flips": (
+        choice_flips,
+        "float32: 2 choices (argmax, top-k, sort) differ, all within rounding of a tie",
+    ),
+    "choices-alone": (
+        of_a_pair,
+        "the port chooses by size, sign or order in norm (round), and what the other side does there is not given to",
+    ),
+    "buffers-alone": (of_a_pair, "the port alone holds positions, which the step leaves as they are, and no"),
     "tokenizer-refused": (
         lambda: said_of(ReferenceResult(tokens=[Tokens(error="refused")]), tokens=[Tokens("x", [1])]),
         "tokenizer: the reference cannot encode 1 of the texts; they were not compared",

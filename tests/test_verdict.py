@@ -208,6 +208,7 @@ def test_a_gradient_that_is_exactly_zero_must_be_exactly_zero():
         (lambda ours: setattr(ours.facts, "num_buckets", 8), "num_buckets"),
         (lambda ours: ours.constant_errors.update(table=9.0), "parameter:table"),
         (lambda ours: ours.constant_errors.update(table=float("nan")), "parameter:table"),
+        (lambda ours: ours.constant_errors.update({"buffer:table": 9.0}), "buffer:table"),
     ],
 )
 def test_structure_must_match_one_to_one(reference, candidate, change, name):
@@ -226,6 +227,19 @@ def test_a_bucket_may_flip_in_float32_where_it_was_a_tie_and_nowhere_else(refere
     del flips["a"]
     candidate.dtypes["float64"].facts.bucket_flips["a"] = Flips(count=1, of=8, largest_margin=5e-5)
     assert [f.verdict for f in judge(reference, candidate).findings] == ["buckets"]
+
+
+def test_a_choice_may_turn_where_the_scores_were_within_rounding_of_a_tie_and_nowhere_else(reference, candidate):
+    reference.facts.choice_moved = {"b": 1e-6}
+    flips = Flips(count=2, of=64, largest_margin=4e-6)
+    candidate.dtypes["float32"].facts.choice_flips = {"b": flips}
+    verdict = judge(reference, candidate)
+    assert verdict.passed and said(verdict) == [
+        "float32: 2 choices (argmax, top-k, sort) differ, all within rounding of a tie"
+    ]
+    candidate.dtypes["float64"].facts.choice_flips = {"b": flips}
+    verdict = judge(reference, candidate)
+    assert [(f.verdict, f.name, f.dtype) for f in verdict.findings] == [("choices", "choice:b", "float64")]
 
 
 def test_an_input_of_relu_may_change_its_sign_within_rounding_of_zero_and_nowhere_else(reference, candidate):

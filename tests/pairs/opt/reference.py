@@ -15,4 +15,5 @@ def build(config):
 
 def batch(config, rng):
     ids = rng.integers(4, 101, (3, 17))
-    return {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": ids}
+    batch = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": ids}
+    return batch if config.get("shifted", True) else {**batch, "shift_labels": ids}  # as they are, as the port does

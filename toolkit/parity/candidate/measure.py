@@ -48,12 +48,17 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     kind = step_class(job.model)
+    right: dict[str, np.ndarray] = {}
+    dtypes = {
+        dtype: measure_dtype(job, folder, truth, dtype, None if kind.is_ours or dtype != "float64" else right)
+        for dtype in job.dtypes
+    }
     return CandidateResult(
-        dtypes={dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes},
+        dtypes=dtypes,
         generators=_generators(job, folder),
         loading_problems=loading_problems(job, folder) if kind.is_ours else {},
         new_weights=new_weights(job, folder) if kind.is_ours else NewWeights(),
-        mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
+        mutants={name: measure_mutant(job, folder, truth, name, right) for name in job.mutants},
         leaks=kind.leaks(),
     )
 
@@ -71,9 +76,16 @@ def _run_streamed(job: Job, folder: Path) -> CandidateResult:
         return family_part(job.model, "candidate_stages").run(job, folder)
 
 
-def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:
+def measure_dtype(
+    job: Job,
+    folder: Path,
+    truth: Mapping[str, np.ndarray],
+    dtype: str,
+    seen_values: dict[str, np.ndarray] | None = None,
+) -> CandidateDtype:
     """Run the step in ``dtype`` as training will, once more unwatched, in evaluation mode and on from there for a few
-    updates, and once with its other backward."""
+    updates, and once with its other backward. The loss and the gradients are left in ``seen_values``, if that is
+    given."""
     step = make_step(job, folder, dtype)
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
@@ -87,6 +99,8 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
             seen[name] = TensorStats(list(value.shape), bool(np.isfinite(value).all()))
 
     drawn = {TRAINING: step.run(measure)}
+    if seen_values is not None:
+        seen_values |= values
     result = CandidateDtype(
         parameter_errors=step.parameter_errors(), constant_errors=step.constant_errors, facts=step.facts()
     )
@@ -98,6 +112,8 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         result.draw_problems |= {named(run, name): problem for name, problem in draws.problems.items()}
         result.unused_draws += [named(run, name) for name in draws.unused()]
         result.facts.relu_flips |= {named(run, module): flips for module, flips in draws.relu_flips.items()}
+        choices = getattr(draws, "choice_flips", {})  # of a pair
+        result.facts.choice_flips |= {named(run, module): flips for module, flips in choices.items()}
         result.facts.bucket_flips |= {named(run, module): flips for module, flips in draws.bucket_flips.items()}
     result.tensors = seen
     result.places = step.places()
@@ -126,11 +142,18 @@ def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
     )
 
 
-def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> MutantResult:
+def measure_mutant(
+    job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str, right: Mapping[str, np.ndarray]
+) -> MutantResult:
     """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
-    raised."""
+    raised.
+
+    Args:
+        right: of a pair, the loss and the gradients without it in float64.
+    """
     mutant = by_name(name)
-    job = replace(job, port={**job.port, **mutant.settings})
+    # Whether watching changes a pair's port is known, and no run more is made to see whether it changes a fault.
+    job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     with mutant.in_force():
         try:
             if mutant.tokenizer:
@@ -139,8 +162,10 @@ def measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name
                 return MutantResult(loading_problems=loading_problems(job, folder))
             if mutant.initialisation:
                 return MutantResult(new_weights=new_weights(job, folder))
-            measured = measure_dtype(job, folder, truth, mutant.dtype)
-            return MutantResult(dtypes={mutant.dtype: measured}, generators=_generators(job, folder))
+            values: dict[str, np.ndarray] = {}
+            measured = measure_dtype(job, folder, truth, mutant.dtype, values)
+            moved = {name: apart(values, name, value) for name, value in right.items()}
+            return MutantResult(dtypes={mutant.dtype: measured}, generators=_generators(job, folder), moved=moved)
         except Exception as error:
             return MutantResult(raised=f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")
 

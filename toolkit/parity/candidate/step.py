@@ -318,7 +318,10 @@ def watch(
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
         def hook(layer: nn.Layer, args: tuple) -> tuple | None:
             stack.enter(stack.called_as(names))
-            return (entered(args[0]), *args[1:]) if entered is not None and args else None
+            if entered is None or not args:
+                return None
+            changed = entered(args[0])  # an attention may be given its input as query, key and value
+            return tuple(changed if one is args[0] else one for one in args)
 
         return hook
 

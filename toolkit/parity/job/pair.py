@@ -7,6 +7,9 @@ from typing import Any
 
 #: The name that a job has where the two families of this project have theirs.
 PAIR = "pair"
+#: Kinds of random draws; of discrete choices, the signs under a ReLU among them, in which R64 goes before.
+RANDOM = ("dropout", "normal", "uniform", "multinomial")
+CHOICES = ("relu", "choice")
 #: The task of a worker that builds its side and says what it is made of.
 DESCRIBE = "describe"
 
@@ -23,6 +26,7 @@ class ParameterFacts:
         module: that holds it.
         kind: that module's class.
         order: when the module first ran, counted among those that hold parameters; None if it did not.
+        tied: the other names that it has.
     """
 
     name: str
@@ -32,6 +36,18 @@ class ParameterFacts:
     module: str
     kind: str
     order: int | None
+    tied: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BufferFacts(ParameterFacts):
+    """A buffer of a side.
+
+    Attributes:
+        is_state: whether a checkpoint holds it, or a step in training mode changes it: what a port must hold, too.
+    """
+
+    is_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class ModuleFacts:
         name: its path.
         kind: its class.
         shape: of the first tensor of its output, where that is of floats.
-        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout``.
+        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
     """
 
     name: str
@@ -53,7 +69,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True)
 class DrawFacts:
-    """A random draw, or the signs under a ReLU, in the order of execution.
+    """A random draw or a discrete choice, in the order of execution.
 
     Attributes:
         name: by its kind, module and call; :mod:`toolkit.parity.measure.naming`.
@@ -66,17 +82,22 @@ class DrawFacts:
 
     @property
     def kind(self) -> str:
-        """``dropout``, ``normal``, ``uniform`` or ``relu``."""
+        """One of :data:`RANDOM` or :data:`CHOICES`; of what can only be said, a function's name."""
         return self.name.partition(":")[0]
 
 
 @dataclass
 class Description:
-    """What a side is made of: modules in the order in which they were done, draws in that in which they were made."""
+    """What a side is made of: modules in the order in which they were done, draws in that in which they were made.
+
+    Attributes:
+        buffers: what it holds beside its parameters, or as a parameter that nothing trains.
+    """
 
     parameters: list[ParameterFacts] = field(default_factory=list)
     modules: list[ModuleFacts] = field(default_factory=list)
     draws: list[DrawFacts] = field(default_factory=list)
+    buffers: list[BufferFacts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -103,9 +124,14 @@ class PairMap:
         shapes: of these outputs in the reference.
         draws: the port's name of a draw -> the reference's.
         drawn: all draws of the reference that change what it computes.
+        buffers: and those of either side that have no counterpart and should have one, ``reference_state`` and
+            ``port_state``.
     """
 
     parameters: list[ParameterMatch] = field(default_factory=list)
+    buffers: list[ParameterMatch] = field(default_factory=list)
+    reference_state: list[str] = field(default_factory=list)
+    port_state: list[str] = field(default_factory=list)
     shapes: dict[str, list[int]] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)

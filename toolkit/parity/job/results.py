@@ -95,6 +95,7 @@ class ReferenceFacts(Facts):
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
         relu_moved: by ReLU, by how much rounding moves an input at most, in units of float32's.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
+        choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
     """
 
     decayed: list[str] = field(default_factory=list)
@@ -103,14 +104,16 @@ class ReferenceFacts(Facts):
     relu_moved: dict[str, float] = field(default_factory=dict)
     bucket_slack_lowered: dict[str, float] = field(default_factory=dict)
     relu_moved_lowered: dict[str, float] = field(default_factory=dict)
+    choice_moved: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class CandidateFacts(Facts):
-    """Of the port: by module, where its buckets and the signs under its ReLUs are not R64's."""
+    """Of the port: by module, where its buckets, the signs under its ReLUs and its other choices are not R64's."""
 
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
     relu_flips: dict[str, Flips] = field(default_factory=dict)
+    choice_flips: dict[str, Flips] = field(default_factory=dict)
 
 
 @dataclass
@@ -271,7 +274,8 @@ class NewWeights:
 @dataclass
 class MutantResult:
     """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens``, of
-    ``loading_problems`` or of ``new_weights`` alone; or the error that was ``raised``."""
+    ``loading_problems`` or of ``new_weights`` alone; or the error that was ``raised``. ``moved``: of a pair, how far
+    the loss and each gradient lie from those without the fault."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -279,6 +283,7 @@ class MutantResult:
     new_weights: NewWeights = field(default_factory=NewWeights)
     tokens: list[Tokens] | None = None
     raised: str | None = None
+    moved: dict[str, TensorStats] = field(default_factory=dict)
 
 
 @dataclass

@@ -7,6 +7,7 @@ map of names can name one.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import sys
@@ -86,8 +87,9 @@ def _check_arguments(source: str, node: ast.FunctionDef) -> None:
         )
 
 
+@functools.cache
 def load(source: str) -> ModuleType:
-    """Run a side's file. Only a worker of that side does so.
+    """Run a side's file, once in a process. Only a worker of that side does so.
 
     The folder of a file is where its own imports begin, as if it had been started by itself; of a module's name, the
     current folder is.

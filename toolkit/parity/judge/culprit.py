@@ -56,11 +56,11 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))
-        if name.kind in ("parameter", "dropout", "normal", "num_buckets"):
+        if name.kind in ("parameter", "dropout", "normal", "uniform", "multinomial", "num_buckets"):
             return (0, late, _first_use(name.module, order))
         if name.kind == "epsilon":  # after the output of the module, whose figure says more
             return (1, late, place.get(f"output:{name.module}", last) + 0.5)
-        if name.kind in ("buckets", "relu"):
+        if name.kind in ("buckets", "relu", "choice"):
             return (1, late, _first_use(name.module, order))
         if name.is_of_training:  # a wrong rate makes every update wrong
             return (4, name.kind != "learning_rate", late, place.get(finding.name, last))

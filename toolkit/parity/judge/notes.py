@@ -37,12 +37,18 @@ TEXTS: Mapping[str, str] = {
     "bucket-flips": "{dtype}: buckets:{module}: {count} of {of} differ, all within rounding of a tie ({slack:.1e})",
     "bucket-flips-not-finite": "{dtype}: buckets:{module}: {count} of {of} differ, R32 is not finite there",
     "sign-flips": "{dtype}: {count} inputs of ReLU lie on the other side of 0, all within rounding of it",
+    "choice-flips": "{dtype}: {count} choices (argmax, top-k, sort) differ, all within rounding of a tie",
     "tokenizer-refused": "tokenizer: the reference cannot encode {count} of the texts; they were not compared",
     # of a pair
     "pair-matched": (
         "{parameters} parameters, {modules} modules' outputs and {draws} random draws of the two sides were matched; "
         "{guessed} of the parameters by a guess (toolkit parity map shows them)"
     ),
+    "choices-alone": (
+        "the {side} chooses by size, sign or order in {places}, and what the other side does there is not given to it: "
+        "a choice that rounding turns looks like a fault"
+    ),
+    "buffers-alone": "the {side} alone holds {names}, which the step leaves as they are, and no checkpoint holds them",
     # of float32
     "uninformative": (
         "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "

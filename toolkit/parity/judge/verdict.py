@@ -53,7 +53,7 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, semantics, rounding, precision, recomputed, replay, randomness,
+        verdict: structure, buckets, signs, choices, semantics, rounding, precision, recomputed, replay, randomness,
             initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has nothing to be
             compared with.
         name: the tensor, parameter, draw or text concerned.
@@ -124,6 +124,7 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
             verdict.find("reference", *lost, dtype)
         _judge_buckets(reference, ours, dtype, verdict)
         _judge_signs(reference, ours, dtype, verdict)
+        _judge_choices(reference, ours, dtype, verdict)
         for name in reference.tensors:
             if name in ours.tensors and _is_judged(name, dtype):
                 _judge_tensor(name, reference, ours, dtype, verdict)
@@ -276,6 +277,20 @@ def _sign_message(flips: Flips, slack: float) -> str:
     return f"{text} it is {flips.largest_margin:.1e}; rounding: {slack:.1e}"
 
 
+def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
+    """Verdict 4 for argmax, top-k and sort of a user's pair: as :func:`_judge_signs`, of scores that change places."""
+    excused = 0
+    for module, flips in ours.facts.choice_flips.items():
+        slack = SIGN_FACTOR * _slack(reference.facts.choice_moved.get(module, 0.0), dtype)
+        if not flips.largest_margin <= slack:
+            led = f"one where the score led by {flips.largest_margin:.1e}; rounding: {slack:.1e}"
+            verdict.find("choices", chosen("choice", module), f"{flips.count} of {flips.of} differ, {led}", dtype)
+        elif math.isfinite(slack):
+            excused += flips.count
+    if excused:
+        verdict.note("choice-flips", dtype=dtype, count=excused)
+
+
 def _slack(of_float32: float, dtype: str) -> float:
     """What rounding may turn around, from what it may in float32 (or, of bfloat16, in that); infinite where R32 is not
     finite, which says nothing of float64."""
@@ -292,7 +307,7 @@ def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) 
     for name, error in errors.items():
         if not error <= CONSTANT_UNITS:
             message = f"the port's own is off by {error:.3g} units of rounding; {CONSTANT_UNITS:.3g} are allowed"
-            verdict.find("structure", f"parameter:{name}", message, dtype)
+            verdict.find("structure", name if ":" in name else f"parameter:{name}", message, dtype)
         elif error and dtype == "float64":
             verdict.note("constant", name=name, units=error)
 

@@ -82,9 +82,10 @@ def named(run: str, name: str) -> str:
 
 
 def chosen(kind: str, place: str) -> str:
-    """The name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``."""
+    """The name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``; of the
+    whole model's own, ``evaluation/choice``."""
     run, slash, module = place.rpartition("/")
-    return f"{run}{slash}{kind}:{module}"
+    return f"{run}{slash}{kind}:{module}" if module else f"{run}{slash}{kind}"
 
 
 def _cut(value: Tensor, length: int, shorter: int) -> Tensor:

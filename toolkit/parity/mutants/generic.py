@@ -1,13 +1,15 @@
 """Faults of any Paddle layer, made from its tree of modules: what the gate would catch in a port that nobody knows.
 
 A fault's name says all of it: ``KIND:MODULE``, or ``KIND:MODULE+OTHER``, by the port's paths. The layer is changed
-right after the user's ``build`` has made it.
+when it holds the weights that it is compared with.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,15 +42,118 @@ def _transposed(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _dropout_off(port: SimpleNamespace, layer: Any) -> None:
-    layer.p = 0
+    if isinstance(layer, port.paddle.nn.Dropout):
+        layer.p = 0
+    else:
+        _asking(port, layer, lambda draws, p, shape: port.paddle.full(shape, 1 - p, "float64"))
 
 
 def _dropout_unscaled(port: SimpleNamespace, layer: Any) -> None:
-    layer.mode = "downscale_in_infer"
+    if isinstance(layer, port.paddle.nn.Dropout):
+        layer.mode = "downscale_in_infer"
+    else:
+        _asking(port, layer, lambda draws, p, shape: draws.kept(p, shape).astype("float64") * (1 - p))
 
 
 def _dropout_rate(port: SimpleNamespace, layer: Any) -> None:
-    layer.p = layer.p / 2
+    if isinstance(layer, port.paddle.nn.Dropout):
+        layer.p = layer.p / 2
+    else:
+        scaled = lambda p: (1 - p) / (1 - p / 2)  # noqa: E731
+        _asking(port, layer, lambda draws, p, shape: draws.kept(p / 2, shape).astype("float64") * scaled(p))
+
+
+def _dropout_shared(port: SimpleNamespace, layer: Any, other: Any) -> None:
+    made: list[Any] = []
+
+    def first(draws: Any, p: float, shape: Sequence[int]) -> Any:
+        made.append(draws.kept(p, shape))
+        return made[-1]
+
+    _asking(port, layer, first, port.paths[0])
+    _asking(port, other, lambda draws, p, shape: made[-1], port.paths[1])
+
+
+def _dropout_always(port: SimpleNamespace, layer: Any) -> None:
+    layer.forward = lambda x: port.F.dropout(x, layer.p, axis=layer.axis, mode=layer.mode)
+
+
+def _asking(port: SimpleNamespace, layer: Any, kept: Callable, path: str = "") -> None:
+    """While a layer runs, ``kept(draws, p, shape)`` gives the mask of each dropout of its own."""
+    forward, path = layer.forward, path or port.paths[0]
+
+    def asking(*given: Any, **more: Any) -> Any:
+        if port.replaced._draws is None:
+            return forward(*given, **more)
+        with port.replaced.use(_Asked(port.replaced._draws, path, kept=kept)):
+            return forward(*given, **more)
+
+    vars(layer)["forward"] = asking  # PaddleNLP's models change what is set as an attribute
+
+
+class _Asked:
+    """Draws that are other draws, but for what is asked for by the layer at a path."""
+
+    def __init__(self, draws: Any, path: str, **instead: Callable) -> None:
+        self.draws, self.path, self.instead = draws, path, instead
+
+    def __getattr__(self, name: str) -> Any:
+        instead = self.instead.get(name)
+        if instead is None or self.draws.stack.module != self.path:
+            return getattr(self.draws, name)
+        return lambda *given: instead(self.draws, *given)
+
+
+def _second_best(port: SimpleNamespace, layer: Any) -> None:
+    forward, path = layer.forward, port.paths[0]
+
+    def chosen(draws: Any, scores: Any, own: Any, descending: bool) -> Any:
+        count = own.shape[-1]
+        ranks = [*range(count - 1), count] if count < scores.shape[-1] else [1, 0, *range(2, count)]
+        order = port.paddle.argsort.of_paddle(scores.detach(), -1, descending)  # which asks nobody
+        return draws.chosen(scores, order.index_select(port.paddle.to_tensor(ranks), -1), descending)
+
+    def choosing(*given: Any, **more: Any) -> Any:
+        if port.replaced._draws is None:
+            return forward(*given, **more)
+        with port.replaced.use(_Asked(port.replaced._draws, path, chosen=chosen)):
+            return forward(*given, **more)
+
+    vars(layer)["forward"] = choosing
+
+
+def masks_of(layer: Any, given: Sequence[Any], more: Mapping[str, Any]) -> Iterator[str]:
+    """The arguments of a layer that are masks, by their names: tensors of two axes and more."""
+    bound = inspect.signature(type(layer).forward).bind(layer, *given, **more)
+    for name, value in bound.arguments.items():
+        if "mask" in name.lower() and getattr(value, "ndim", 0) >= 2:
+            yield name
+
+
+def _mask_shifted(port: SimpleNamespace, layer: Any) -> None:
+    forward = layer.forward
+
+    def shifted(*given: Any, **more: Any) -> Any:
+        bound = inspect.signature(type(layer).forward).bind(layer, *given, **more)
+        for name in masks_of(layer, given, more):
+            bound.arguments[name] = port.paddle.roll(bound.arguments[name], 1, -1)
+        return forward(*bound.args[1:], **bound.kwargs)
+
+    vars(layer)["forward"] = shifted
+
+
+def _index_shifted(port: SimpleNamespace, layer: Any) -> None:
+    _with_weight(layer, lambda weight: port.paddle.roll(weight, -1, 0))
+
+
+def _untied(port: SimpleNamespace, _: Any) -> None:
+    path, _, leaf = port.paths[0].rpartition(".")
+    around, _, name = path.rpartition(".")
+    layer = port.at[path]
+    if sum(one is layer for one in port.at.values()) > 1:  # one layer in two places
+        port.at[around]._sub_layers[name] = copy.deepcopy(layer)
+    else:
+        layer._parameters[leaf] = copy.deepcopy(layer._parameters[leaf])
 
 
 def _activation(port: SimpleNamespace, layer: Any) -> None:
@@ -95,17 +200,22 @@ def _frozen(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _copied(port: SimpleNamespace, layer: Any) -> None:
+    _with_weight(layer, lambda weight: weight.detach())
+
+
+def _with_weight(layer: Any, change: Callable) -> None:
+    """A layer runs with its weight changed."""
     forward = layer.forward
 
-    def with_a_copy(*given: Any, **more: Any) -> Any:
+    def changed(*given: Any, **more: Any) -> Any:
         held = layer.weight
-        layer._parameters["weight"] = held.detach()
+        layer._parameters["weight"] = change(held)
         try:
             return forward(*given, **more)
         finally:
             layer._parameters["weight"] = held
 
-    layer.forward = with_a_copy
+    layer.forward = changed
 
 
 #: Kind -> what is wrong, in words, and what does it to one layer or two.
@@ -117,6 +227,12 @@ FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
     "dropout-off": ("nothing is dropped", _dropout_off),
     "dropout-unscaled": ("what dropout keeps is not scaled up", _dropout_unscaled),
     "dropout-rate": ("half as much is dropped", _dropout_rate),
+    "dropout-shared": ("the second drops what the first drops", _dropout_shared),
+    "dropout-always": ("it drops in evaluation, too", _dropout_always),
+    "mask-shifted": ("its mask is shifted by one", _mask_shifted),
+    "index-shifted": ("what it looks up is one row further on", _index_shifted),
+    "second-best": ("it chooses the second best", _second_best),
+    "untied": ("it is no longer the weight that it is tied to", _untied),
     "activation": ("SiLU in place of its activation", _activation),
     "detached": ("its input is detached", _detached),
     "gradient-doubled": ("what comes back to it is doubled", _gradient_doubled),
@@ -125,6 +241,20 @@ FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
     "frozen": ("its weight takes no gradient", _frozen),
     "copied": ("a copy of its weight is used, which takes no gradient", _copied),
 }
+
+
+#: Kind -> what it hangs on that the fault changes nothing, where it changes nothing.
+HARMLESS = {
+    "no-bias": "what follows depends on differences alone, as a softmax does, or is not used",
+    "swapped": "both weights are equal, or what they make is not used",
+    "transposed": "the weight is symmetric, or what it makes is not used",
+    "mask-shifted": "the mask hides nothing that would be seen",
+    "index-shifted": "the rows are equal, or what is looked up is not used",
+    "activation": "what it gives is not used",
+    "detached": "its input takes no gradient, or no way back leads through it",
+    "in-float32": "what comes in is float32, or what it gives is not used",
+}
+NOT_USED = "nothing that is computed depends on it"
 
 
 def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mutant:
@@ -136,13 +266,13 @@ def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mu
     words, change = FAULTS[kind]
 
     def apply(port: SimpleNamespace) -> list[tuple[Any, str, Any]]:
-        def changed(original: Callable, source: Any, job: Any) -> Any:
-            model = original(source, job)
-            layers = dict(model.named_sublayers(include_self=True))
-            change(port, *(layers[path] for path in paths))
-            return model
+        def changed(original: Callable, step: Any) -> None:
+            original(step)
+            at = {path: layer for layer, found in port.paths_of(step.model).items() for path in found}
+            here = SimpleNamespace(**vars(port), paths=paths, at=at)
+            change(here, *(at.get(path) for path in paths))
 
-        return around(port.pair, "built", changed)
+        return around(port.PairStep, "_load", changed)
 
     name = f"{kind}:{'+'.join(paths)}"
     return Mutant(name, f"{' and '.join(paths)}: {words}", expected, apply, _port, operation=operation)
@@ -157,6 +287,11 @@ def of_name(name: str) -> Mutant | None:
 def _port() -> SimpleNamespace:
     import paddle
 
+    pair = "toolkit.parity.families.pair"
     return SimpleNamespace(
-        paddle=paddle, F=paddle.nn.functional, pair=importlib.import_module("toolkit.parity.families.pair.candidate")
+        paddle=paddle,
+        F=paddle.nn.functional,
+        PairStep=importlib.import_module(f"{pair}.candidate").PairStep,
+        paths_of=importlib.import_module("toolkit.parity.candidate.step").paths_of,
+        replaced=importlib.import_module(f"{pair}.replaced"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from toolkit.errors import Inconclusive, UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, make_sides, workers_of
-from toolkit.parity.job.pair import DESCRIBE, Description, PairMap
+from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, PairMap
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
@@ -47,10 +47,33 @@ class Sides:
         data = {
             "parameters": len(self.map.parameters),
             "modules": len(self.map.modules),
-            "draws": sum(not name.startswith("relu") for name in self.map.draws),
+            "draws": sum(name.partition(":")[0] in RANDOM for name in self.map.draws),
             "guessed": guessed,
         }
-        return [Note("pair-matched", data)]
+        return [Note("pair-matched", data), *self._unmatched_choices(), *self._unmatched_tables()]
+
+    def _unmatched_choices(self) -> Iterator[Note]:
+        """Discrete choices of a side that are not given to the other."""
+        draws = {
+            "reference": (self.reference.draws, self.map.draws.values()),
+            "port": (self.port.draws, self.map.draws),
+        }
+        for side, (made, matched) in draws.items():
+            alone = [one for one in made if one.kind not in RANDOM and one.name not in matched]
+            if places := dict.fromkeys(f"{one.name.partition(':')[2]} ({one.kind})" for one in alone):
+                yield Note("choices-alone", {"side": side, "places": ", ".join(places)})
+
+    def _unmatched_tables(self) -> Iterator[Note]:
+        """Buffers of a side that say nothing of its state."""
+        matches = self.map.buffers + self.map.parameters
+        sides = {
+            "reference": (self.reference.buffers, {match.reference for match in matches}),
+            "port": (self.port.buffers, {match.port for match in matches}),
+        }
+        for side, (held, matched) in sides.items():
+            alone = [one.name for one in held if not one.is_state and one.name not in matched]
+            if alone:
+                yield Note("buffers-alone", {"side": side, "names": ", ".join(alone)})
 
 
 def described(request: GateRequest, job: Path, console: Console) -> Sides:

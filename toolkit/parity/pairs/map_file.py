@@ -27,6 +27,9 @@ def text_of(sides: Sides) -> str:
     theirs, ours = sides.alone()
     for side, names in (("reference", theirs), ("port", ours)):
         lines += [f"# in the {side} alone: {name}" for name in names]
+    lines += [f"# buffer {match.reference}: {match.port}" for match in sides.map.buffers]
+    for side, names in (("reference", sides.map.reference_state), ("port", sides.map.port_state)):
+        lines += [f"# buffer in the {side} alone: {name}" for name in names]
     lines.append(f"# {len(sides.map.modules)} modules whose outputs are compared:")
     lines += [f"#   {reference}: {port}" for reference, port in sides.map.modules.items()]
     return "\n".join(lines) + "\n"

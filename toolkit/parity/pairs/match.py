@@ -15,7 +15,15 @@ from difflib import SequenceMatcher
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from toolkit.parity.job.pair import Description, DrawFacts, ModuleFacts, PairMap, ParameterFacts, ParameterMatch
+from toolkit.parity.job.pair import (
+    RANDOM,
+    Description,
+    DrawFacts,
+    ModuleFacts,
+    PairMap,
+    ParameterFacts,
+    ParameterMatch,
+)
 
 #: Words that ports write in different ways -> one of them.
 SAME = {
@@ -23,7 +31,7 @@ SAME = {
     "layers": "layer", "block": "layer", "blocks": "layer", "ln": "norm", "layernorm": "norm", "wi": "intermediate",
     "wo": "output", "wte": "word", "wpe": "position", "fc1": "intermediate", "fc2": "output", "linear1": "intermediate",
     "linear2": "output", "emb": "embedding", "embeddings": "embedding", "embed": "embedding", "positions": "position",
-    "cls": "head", "lm": "head", "classifier": "head", "gamma": "weight", "beta": "bias",
+    "cls": "head", "lm": "head", "classifier": "head", "gamma": "weight", "beta": "bias", "variance": "var",
 }  # fmt: skip
 #: Words that say nothing.
 EMPTY = {"proj", "dense", "self", "model", "module", "net"}
@@ -41,12 +49,19 @@ def propose(reference: Description, port: Description, given: Mapping[str, str] 
     """
     parameters = match_parameters(reference.parameters, port.parameters, given or {})
     modules = match_modules(reference, port, parameters)
+    matched = {match.port for match in parameters}
+    held = [one for one in port.buffers if one.name not in matched]
+    buffers = match_parameters(reference.buffers, held, {})
+    counterparts = {name for match in buffers for name in (match.reference, match.port)}
     return PairMap(
         parameters=parameters,
+        buffers=buffers,
+        reference_state=[one.name for one in reference.buffers if one.is_state and one.name not in counterparts],
+        port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
         modules=modules,
         shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
         draws=match_draws(reference.draws, port.draws),
-        drawn=[draw.name for draw in reference.draws if draw.kind != "relu"],
+        drawn=[draw.name for draw in reference.draws if draw.kind in RANDOM],
     )
 
 

@@ -61,7 +61,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     return ReferenceResult(
         tensors=records,
         parameters={name: list(value.shape) for name, value in step.model.named_parameters()},
-        buffers=[name for name, _ in step.model.named_buffers()],
+        buffers=[name for name, _ in step.model.named_buffers() if f"buffer:{name}" not in records],
         facts=step.facts(records),
         leaks=leaks,
         notes=step.notes,

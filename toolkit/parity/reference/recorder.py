@@ -30,6 +30,7 @@ class Draws:
             float64 with its units of rounding taken for those of float32. Where float32's difference has grown as large
             as the inputs it grows no further, and float64's does.
         moved_lowered: the same of the runs in bfloat16.
+        choices_moved: as ``moved``, of the scores by which something is chosen.
         is_lowered: whether the run at work is one of these.
 
     Args:
@@ -44,6 +45,7 @@ class Draws:
         self.rates: dict[str, float] = {}
         self.moved: dict[str, float] = {}
         self.moved_lowered: dict[str, float] = {}
+        self.choices_moved: dict[str, float] = {}
         self.is_lowered = False
 
     def mask(self, name: str, shape: tuple[int, ...], p: float) -> np.ndarray:
@@ -73,12 +75,36 @@ class Draws:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
             self.tensors[given] = x.detach().numpy(force=True)
         else:
-            difference = x.detach() - torch.from_numpy(self.tensors[given]).to(x)
-            units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
-            by = units * float(difference.abs().max())
-            seen = self.moved_lowered if self.is_lowered else self.moved
-            seen[module] = max(seen.get(module, 0.0), math.inf if math.isnan(by) else by)
+            self._note_moved(self.moved_lowered if self.is_lowered else self.moved, module, x, given)
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
+
+    def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        """The indices that R64 chooses along the last axis of scores; it chooses its ``own``."""
+        key, given = str(drawn), str(drawn._replace(kind="scores"))
+        if key not in self.tensors:
+            self.tensors[key] = own.numpy(force=True)
+            self.tensors[given] = scores.detach().numpy(force=True)
+        else:
+            self._note_moved(self.choices_moved, drawn.module + drawn.call, scores, given)
+        return torch.from_numpy(self.tensors[key]).to(own)
+
+    def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
+        """So many indices by the weights along the last axis: those of the smallest of as many exponential numbers."""
+        if name not in self.tensors:
+            shape = (*p.shape[:-1], count, p.shape[-1]) if replacement else tuple(p.shape)
+            drawn = self._generator(name).exponential(size=shape)
+            with np.errstate(divide="ignore"):
+                times = drawn / p.detach().numpy(force=True)[(..., None, slice(None)) if replacement else ...]
+            self.tensors[name] = times.argmin(-1) if replacement else times.argsort(-1)[..., :count].copy()
+        return torch.from_numpy(self.tensors[name]).to(p.device)
+
+    def _note_moved(self, seen: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
+        """Take in by how much ``x`` differs from what it was in R64."""
+        true = torch.from_numpy(self.tensors[name]).to(x)
+        difference = torch.where(x.detach() == true, 0.0, x.detach() - true)  # minus infinity is no other than itself
+        units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
+        by = units * float(difference.abs().max())
+        seen[module] = max(seen.get(module, 0.0), math.inf if math.isnan(by) else by)
 
     def _generator(self, name: str) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.seed}:{self.step}:{name}".encode()).digest()

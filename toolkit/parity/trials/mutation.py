@@ -115,6 +115,7 @@ class Trial:
         margin: the culprit's error in units of its bound; None where it is no matter of size.
         operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
             tensor of the step differs.
+        is_still: of a pair's port, whether the fault moves neither the loss nor a gradient by more than rounding.
     """
 
     mutant: Mutant
@@ -123,6 +124,7 @@ class Trial:
     verdict: str
     margin: float | None
     operation: str | None = None
+    is_still: bool = False
 
     @property
     def named(self) -> bool:
@@ -238,7 +240,9 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
         style = "" if trial.passed else "red"
         if trial.caught and not trial.passed:
             name += f", not {_to_be_named(trial.mutant)}"
-        operation = Text(short_name(trial.operation or ""))
+        name += "; it moves no loss or gradient of the step" if trial.is_still and trial.caught else ""
+        named, _, where = (trial.operation or "").partition(" ")
+        operation = Text(f"{short_name(named)} {where.rpartition('site-packages/')[2]}".strip())
         table.add_row(trial.mutant.name, outcome, trial.verdict, Text(name), operation, margin, style=style)
     console.print(table)
     faults = [trial for trial in trials if not trial.mutant.harmless]

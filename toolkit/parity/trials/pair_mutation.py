@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -16,13 +17,18 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import Mutant
-from toolkit.parity.mutants.generic import fault
+from toolkit.parity.mutants.generic import HARMLESS, NOT_USED, fault
 from toolkit.parity.pairs.describe import Sides, described, write_pair
 from toolkit.parity.trials.mutation import Trial, verdicts_on
 
+#: A fault that moves the loss and every gradient by no more of itself than this has done nothing but round otherwise.
+STILL = 64 * UNIT["float64"]
 #: Gives the faults of a kind wherever they can be.
 Sites = Callable[[Sides], Iterator[Mutant]]
 
@@ -47,17 +53,54 @@ def try_pair(request: GateRequest, console: Console) -> list[Trial]:
         if culprit := first_at_fault(right, list(reference.tensors)):
             raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
         [(records, traced)] = trace.measure([job], console, workers)
-        return verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+        trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+    return [with_effect(trial, candidate.mutants[trial.mutant.name].moved, reference.tensors) for trial in trials]
+
+
+def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
+    """The trial with what its fault does to the loss and the gradients of the port itself, whatever the gate says of
+    it. One that moves none of them, and that the gate has not seen, is harmless.
+
+    Args:
+        moved: by how much it moves each.
+        truth: R64's, with the noise of its float64.
+    """
+    by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
+    if not by or max(by) > STILL:
+        return trial
+    if trial.caught:
+        return replace(trial, is_still=True)
+    why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
+    how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
+    proven = f"{why}: the loss and {len(by) - 1} gradients in float64 {how}"
+    return replace(trial, mutant=replace(trial.mutant, harmless=proven), is_still=True)
+
+
+def _relative(moved: TensorStats, true: TensorRecord) -> float:
+    """By how much of itself a tensor is moved; 0 of one that is nothing but rounding in R64 itself."""
+    noise = [run for run in true.noise["float64"] if run is not None]
+    if not true.rms or max(noise, default=0.0) > UNINFORMATIVE * true.rms:
+        return 0.0
+    return math.inf if moved.rms is None else moved.rms / true.rms
 
 
 def faults_of(sides: Sides) -> list[Mutant]:
     """Faults of every kind that the port can have, each with what the gate is to name."""
-    return [one for kind in _SITES for one in _spread(list(_SITES[kind](sides)))]
+    found = [one for sites, chosen in _SITES for one in chosen(list(sites(sides)))]
+    return list({one.name: one for one in found}.values())
 
 
 def _spread(found: Sequence[Mutant]) -> list[Mutant]:
     """The first and the last."""
     return list(dict.fromkeys((found[0], found[-1]))) if found else []
+
+
+def _first_of_each(found: Sequence[Mutant]) -> list[Mutant]:
+    """The first of those whose modules have one name, as all that map queries have: each plays another part."""
+    parts: dict[str, Mutant] = {}
+    for one in found:
+        parts.setdefault(one.name.rpartition(".")[2], one)
+    return list(parts.values())
 
 
 def _module(sides: Sides, path: str) -> str:
@@ -122,32 +165,102 @@ def _of_modules(kind: str, has: str) -> Sites:
     return sites
 
 
-def _dropout(kind: str) -> Sites:
-    """The reference's name of the draw is to be named."""
+def _dropout(kind: str, in_a_layer: bool) -> Sites:
+    """The reference's name of the draw is to be named, of one in a layer of its own or in a function."""
 
     def sites(sides: Sides) -> Iterator[Mutant]:
-        dropouts = {module.name for module in sides.port.modules if "dropout" in module.has}
-        for port, reference in sides.map.draws.items():
-            if port.partition(":")[2] in dropouts:
-                yield fault(kind, port.partition(":")[2], expected=reference)
+        for path, reference in _dropouts(sides, in_a_layer).items():
+            yield fault(kind, path, expected=_of_draw(reference))
 
     return sites
 
 
-#: By kind, where it can be.
-_SITES = {
-    "epsilon": _of_modules("epsilon", "epsilon"),
-    "no-bias": _of_linears("no-bias", biased=True),
-    "swapped": _swapped,
-    "transposed": _of_linears("transposed", square=True),
-    "dropout-off": _dropout("dropout-off"),
-    "dropout-rate": _dropout("dropout-rate"),
-    "dropout-unscaled": _of_modules("dropout-unscaled", "dropout"),
-    "activation": _of_modules("activation", "activation"),
-    "detached": _detached,
-    "gradient-doubled": _of_linears("gradient-doubled"),
-    "slightly-off": _of_linears("slightly-off"),
-    "in-float32": _of_modules("in-float32", "epsilon"),
-    "frozen": _of_linears("frozen"),
-    "copied": _of_linears("copied"),
-}
+def _dropouts(sides: Sides, in_a_layer: bool) -> dict[str, str]:
+    """The port's modules that drop, and the reference's name of the first draw of each."""
+    layers = {module.name for module in sides.port.modules if "dropout" in module.has}
+    found: dict[str, str] = {}
+    for port, reference in sides.map.draws.items():
+        name = TensorName.parse(port)
+        if name.kind == "dropout" and (name.module in layers) == in_a_layer:
+            found.setdefault(name.module, reference)
+    return found
+
+
+def _of_draw(reference: str) -> str:
+    """What all draws of a module have in their names."""
+    name = TensorName.parse(reference)
+    return f"{name.kind}:{name.module}" if name.module else name.kind
+
+
+def _unscaled(sides: Sides) -> Iterator[Mutant]:
+    for path in _dropouts(sides, False):
+        yield fault("dropout-unscaled", path, expected=_module_after(sides, path))
+
+
+def _shared(sides: Sides) -> Iterator[Mutant]:
+    """Two dropouts that draw masks of one size, one after the other."""
+    matched = {draw.name for draw in sides.port.draws if draw.name in sides.map.draws}
+    made = [draw for draw in sides.port.draws if draw.kind == "dropout" and draw.name in matched]
+    for index, one in enumerate(made):
+        for other in made[index + 1 :]:
+            here, there = (TensorName.parse(draw.name) for draw in (one, other))
+            once = not here.call and not there.call and here.module != there.module
+            if once and one.shape == other.shape and one.rate == other.rate:
+                expected = _of_draw(sides.map.draws[other.name])
+                yield fault("dropout-shared", here.module, there.module, expected=expected)
+                break
+
+
+def _masks(sides: Sides) -> Iterator[Mutant]:
+    """The innermost modules that are given one."""
+    given = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
+    for path in given:
+        if not any(other.startswith(f"{path}.") for other in given):
+            yield fault("mask-shifted", path, expected=_module_after(sides, path))
+
+
+def _embeddings(sides: Sides) -> Iterator[Mutant]:
+    matched = {match.port for match in sides.map.parameters}
+    for one in sides.port.parameters:
+        if one.role == "embedding" and one.order is not None and one.name in matched:
+            yield fault("index-shifted", one.module, expected=_module(sides, one.module))
+
+
+def _untied(sides: Sides) -> Iterator[Mutant]:
+    of_port = {match.port: match.reference for match in sides.map.parameters}
+    for one in sides.port.parameters:
+        for other in one.tied:
+            if one.name in of_port:
+                yield fault("untied", other, expected=of_port[one.name])
+
+
+def _choices(sides: Sides) -> Iterator[Mutant]:
+    for port, reference in sides.map.draws.items():
+        if TensorName.parse(port).kind == "choice":
+            yield fault("second-best", TensorName.parse(port).module, expected=_of_draw(reference))
+
+
+#: Where faults can be, and which of these places are tried.
+_SITES: list[tuple[Sites, Callable[[Sequence[Mutant]], list[Mutant]]]] = [
+    (_of_modules("epsilon", "epsilon"), _spread),
+    (_of_linears("no-bias", biased=True), _first_of_each),
+    (_swapped, _spread),
+    (_of_linears("transposed", square=True), _spread),
+    *((_dropout("dropout-off", in_a_layer), _spread) for in_a_layer in (True, False)),
+    *((_dropout("dropout-rate", in_a_layer), _spread) for in_a_layer in (True, False)),
+    (_of_modules("dropout-unscaled", "dropout"), _spread),
+    (_unscaled, _spread),
+    (_dropout("dropout-always", True), _spread),
+    (_shared, _spread),
+    (_masks, _spread),
+    (_embeddings, _spread),
+    (_untied, _spread),
+    (_choices, _spread),
+    (_of_modules("activation", "activation"), _spread),
+    (_detached, _spread),
+    (_of_linears("gradient-doubled"), _spread),
+    (_of_linears("slightly-off"), _spread),
+    (_of_modules("in-float32", "epsilon"), _spread),
+    (_of_linears("frozen"), _spread),
+    (_of_linears("copied"), _spread),
+]

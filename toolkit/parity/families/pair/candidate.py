@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +19,11 @@ from paddle import nn
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Entered, Left, Measure, Step, first_tensor, watch
-from toolkit.parity.families.pair import replaced
-from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, install, keeps_double, use
+from toolkit.parity.families.pair import buffers, choices, replaced
+from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.pair import PairMap
+from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
@@ -58,7 +59,13 @@ class PairStep(Step):
             if dtype == "float64":
                 self.model.to(dtype="float64")
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
-        self.constant_errors: dict[str, float] = {}
+        held = folder / "reference" / "buffers.safetensors"
+        self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
+        own = buffers.values_of(self.model)
+        self.constant_errors = {
+            f"buffer:{match.reference}": buffers.units_off(own[match.port], self.given_buffers[match.reference])
+            for match in self.map.buffers
+        }
         self._load()
         self.model.train()
 
@@ -92,6 +99,19 @@ class PairStep(Step):
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
             return computed(self.source, self.model, inputs)
+
+    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
+        """As :meth:`.step.Step.run`, from the reference's buffers on, and what the step leaves in them."""
+        buffers.give(self.model, self.map.buffers, self.given_buffers)
+        draws = super().run(measure, watched)
+        ours = buffers.values_of(self.model) if watched else {}
+        for match in self.map.buffers:
+            if match.port in ours:
+                measure(f"buffer:{match.reference}", ours[match.port])
+        for name in self.map.port_state:
+            if name in ours:
+                measure(f"buffer:port {name}", ours[name])
+        return draws
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         return {WHOLE: dict(self.batch)}
@@ -164,14 +184,16 @@ class PairStep(Step):
 
     def places(self) -> dict[str, Place]:
         layers = dict(self.model.named_sublayers(include_self=True))
-        held = {match.reference: match.port.rpartition(".")[0] for match in self.map.parameters}
+        matches = (*self.map.parameters, *self.map.buffers)
+        held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
         loss = getattr(self.source, "loss", type(self.model).forward)
         where = line_of(loss, "") or ""
         for name in ("loss", "logits"):
             found[name] = Place(getattr(loss, "__qualname__", "loss"), where)
-        return found
+        own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
+        return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
     def _merge(self, measure: Measure) -> None:
         """It has no adapter."""
@@ -218,17 +240,24 @@ def scaled_gradients(
 # -- the user's file ------------------------------------------------------------------------------------------------
 
 
+#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
+_built: weakref.WeakSet[nn.Layer] = weakref.WeakSet()
+
+
 def built(source: Any, job: Job) -> nn.Layer:
     """What a side's ``build`` gives.
 
     Raises:
-        UserCodeError: it is no Paddle layer.
+        UserCodeError: it is no Paddle layer, or one that it has given before.
     """
     paddle.seed(job.seed)
     model = source.build(dict(job.config))
     if not isinstance(model, nn.Layer):
         given = type(model).__name__
         raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a paddle.nn.Layer")
+    if model in _built:
+        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+    _built.add(model)
     return model
 
 
@@ -280,5 +309,6 @@ def _from_here(where: str) -> str:
     return where.replace(f"{os.getcwd()}{os.sep}", "")
 
 
-install()
+replaced.install()
+choices.install()
 STEP = PairStep

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import paddle
 from paddle import nn
 
-from toolkit.parity.candidate.step import first_tensor, watch
+from toolkit.parity.candidate.step import first_tensor, paths_of, watch
+from toolkit.parity.families.pair.buffers import facts_of, values_of
 from toolkit.parity.families.pair.candidate import as_tensors, built, computed
 from toolkit.parity.families.pair.replaced import DrawsInOrder, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts, batch_of
 from toolkit.parity.measure.naming import TensorName
-from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS
+from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, masks_of
 
 #: By layer: what its ``weight`` is.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
@@ -42,17 +46,45 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
         tensor = first_tensor(output) if name and not parsed.call else None
         if tensor is not None:
             shape = tuple(tensor.shape) if tensor.is_floating_point() else None
-            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer))))
+            modules.append(ModuleFacts(parsed.module, type(layer).__name__, shape, tuple(_has(layer, masked))))
 
     draws = DrawsInOrder()
     model.train()
-    with use(draws), watch(model, draws.stack, left):
+    before = values_of(model)
+    with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked:
         computed(source, model, batch)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
-    return Description([*parameters_of(model, order)], modules, draws.made)
+    described = facts_of(model, before, _Describing(model, order))
+    return Description([*parameters_of(model, order)], modules, draws.made, described)
 
 
-def _has(layer: nn.Layer) -> Iterator[str]:
+@contextlib.contextmanager
+def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
+    """Gives a set that fills with the layers that are given a mask inside the ``with`` block."""
+    seen: set[nn.Layer] = set()
+    layers = [one for one in model.sublayers() if "forward" not in vars(one)]
+
+    def watching(layer: nn.Layer) -> Callable:
+        forward = layer.forward
+
+        def forward_watched(*given: Any, **more: Any) -> Any:
+            if next(masks_of(layer, given, more), None):
+                seen.add(layer)
+            return forward(*given, **more)
+
+        return forward_watched
+
+    for layer in layers:
+        if any("mask" in name.lower() for name in inspect.signature(type(layer).forward).parameters):
+            vars(layer)["forward"] = watching(layer)  # PaddleNLP's models change what is set as an attribute
+    try:
+        yield seen
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
     """What of :attr:`.pair.ModuleFacts.has` a layer has."""
     if any(isinstance(getattr(layer, name, None), float) for name in EPSILONS):
         yield "epsilon"
@@ -61,23 +93,46 @@ def _has(layer: nn.Layer) -> Iterator[str]:
         yield "activation"
     if isinstance(layer, nn.Dropout):
         yield "dropout"
+    if layer in masked:
+        yield "mask"
 
 
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
     """What is known of every parameter."""
-    layers = dict(model.named_sublayers(include_self=True))
+    described = _Describing(model, order)
     for name, parameter in model.named_parameters():
+        yield described(name, parameter)
+
+
+class _Describing:
+    """Says what is known of a tensor that a model holds by a name.
+
+    Args:
+        order: by module, when it first ran.
+    """
+
+    def __init__(self, model: nn.Layer, order: Mapping[str, int]) -> None:
+        self.layers = dict(model.named_sublayers(include_self=True))
+        self.order = order
+        self.names: dict[int, list[str]] = {}
+        for layer, paths in paths_of(model).items():
+            for name, held in layer._parameters.items():
+                names = [".".join(filter(None, [path, name])) for path in paths]
+                self.names.setdefault(id(held), []).extend(names)
+
+    def __call__(self, name: str, value: paddle.Tensor) -> ParameterFacts:
         path, _, leaf = name.rpartition(".")
-        layer = layers[path]
+        layer = self.layers[path]
         role = next((role for role, kinds in ROLES if isinstance(layer, kinds)), "other")
-        transposed = role == "linear" and leaf == "weight" and parameter.ndim == 2
-        shape = list(parameter.shape)
-        yield ParameterFacts(
+        transposed = role == "linear" and leaf == "weight" and value.ndim == 2
+        shape = list(value.shape)
+        return ParameterFacts(
             name=name,
             shape=shape[::-1] if transposed else shape,
             role=role,
             transposed=transposed,
             module=path,
             kind=type(layer).__name__,
-            order=order.get(path),
+            order=self.order.get(path),
+            tied=[other for other in self.names.get(id(value), []) if other != name],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
+from toolkit.parity.reference.buffers import buffers_of, facts_of
+from toolkit.parity.reference.choices import Choices
 from toolkit.parity.reference.optimizer import Optimizer
 from toolkit.parity.reference.points import Keep, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
@@ -71,7 +74,28 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        super().run(dtype, self._of_matched(keep), nudge, plain, watched)
+        """As :meth:`.step.Step.run`, with the gradients in the order in which modules ran, which may not be that in
+        which they were made; and what the step leaves in the buffers that the port is to have, too."""
+        ran: dict[str, int] = {}
+        gradients: dict[str, np.ndarray] = {}
+
+        def keep_in_order(name: str, value: np.ndarray) -> None:
+            parsed = TensorName.parse(name)
+            if parsed.kind == "gradient":
+                gradients[name] = value
+                return
+            ran.setdefault(parsed.module, len(ran))
+            keep_matched(name, value)
+
+        keep_matched = self._of_matched(keep)
+        super().run(dtype, keep_in_order, nudge, plain, watched)
+        first = {name: ran.get(TensorName.parse(name).module.rpartition(".")[0], -1) for name in gradients}
+        for name in sorted(gradients, key=first.__getitem__):
+            keep(name, gradients[name])
+        compared = {match.reference for match in self.map.buffers} | set(self.map.reference_state)
+        for name, value in buffers_of(self.model).items():
+            if watched and name in compared:
+                keep(f"buffer:{name}", value)
 
     def evaluate(self, keep: Keep, nudge: int = 0) -> None:
         super().evaluate(self._of_matched(keep), nudge)
@@ -97,12 +121,14 @@ class PairStep(Step):
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
         return replace(
-            super().facts(records), epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules}
+            super().facts(records),
+            epsilons={n: e for n, e in self.epsilons.items() if n in self.map.modules},
+            choice_moved=self._moved(lambda draws: draws.choices_moved),
         )
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        with changed_functions(recorder), uniform_draws(recorder), KeepsDouble():
+        with changed_functions(recorder), uniform_draws(recorder), Choices(recorder), KeepsDouble():
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -116,11 +142,15 @@ class PairStep(Step):
         return keep_matched
 
 
+#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
+_built: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
 def built(source: Any, job: Job) -> nn.Module:
     """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
 
     Raises:
-        UserCodeError: it is no torch module.
+        UserCodeError: it is no torch module, or one that it has given before.
     """
     torch.manual_seed(job.seed)
     with eager_attention():
@@ -128,6 +158,9 @@ def built(source: Any, job: Job) -> nn.Module:
     if not isinstance(model, nn.Module):
         given = type(model).__name__
         raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
+    if model in _built:
+        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+    _built.add(model)
     return model
 
 
@@ -147,7 +180,8 @@ def eager_attention() -> Iterator[None]:
 
 
 def round_epsilons(model: nn.Module) -> dict[str, float]:
-    """Let the epsilons of layer norms be numbers that float32 holds, and give what they were, by module.
+    """Let the epsilons of norms be numbers that float32 holds, and give what they were, by module; likewise 1 less the
+    momentum of a batch norm, which is Paddle's.
 
     Paddle's kernels keep theirs in float32 whatever the dtype: 1e-5 is off by 2.5e-8 of itself there, which shows in
     float64 as 1e-13 of an output. Every port has that, and none can mend it.
@@ -158,6 +192,8 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
         if isinstance(module, dict(ROLES)["norm"]) and isinstance(epsilon, float):
             given[name] = epsilon
             setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
+            module.momentum = 1 - float(np.float32(1 - module.momentum))
     return given
 
 
@@ -194,6 +230,8 @@ def run(job: Job, folder: Path) -> Description:
     model = built(source, job)
     values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
     files.write_tensors(folder / "reference" / "weights.safetensors", values)
+    buffers = buffers_of(model)
+    files.write_tensors(folder / "reference" / "buffers.safetensors", buffers)
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
@@ -203,14 +241,17 @@ def run(job: Job, folder: Path) -> Description:
 
     def loss_with(drawn: Draws, keep: Keep) -> float:
         recorder = Recorder(model, drawn, keep)
-        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder):
+        note = getattr(drawn, "note_other", None)
+        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder), Choices(recorder, note):
             return float(computed(source, model, batch).loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
+    order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
+    named = dict(model.named_modules())
+    described = facts_of(model, buffers, lambda name, value: _described(named, order, name, value))
     if loss == loss_with(_OtherNumbers(job.seed), ignore):
         draws.made = [draw for draw in draws.made if draw.kind not in NUMBERS]
-    order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
-    return Description([*parameters_of(model, order)], modules, draws.made)
+    return Description([*parameters_of(model, order)], modules, draws.made, described)
 
 
 def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value: np.ndarray) -> None:
@@ -225,20 +266,26 @@ def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[Parame
     """What is known of every parameter."""
     modules = dict(model.named_modules())
     for name, parameter in model.named_parameters():
-        path, _, leaf = name.rpartition(".")
-        module = modules[path]
-        role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
-        transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
-        shape = list(parameter.shape)
-        yield ParameterFacts(
-            name=name,
-            shape=shape[::-1] if transposed else shape,
-            role="linear" if transposed else role,
-            transposed=transposed,
-            module=path,
-            kind=type(module).__name__,
-            order=order.get(path),
-        )
+        yield _described(modules, order, name, parameter)
+
+
+def _described(
+    modules: Mapping[str, nn.Module], order: Mapping[str, int], name: str, value: torch.Tensor
+) -> ParameterFacts:
+    path, _, leaf = name.rpartition(".")
+    module = modules[path]
+    role = next((role for role, kinds in ROLES if isinstance(module, kinds)), "other")
+    transposed = type(module).__name__ == "Conv1D" and leaf == "weight"  # transformers' own, after GPT-2's code
+    shape = list(value.shape)
+    return ParameterFacts(
+        name=name,
+        shape=shape[::-1] if transposed else shape,
+        role="linear" if transposed else role,
+        transposed=transposed,
+        module=path,
+        kind=type(module).__name__,
+        order=order.get(path),
+    )
 
 
 class _OtherNumbers(Draws):
@@ -271,6 +318,18 @@ class _InOrder(Draws):
     def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
         self.made.append(DrawFacts(str(drawn), list(x.shape)))
         return super().positive(drawn, x)
+
+    def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        self.made.append(DrawFacts(str(drawn), list(own.shape)))
+        return super().chosen(drawn, scores, own)
+
+    def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
+        self.made.append(DrawFacts(name, [*p.shape[:-1], count]))
+        return super().multinomial(name, p, count, replacement)
+
+    def note_other(self, name: str) -> None:
+        """Take in a choice that cannot be given to the port."""
+        self.made.append(DrawFacts(name, []))
 
 
 # -- what a module may do that the families here do not ---------------------------------------------------------------
@@ -322,7 +381,8 @@ def attention(
 
 @contextlib.contextmanager
 def uniform_draws(recorder: Recorder) -> Iterator[None]:
-    """``torch.rand``, ``rand_like``, ``randn_like`` and ``bernoulli`` draw what is recorded, inside the block."""
+    """``torch.rand``, ``rand_like``, ``randn_like``, ``bernoulli``, ``multinomial`` and what fills a tensor in place
+    draw what is recorded, inside the block."""
 
     def rand(*shape: Any, **options: Any) -> torch.Tensor:
         size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
@@ -339,10 +399,28 @@ def uniform_draws(recorder: Recorder) -> Iterator[None]:
     def bernoulli(p: torch.Tensor, **_: Any) -> torch.Tensor:
         return (rand(tuple(p.shape), dtype=p.dtype, device=p.device) < p).to(p.dtype)
 
+    def multinomial(p: torch.Tensor, num_samples: int, replacement: bool = False, **_: Any) -> torch.Tensor:
+        return recorder.draws.multinomial(recorder.stack.draw("multinomial"), p, num_samples, replacement)
+
+    def uniform_(x: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
+        return x.copy_(low + (high - low) * rand_like(x))
+
+    def normal_(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> torch.Tensor:
+        return x.copy_(mean + std * randn_like(x))
+
+    def bernoulli_(x: torch.Tensor, p: Any = 0.5, **_: Any) -> torch.Tensor:
+        return x.copy_((rand_like(x) < p).to(x.dtype))
+
     made: dict[str, Callable] = {
         "rand": rand, "rand_like": rand_like, "randn_like": randn_like, "bernoulli": bernoulli,
+        "multinomial": multinomial,
+    }  # fmt: skip
+    methods = {
+        "bernoulli": bernoulli, "multinomial": multinomial, "uniform_": uniform_, "normal_": normal_,
+        "bernoulli_": bernoulli_,
     }  # fmt: skip
     undo = [set_attribute(torch, name, function) for name, function in made.items()]
+    undo += [set_attribute(torch.Tensor, name, function) for name, function in methods.items()]
     try:
         yield
     finally:

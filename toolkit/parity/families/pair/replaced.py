@@ -22,14 +22,19 @@ from paddle import nn
 
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job.pair import DrawFacts
-from toolkit.parity.measure.naming import ModuleStack
+from toolkit.parity.job.results import Flips
+from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 #: Of the code that is nobody's port.
 LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
 
 
 class PairDraws(RecordedDraws):
-    """The reference's draws by the port's names of them."""
+    """The reference's draws by the port's names of them.
+
+    Attributes:
+        choice_flips: by module, where the port chose otherwise than R64.
+    """
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class PairDraws(RecordedDraws):
         super().__init__(tensors, rates, ModuleStack())
         self.names = names
         self.expected = expected
+        self.choice_flips: dict[str, Flips] = {}
 
     def name(self, kind: str) -> str:
         own = super().name(kind)
@@ -59,6 +65,28 @@ class PairDraws(RecordedDraws):
         theirs = self.tensors.get(name)
         return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
 
+    def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+        """R64's choice among scores along their last axis, in place of the port's ``own``; None where it is the same,
+        or where there is none of this size. Where the two differ, it is written down by how much R64 preferred its own
+        at most."""
+        drawn = TensorName.parse(self.name("choice"))
+        truth = self.tensors.get(str(drawn))
+        theirs = self.tensors.get(str(drawn._replace(kind="scores")))
+        if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
+            return None  # whatever is wrong shows in the output
+        given = own.numpy()
+        truth, theirs = truth.reshape(given.shape), theirs.reshape(scores.shape)
+        flipped = given != truth
+        if not flipped.any():
+            return None
+        ours, best = (np.take_along_axis(theirs, index.astype(np.int64), -1) for index in (given, truth))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(ours == best, 0.0, np.abs(ours - best))[flipped]
+        self.choice_flips[drawn.module + drawn.call] = Flips(
+            int(flipped.sum()), int(flipped.size), float(np.nan_to_num(apart, nan=np.inf).max())
+        )
+        return paddle.to_tensor(truth).astype(own.dtype)
+
     def unused(self) -> list[str]:
         """Draws of the reference that matter to it, and that the port never asked for."""
         return sorted(name for name in self.expected if name in self.tensors and name not in self.used)
@@ -73,7 +101,8 @@ class DrawsInOrder(PairDraws):
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         self.made.append(DrawFacts(self.name("dropout"), list(shape), float(p)))
-        return paddle.uniform(shape, min=0.0, max=1.0) >= p  # not rand, which would be a draw of the layer's
+        numbers = paddle.tensor.random.uniform(shape, min=0.0, max=1.0)  # paddle.uniform would be a draw of the layer's
+        return numbers >= p
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
         self.made.append(DrawFacts(self.name(kind), list(shape)))
@@ -83,8 +112,17 @@ class DrawsInOrder(PairDraws):
         self.made.append(DrawFacts(self.name("relu"), list(own.shape)))
         return own
 
+    def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
+        self.made.append(DrawFacts(self.name("choice"), list(own.shape)))
+        return None
+
 
 _draws: PairDraws | None = None
+
+
+def draws() -> PairDraws | None:
+    """Those in use."""
+    return _draws
 
 
 @contextlib.contextmanager
@@ -98,7 +136,7 @@ def use(draws: PairDraws) -> Iterator[None]:
         _draws = before
 
 
-def _changed(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
+def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
     """Put in place of a function of Paddle's one that asks :data:`_draws` while there are any."""
     original = getattr(owner, name)
     if not hasattr(original, "of_paddle"):
@@ -147,14 +185,60 @@ def _of_shape(kind: str, what: str) -> Callable[[Callable], Callable]:
     return make
 
 
+def _between(original: Callable) -> Callable:
+    def uniform(shape: Any, dtype: Any = None, min: float = -1.0, max: float = 1.0, *a: Any, **options: Any) -> Any:
+        given = None if _draws is None else _draws.drawn("uniform", list(shape), "numbers between two others")
+        if given is None:
+            return original(shape, dtype, min, max, *a, **options)
+        return min + (max - min) * paddle.to_tensor(given).astype(dtype or paddle.get_default_dtype())
+
+    return uniform
+
+
+def _normal(original: Callable) -> Callable:
+    def normal(mean: Any = 0.0, std: Any = 1.0, shape: Any = None, *a: Any, **options: Any) -> paddle.Tensor:
+        size = next((list(one.shape) for one in (mean, std) if isinstance(one, paddle.Tensor)), shape)
+        given = None if _draws is None else _draws.drawn("normal", list(size), "normal numbers")
+        if given is None:
+            return original(mean, std, shape, *a, **options)
+        return mean + std * paddle.to_tensor(given).astype(paddle.get_default_dtype())
+
+    return normal
+
+
+def _bernoulli(original: Callable) -> Callable:
+    def bernoulli(x: paddle.Tensor, p: float | None = None, *a: Any, **options: Any) -> paddle.Tensor:
+        given = None if _draws is None else _draws.drawn("uniform", x.shape, "a choice of two")
+        if given is None:
+            return original(x, p, *a, **options)
+        return (paddle.to_tensor(given).astype(x.dtype) < (x if p is None else p)).astype(x.dtype)
+
+    return bernoulli
+
+
+def _multinomial(original: Callable) -> Callable:
+    def multinomial(x: paddle.Tensor, num_samples: int = 1, *a: Any, **options: Any) -> paddle.Tensor:
+        shape = [*x.shape[:-1], num_samples]
+        given = None if _draws is None else _draws.drawn("multinomial", shape, "a choice of several")
+        return original(x, num_samples, *a, **options) if given is None else paddle.to_tensor(given)
+
+    return multinomial
+
+
 def install() -> None:
     """Change Paddle once, before a user's file is imported."""
-    _changed(nn.functional, "dropout", _dropout)
-    _changed(nn.functional.common, "dropout", _dropout)
-    _changed(nn.functional, "relu", _relu)
-    _changed(nn.functional.activation, "relu", _relu)
-    _changed(paddle, "randn", _of_shape("normal", "normal numbers"))
-    _changed(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
+    change(nn.functional, "dropout", _dropout)
+    change(nn.functional.common, "dropout", _dropout)
+    change(nn.functional, "relu", _relu)
+    change(nn.functional.activation, "relu", _relu)
+    change(paddle, "randn", _of_shape("normal", "normal numbers"))
+    change(paddle, "standard_normal", _of_shape("normal", "normal numbers"))
+    change(paddle, "rand", _of_shape("uniform", "numbers between 0 and 1"))
+    change(paddle, "uniform", _between)
+    change(paddle, "normal", _normal)
+    change(paddle, "bernoulli", _bernoulli)
+    for owner in (paddle, paddle.Tensor):
+        change(owner, "multinomial", _multinomial)
 
 
 @contextlib.contextmanager

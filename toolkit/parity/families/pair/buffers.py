@@ -1,0 +1,73 @@
+"""What a layer of the user's holds beside its parameters, or as a parameter that nothing trains, as Paddle's batch norm
+holds its running statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
+
+#: Half the distance from 1 to the next number of float32.
+UNIT = 2.0**-24
+
+
+def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
+    """Every buffer, and every parameter that takes no gradient, by its name."""
+    untrained = {name: value for name, value in model.named_parameters() if value.stop_gradient}
+    return {**dict(model.named_buffers()), **untrained}
+
+
+def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
+    """Copies of their values."""
+    return {name: np.array(value.numpy()) for name, value in buffers_of(model).items()}
+
+
+def facts_of(
+    model: nn.Layer, before: Mapping[str, np.ndarray], described: Callable[[str, paddle.Tensor], ParameterFacts]
+) -> list[BufferFacts]:
+    """What is known of each.
+
+    Args:
+        before: their values before a step in training mode.
+        described: gives what is known of a tensor of that name.
+    """
+    kept, tensors, after = _kept(model), buffers_of(model), values_of(model)
+    return [
+        BufferFacts(
+            **vars(described(name, tensors[name])),
+            is_state=name in kept or not np.array_equal(value, after[name], equal_nan=value.dtype.kind == "f"),
+        )
+        for name, value in before.items()
+    ]
+
+
+def _kept(model: nn.Layer) -> set[str]:
+    """Buffers that a checkpoint holds. Of a parameter that no step changes nothing is asked but what comes of it."""
+    return {
+        ".".join(filter(None, [path, name]))
+        for path, layer in model.named_sublayers(include_self=True)
+        for name in layer._buffers
+        if name not in layer._non_persistable_buffer_names_set
+    }
+
+
+def units_off(own: np.ndarray, given: np.ndarray) -> float:
+    """How far a port's own table is off, in units of float32's rounding of its largest number; infinite where whole
+    numbers differ."""
+    if own.dtype.kind != "f" or given.dtype.kind != "f":
+        return 0.0 if np.array_equal(own, given) else np.inf
+    largest = float(np.abs(given).max(initial=0.0))
+    apart = float(np.abs(own.astype(np.float64) - given).max(initial=0.0))
+    return 0.0 if apart == 0 else np.inf if largest == 0 else apart / (UNIT * largest)
+
+
+def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:
+    """Let the port hold the reference's."""
+    ours = buffers_of(model)
+    for match in matches:
+        held = ours[match.port]
+        held.set_value(paddle.to_tensor(given[match.reference]).astype(held.dtype))

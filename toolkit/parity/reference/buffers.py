@@ -1,0 +1,47 @@
+"""What a torch module holds beside its parameters: tables, and statistics that a step in training mode changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from toolkit.parity.job.pair import BufferFacts, ParameterFacts
+from toolkit.parity.reference.points import to_numpy
+
+
+def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
+    """Name and value of every buffer but the count of a batch norm's steps where nothing reads it: Paddle has none."""
+    modules = dict(model.named_modules())
+    return {
+        name: to_numpy(value)
+        for name, value in model.named_buffers()
+        if not _is_unread(modules[name.rpartition(".")[0]], name.rpartition(".")[2])
+    }
+
+
+def _is_unread(module: nn.Module, leaf: str) -> bool:
+    norm = isinstance(module, nn.modules.batchnorm._NormBase)
+    return norm and leaf == "num_batches_tracked" and module.momentum is not None
+
+
+def facts_of(
+    model: nn.Module, before: Mapping[str, np.ndarray], described: Callable[[str, torch.Tensor], ParameterFacts]
+) -> list[BufferFacts]:
+    """What is known of each.
+
+    Args:
+        before: their values before a step in training mode.
+        described: gives what is known of a tensor of that name.
+    """
+    kept, tensors = model.state_dict().keys(), dict(model.named_buffers())
+    after = buffers_of(model)
+    return [
+        BufferFacts(
+            **vars(described(name, tensors[name])),
+            is_state=name in kept or not np.array_equal(value, after[name], equal_nan=value.dtype.kind == "f"),
+        )
+        for name, value in before.items()
+    ]
