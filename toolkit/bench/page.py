@@ -47,7 +47,7 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
     work, memory = duel.workload, duel.memory
     what = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
     each, first = ("texts", "tokens in all") if work.texts else ("tokens", "value of the first")
-    rate = (f"{each} a second", *(f"{duel.amount_per_second(side):,.0f}" for side in (OURS, other)), "")
+    ours_rate, other_rate = (f"{duel.amount_per_second(side):,.0f}" for side in (OURS, other))
     rows = [
         (
             "seconds to the first step" if work.work == "start" else f"seconds for {what}",
@@ -55,7 +55,7 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
             f"{median(theirs.seconds):.4g}",
             str(duel.times),
         ),
-        *([] if work.work == "start" else [rate]),
+        *([] if work.work == "start" else [(f"{each} a second", ours_rate, other_rate, "")]),
         (
             "memory of the process" if work.work == "start" else "memory above the imports",
             megabytes(ours.memory),
