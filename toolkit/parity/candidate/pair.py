@@ -215,13 +215,16 @@ def built(source: Any, job: Job) -> nn.Layer:
     """What a side's ``build`` gives.
 
     Raises:
-        UserCodeError: it is no Paddle layer.
+        UserCodeError: it is no Paddle layer, or it stops by itself.
     """
     paddle.seed(job.seed)
-    model = source.build(dict(job.config))
+    with user_code.running(source):
+        model = source.build(dict(job.config))
     if not isinstance(model, nn.Layer):
         given = type(model).__name__
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a paddle.nn.Layer")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave {given}; it is to give a paddle.nn.Layer"
+        )
     return model
 
 
@@ -240,8 +243,8 @@ def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) 
     logits = getattr(output, "logits", first)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
-            f"{source.__file__}: the model gives no loss, and there are no logits and labels to make one of; define "
-            "loss(model, batch)"
+            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
+            "define loss(model, batch)"
         )
     scores = logits.reshape([-1, logits.shape[-1]])
     return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)

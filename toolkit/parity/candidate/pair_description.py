@@ -46,7 +46,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
 
     draws = DrawsInOrder()
     model.train()
-    with use(draws), watch(model, draws.stack, left):
+    with use(draws), watch(model, draws.stack, left), user_code.running(source):
         computed(source, model, batch)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     return Description([*parameters_of(model, order)], modules, draws.made)

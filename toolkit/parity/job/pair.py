@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity.job import user_code
+
 #: The name that a job has where the two families of this project have theirs.
 PAIR = "pair"
 #: The task of a worker that builds its side and says what it is made of.
@@ -136,15 +138,21 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, Any]:
     """What a file's ``batch`` gives.
 
     Raises:
-        ValueError: it is no mapping of names to arrays.
+        UserCodeError: it is no mapping of names to arrays.
     """
     import numpy as np
 
-    made = source.batch(config, np.random.default_rng(seed))
-    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
-        raise ValueError(f"{source.__file__}: batch() gave {type(made).__name__}; it is to give a dict of NumPy arrays")
-    batch = {name: np.asarray(value) for name, value in made.items()}
+    with user_code.running(source):
+        made = source.batch(config, np.random.default_rng(seed))
+        if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+            given = "an empty dict" if made == {} else type(made).__name__
+            raise user_code.UserCodeError(
+                f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
+            )
+        batch = {name: np.asarray(value) for name, value in made.items()}
     for name, value in batch.items():
         if value.dtype.kind not in "biuf":
-            raise ValueError(f"{source.__file__}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers")
+            raise user_code.UserCodeError(
+                f"{user_code.shown(source)}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers"
+            )
     return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in batch.items()}

@@ -36,10 +36,7 @@ def pair_request(
     Raises:
         UserError: a file that is none of these.
     """
-    try:
-        functions = {"port": user_code.functions_of(port), "reference": user_code.functions_of(reference_model)}
-    except user_code.UserCodeError as problem:
-        raise UserError(str(problem)) from None
+    functions = {"port": user_code.functions_of(port), "reference": user_code.functions_of(reference_model)}
     owners = [side for side, found in functions.items() if "batch" in found]
     if not owners:
         raise UserError(f"{port}: neither it nor {reference_model} has batch(config, rng) that gives a dict of arrays")

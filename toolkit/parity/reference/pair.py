@@ -118,14 +118,16 @@ def built(source: Any, job: Job) -> nn.Module:
     """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
 
     Raises:
-        UserCodeError: it is no torch module.
+        UserCodeError: it is no torch module, or it stops by itself.
     """
     torch.manual_seed(job.seed)
-    with eager_attention():
+    with eager_attention(), user_code.running(source):
         model = source.build(dict(job.config))
     if not isinstance(model, nn.Module):
         given = type(model).__name__
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave {given}; it is to give a torch.nn.Module"
+        )
     return model
 
 
@@ -173,8 +175,8 @@ def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) 
     logits = first_tensor(output) if logits is None else logits
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
-            f"{source.__file__}: the model gives no loss, and there are no logits and labels to make one of; define "
-            "loss(model, batch)"
+            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
+            "define loss(model, batch)"
         )
     scores = logits.reshape(-1, logits.shape[-1])
     return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
@@ -201,7 +203,7 @@ def run(job: Job, folder: Path) -> Description:
 
     def loss_with(drawn: Draws, keep: Keep) -> float:
         recorder = Recorder(model, drawn, keep)
-        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder):
+        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder), user_code.running(source):
             return float(computed(source, model, batch).loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))
