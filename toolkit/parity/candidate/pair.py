@@ -179,9 +179,13 @@ class PairStep(Step):
 def _rate(settings: Any, update: int) -> float:
     """The learning rate of an update, from 1 on: a linear warm-up, then as the schedule says."""
     warm = math.ceil(settings.max_steps * settings.warmup_ratio)
-    if update - 1 < warm:
-        return settings.learning_rate * (update - 1) / max(1, warm)
-    return settings.learning_rate * max(0.0, (settings.max_steps - update + 1) / max(1, settings.max_steps - warm))
+    done = update - 1
+    if done < warm:
+        return settings.learning_rate * done / max(1, warm)
+    if settings.lr_scheduler == "constant":
+        return settings.learning_rate
+    left = max(0.0, (settings.max_steps - done) / max(1, settings.max_steps - warm))
+    return settings.learning_rate * ((1 - math.cos(math.pi * left)) / 2 if settings.lr_scheduler == "cosine" else left)
 
 
 @contextlib.contextmanager

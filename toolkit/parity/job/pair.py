@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolkit.parity.job import user_code
+from toolkit.parity.measure.naming import TensorName
 
 #: The name that a job has where the two families of this project have theirs.
 PAIR = "pair"
@@ -112,6 +113,11 @@ class PairMap:
     modules: dict[str, str] = field(default_factory=dict)
     draws: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
+
+    def compares(self, name: str) -> bool:
+        """Whether a tensor of the reference is compared: an output is if its module has a counterpart."""
+        parsed = TensorName.parse(name).in_its_run
+        return parsed.kind != "output" or parsed.module in self.modules
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,8 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
 from toolkit.parity.pairs.match import leaf, propose
 
-#: The reference's interpreter, not the user's file, is what lacks these.
-NO_TORCH = re.compile(r"--reference-python")
+#: What is said where the reference's interpreter lacks torch: then nothing is wrong with the user's file.
+NO_TORCH = "--reference-python"
 
 
 @dataclass
@@ -64,20 +63,12 @@ def described(request: GateRequest, job: Path, console: Console) -> Sides:
         UserError: a side cannot be built or run, a name of the user's map is none, or the sides do not fit together.
         Inconclusive: the reference's interpreter lacks torch.
     """
-    return described_all([request], [job], console)[0]
+    ask([request], [job], console, workers_of(request))
+    return settled(request, job, weights_of(job))
 
 
-def described_all(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console) -> list[Sides]:
-    """As :func:`described`, of several pairs, one after another by the same two processes."""
-    for request, job in zip(requests, jobs, strict=True):
-        make_sides(job)
-        files.write_json(job / "job.json", job_of(request))
-    run_descriptions(jobs, console, workers_of(requests[0]))
-    return [settled(request.pair_names, job) for request, job in zip(requests, jobs, strict=True)]
-
-
-def run_descriptions(jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
-    """Let sides say what they are made of.
+def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
+    """Let sides be built and run once, and say what they are made of; of several pairs one after another.
 
     Args:
         workers: both sides, or one of them, with the interpreter of each.
@@ -85,27 +76,30 @@ def run_descriptions(jobs: Sequence[Path], console: Console, workers: Mapping[st
     Raises:
         UserError, Inconclusive: as :func:`described`.
     """
+    for request, job in zip(requests, jobs, strict=True):
+        make_sides(job)
+        files.write_json(job / "job.json", job_of(request))
     try:
         run_workers(jobs, console, workers, task=DESCRIBE)
     except Inconclusive as problem:
-        if NO_TORCH.search(str(problem)):
+        if NO_TORCH in str(problem):
             raise
         words = str(problem).removeprefix("parity gate: ")
         raise UserError(words.replace("the candidate could not run", "the port could not run", 1)) from None
 
 
-def settled(given: Mapping[str, str], job: Path) -> Sides:
+def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) -> Sides:
     """What corresponds to what, by what both sides of a job have said of themselves.
 
     Args:
-        given: the user's own map.
+        weights: of :class:`Sides`.
 
     Raises:
-        UserError: a name of that is none, or the sides do not fit together.
+        UserError: a name of the user's map is none, or the sides do not fit together.
     """
     reference, port = (description_of(job, side) for side in ("reference", "candidate"))
-    check_names(given, reference, port)
-    sides = Sides(reference, port, propose(reference, port, given), weights_of(job))
+    check_names(request.pair_names, reference, port)
+    sides = Sides(reference, port, propose(reference, port, request.pair_names), weights)
     check_shapes(sides)
     return sides
 

@@ -107,8 +107,7 @@ class PairStep(Step):
         """Hands on what the port has a counterpart of."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:
-            parsed = TensorName.parse(name).in_its_run
-            if parsed.kind != "output" or parsed.module in self.map.modules:
+            if self.map.compares(name):
                 keep(name, value)
 
         return keep_matched
