@@ -117,8 +117,10 @@ def new_bundle(folder: Path, console: Console, more: str = "") -> Iterator[Path]
 def seal(partial: Path, randomized: int) -> None:
     """Make a bundle of a job folder in which the reference has finished: without what says nothing elsewhere, and with
     ``bundle.json``."""
-    (partial / "candidate").rmdir()
     (partial / "reference.log").unlink()
+    for place in partial.iterdir():  # the port's, which is empty, and what torch has left among its temporary files
+        if place.is_dir() and place.name != "reference":
+            shutil.rmtree(place)
     job = files.read_job(partial)
     # Paths of this machine say nothing elsewhere, and a bundle names no code.
     pair = None if job.pair is None else NO_CODE
