@@ -5,32 +5,25 @@ What is in a job folder, says :mod:`toolkit.parity.job.files`.
 
 from __future__ import annotations
 
+import importlib
 import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
 from toolkit.parity.job import files, worker
-from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, pair, remeasure, tokens
 from toolkit.parity.reference.environment import flags, set_up, versions
 
-
-class Task(Protocol):
-    """A module that does a task: ``run`` gives what the task's file is to hold."""
-
-    def run(self, job: Job, folder: Path) -> Any: ...
-
-
-TASKS: dict[str, Task] = {
-    files.RESULT: measure,
-    "forced_input": forced_input,
-    "remeasure": remeasure,
-    "tokens": tokens,
-    DESCRIBE: pair,
+#: The module that does a task, and is imported for it alone: what all of them import takes two seconds. Each has
+#: ``run(job, folder)``, which gives what the task's file is to hold.
+MODULES = {
+    files.RESULT: "measure",
+    "forced_input": "forced_input",
+    "remeasure": "remeasure",
+    "tokens": "tokens",
+    DESCRIBE: "pair",
 }
 
 
@@ -39,7 +32,8 @@ def main(task: str, folder: Path) -> None:
     started = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)
-    result = (bitwise if job.kernels is not None else TASKS[task]).run(job, folder)
+    module = "bitwise" if job.kernels is not None else MODULES[task]
+    result = importlib.import_module(f"toolkit.parity.reference.{module}").run(job, folder)
     if isinstance(result, ReferenceResult):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         result.execution = Execution(versions(), flags(), time.monotonic() - started, peak)

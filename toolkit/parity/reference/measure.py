@@ -14,7 +14,7 @@ from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import is_gradient
-from toolkit.parity.reference import own_loss, streamed
+from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.checkpoint import write_loaded
 from toolkit.parity.reference.initialisation import write_initial
 from toolkit.parity.reference.noise import measure_noise, own_backward_error, runs_of
@@ -24,9 +24,15 @@ from toolkit.parity.reference.tokens import tokens
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """R64, its noise, and what the tokenizer makes of the job's texts."""
-    result = streamed.run(job, folder) if job.streamed else _run_whole(job, folder)
+    result = _run_streamed(job, folder) if job.streamed else _run_whole(job, folder)
     result.tokens = tokens(job.tokenizer)
     return result
+
+
+def _run_streamed(job: Job, folder: Path) -> ReferenceResult:
+    from toolkit.parity.reference import streamed  # it imports CTRL, which takes a second
+
+    return streamed.run(job, folder)
 
 
 def _run_whole(job: Job, folder: Path) -> ReferenceResult:
