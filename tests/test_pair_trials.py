@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gates import ROOT
 from test_bundle import rewrite_job, vouch_again
+from test_readme_commands import console_blocks, my_pair
 
 from toolkit.errors import UserError
 from toolkit.parity.job import bundle, files
@@ -200,6 +201,32 @@ def test_of_what_was_recorded_only_counterparts_are_compared():
     found = of_counterparts(whole, PairMap(modules={"a": "A"}))
     assert list(found.tensors) == ["output:a", "evaluation/output:a", "gradient:b.weight", "loss"]
     assert found.facts.epsilons == {"a": 1e-5}
+
+
+# -- what the README shows --------------------------------------------------------------------------------------------
+
+
+def test_the_files_in_the_readme_are_short_and_pass_for_a_pair(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side, text in my_pair().items():
+        assert len([line for line in text.splitlines() if line]) <= 20
+        (tmp_path / side).write_text(text)
+    assert pair_request(port="port.py", reference_model="reference.py", config={}, seed=0).pair is not None
+
+
+@pytest.mark.slow
+def test_the_fault_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch, command_line):
+    monkeypatch.chdir(tmp_path)
+    for side, text in my_pair().items():
+        assert side == "reference.py" or "nn.LayerNorm(hidden)" in text
+        (tmp_path / side).write_text(text.replace("nn.LayerNorm(hidden)", "nn.LayerNorm(hidden, 1e-6)"))
+    reference = (tmp_path / "reference.py").read_text()
+    (tmp_path / "reference.py").write_text(reference.replace("LayerNorm(hidden, 1e-6)", "LayerNorm(hidden)"))
+    status, out, _ = command_line("parity", *ASKED, "hidden=32", "--output", "out")
+    (shown,) = (block for block in console_blocks() if block[0].startswith("DRIFT norm"))
+    assert status == 1
+    for line, said in zip(out.splitlines(), shown, strict=False):
+        assert line == said.rstrip()
 
 
 # -- sweep and limits -------------------------------------------------------------------------------------------------
