@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -289,6 +290,8 @@ def test_paddlenlps_own(name, monkeypatch, command_line, tmp_path):
     assert status == 1
     culprit = {"bert": "loss", "opt": "dropout:opt.embeddings.dropout"}[name]
     assert found["culprit"]["name"] == culprit
+    line = re.search(r"paddlenlp/transformers/\S+\.py:\d+", out)
+    assert line and line[0] in (Path(__file__).parents[1] / "README.md").read_text()
     right = {"bert": ["padded=false"], "opt": []}[name]
     if right:
         assert command_line(*ASKED, *right, "--output", str(tmp_path))[0] == 0

@@ -29,6 +29,10 @@ from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 
 
+#: The line of a forward in which a loss is made.
+LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
+
+
 class PairStep(Step):
     """A step of a user's layer.
 
@@ -160,10 +164,14 @@ class PairStep(Step):
         held = {match.reference: match.port.rpartition(".")[0] for match in self.map.parameters}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
+        for path, layer in layers.items():  # which may draw where the reference does not
+            if isinstance(layer, nn.Dropout) and path not in found:
+                found[path] = place_of(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
+        called = getattr(loss, "__qualname__", "loss")
         where = line_of(loss, "") or ""
-        for name in ("loss", "logits"):
-            found[name] = Place(getattr(loss, "__qualname__", "loss"), where)
+        found["logits"] = Place(called, _from_here(where))
+        found["loss"] = Place(called, _from_here(line_of(loss, LOSS) or where))
         return found
 
     def _merge(self, measure: Measure) -> None:
