@@ -28,7 +28,6 @@ from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 
-
 #: The line of a forward in which a loss is made.
 LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
 
