@@ -116,10 +116,16 @@ LINES: dict[str, Here | Elsewhere] = {
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
     "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
     # A port of one's own.
-    "toolkit parity --port port.py --reference-model reference.py hidden_size=32": Here("gates", says="PARITY 114"),
+    "toolkit parity --port port.py --reference-model reference.py hidden=32": Here("gates", says="^PARITY 114 tensors"),
     "toolkit parity map --port port.py --reference-model reference.py -o map.yaml": Here("gates"),
-    "toolkit parity --port port.py --reference-model reference.py --map map.yaml": Here("gates", says="PARITY 114"),
+    "toolkit parity --port port.py --reference-model reference.py --map map.yaml": Here("gates", says="^PARITY 114"),
     "toolkit parity mutants --port port.py --reference-model reference.py": Elsewhere("test_pairs.py tries them"),
+    "toolkit parity limits --port port.py --reference-model reference.py": Elsewhere("test_pair_trials.py finds them"),
+    "toolkit parity sweep --port port.py --reference-model reference.py --gates 20 hidden=16 hidden=32": Elsewhere(
+        "twenty gates; test_pair_trials.py sweeps two"
+    ),
+    "toolkit parity record --reference-model reference.py hidden=32 -o recorded": Here("gates", says="recorded"),
+    "toolkit parity replay recorded --port port.py": Here("gates", says="^PARITY 114 tensors"),
     # How fast it is.
     "toolkit bench --model reformer": Here(
         "gates", "--layers 1 --length 64 --batch-size 1 --pairs 1", says="port / other"
@@ -170,6 +176,8 @@ PRINTED = {
     "error: my.yaml:20: train.batch_sise": "below",
     "DRIFT reformer.encoder.layers.0.attention.layer_norm": "test_readme.py, of its places",
     "DRIFT the backward into mean square": "test_readme.py, of its places",
+    "PARITY 114 tensors of the port agree": "above",
+    "DRIFT norm (LayerNorm, port.py:9)": "test_pair_trials.py, of the files in the README",
 }
 COMMAND = re.compile(r"(\$ )?(toolkit|make|pip|python|source|export|eval|_TOOLKIT_COMPLETE=)")
 
@@ -217,6 +225,13 @@ def my_recipe() -> str:
     return "\n".join(block.splitlines()[1:-1]) + "\n"
 
 
+def my_pair() -> dict[str, str]:
+    """The files of a pair that README.md shows whole."""
+    blocks = [block for block in FENCED.findall(README) if "def build(config)" in block]
+    sides = ["port.py" if "from paddle" in block else "reference.py" for block in blocks]
+    return {side: "\n".join(block.splitlines()[1:-1]) + "\n" for side, block in zip(sides, blocks, strict=True)}
+
+
 def test_the_mistake_in_the_readme_is_said_as_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(my_recipe().replace("batch_size", "batch_sise"))
@@ -244,8 +259,8 @@ def lay_out(folder: Path) -> None:
     corpus["validation"].select_columns(["text"]).to_csv(folder / "new.csv")
     (folder / "my.yaml").write_text(my_recipe())
     (folder / "fin.txt").write_text(FACT)
-    for side in ("port.py", "reference.py"):
-        (folder / side).symlink_to(ROOT / "tests" / "pairs" / "mlp" / side)
+    for side, text in my_pair().items():
+        (folder / side).write_text(text)
     (folder / "recipes").symlink_to(ROOT / "recipes")
     questions = [
         {"id": name, "question": "Which?", "answers": [{"text": text, "answer_start": FACT.index(text)}]}

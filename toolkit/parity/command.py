@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +111,19 @@ TRIAL = (
 )
 
 
+MAP = click.option(
+    "--map",
+    "map_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Which parameter is which, as toolkit parity map prints it.",
+)
 #: In place of MODEL where the port may also be the user's own.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge: one of those here."),
     click.option("--port", metavar="FILE|MODULE", help="Or yours: Python that builds a Paddle layer,"),
     click.option("--reference-model", metavar="FILE|MODULE", help="and Python that builds the torch module it ports."),
-    click.option(
-        "--map",
-        "map_file",
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help="Which parameter is which, as toolkit parity map prints it.",
-    ),
+    MAP,
 )
 
 
@@ -190,8 +191,11 @@ def show_map(output: Path | None, **described: Any) -> None:
         write_text(output, text)
 
 
-def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
+def _asked(description: dict[str, Any], max_memory: float | None = None, recorded: bool = False) -> Any:
     """What the options of `toolkit parity` describe: one of the families here, or a pair.
+
+    Args:
+        recorded: the reference is to be recorded, so that a pair needs no port.
 
     Raises:
         UserError: neither, or options that are for the other.
@@ -199,10 +203,8 @@ def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
     from toolkit.errors import UserError
     from toolkit.parity.options import check_bfloat16, make_request
 
-    pair = {key: description.pop(key) for key in ("port", "reference_model", "map_file")}
-    if not any(pair.values()):
-        if description["model"] is None:
-            raise click.UsageError("name a --model, or --port and --reference-model")
+    pair = _pair_options(description)
+    if pair is None:
         request = make_request(**description)
         check_bfloat16(request)
         return request
@@ -213,19 +215,37 @@ def _asked(description: dict[str, Any], max_memory: float | None) -> Any:
         wrong.append("weights")
     if description["dtype"] in ("bfloat16", "all"):
         raise UserError("--dtype: a pair is judged in float64 and float32; in bfloat16 only the ports here are")
-    if wrong:
-        raise UserError(f"--{wrong[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
-    return _pair({**pair, **{key: description[key] for key in ("overrides", "seed", "reference_python", "dtype")}})
+    _check_none_of_families(wrong)
+    others = ("overrides", "seed", "reference_python", "dtype")
+    return _pair({**pair, **{key: description[key] for key in others}}, recorded)
 
 
-def _pair(described: dict[str, Any]) -> Any:
+def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Take the options of a pair out of a command's; None where there are none, so that a family is meant."""
+    pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
+    if any(pair.values()):
+        return pair
+    if options["model"] is None:
+        raise click.UsageError("name a --model, or --port and --reference-model")
+    return None
+
+
+def _check_none_of_families(given: Sequence[str]) -> None:
+    """Refuse options that are for the families here, beside those of a pair."""
+    from toolkit.errors import UserError
+
+    if given:
+        raise UserError(f"--{given[0].replace('_', '-')}: is for --model; a pair's own files say what is compared")
+
+
+def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
     """What the options of a pair describe."""
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
     from toolkit.parity.pairs.options import pair_request
     from toolkit.yaml_source import parse_pairs
 
-    for option in ("port", "reference_model"):
+    for option in ("reference_model",) if recorded else ("port", "reference_model"):
         if not described[option]:
             raise UserError(f"--{option.replace('_', '-')} is missing; a pair is a --port and a --reference-model")
     config = parse_pairs(described.pop("overrides"), "hidden_size=32")
@@ -233,7 +253,7 @@ def _pair(described: dict[str, Any]) -> Any:
 
 
 @click.command("parity record", epilog=CONFIGURATION_HELP)
-@takes(*DESCRIPTION)
+@takes(*PAIR[:-1], *DESCRIPTION[1:])
 @click.option("--dtype", type=RecordedDtype(), default="both", show_default=True)
 @takes(REFERENCE_REVERSIBLE)
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="The reference's.")
@@ -241,14 +261,16 @@ def _pair(described: dict[str, Any]) -> Any:
 def record(device: str, output: Path, **description: Any) -> None:
     """Run the reference alone and leave a bundle, for machines without torch.
 
-    `toolkit parity replay BUNDLE` judges the port by it.
+    `toolkit parity replay BUNDLE` judges the port by it. Of a --reference-model of yours, a --port is not run, and need
+    not be named; Paddle need not be there.
     """
     from dataclasses import replace
 
     from toolkit.parity.job import bundle
-    from toolkit.parity.options import make_request
+    from toolkit.parity.pairs.recording import record_pair
 
-    bundle.record(replace(make_request(**description), device=device), output, _console())
+    request = replace(_asked({**description, "map_file": None}, recorded=True), device=device)
+    (record_pair if request.pair else bundle.record)(request, output, _console())
 
 
 @click.command("parity replay")
@@ -258,21 +280,23 @@ def record(device: str, output: Path, **description: Any) -> None:
     type=RecordedDtype(),
     help="Default: what BUNDLE was recorded for.",
 )
-@takes(DEVICES, OUTPUT)
-def replay(bundle: Path, dtype: str | None, device: str, output: Path) -> int:
+@takes(PAIR[1], MAP, DEVICES, OUTPUT)
+def replay(bundle: Path, dtype: str | None, port: str | None, map_file: Path | None, device: str, output: Path) -> int:
     """Judge the port by a reference that `toolkit parity record` has left in BUNDLE.
 
-    The port's device may be another than the reference's.
+    The port's device may be another than the reference's. Of a recorded --reference-model, --port is what is judged.
     """
     from dataclasses import replace
 
     from toolkit.parity import run_gate
     from toolkit.parity.job.bundle import open_recording
-    from toolkit.parity.options import dtypes_of
+    from toolkit.parity.job.request import dtypes_of
+    from toolkit.parity.pairs.options import replayed
 
     places = _cleared(output, device)
     recording = open_recording(bundle)
-    request = recording.asked if dtype is None else replace(recording.asked, dtypes=dtypes_of(dtype))
+    request = replayed(recording, port, map_file)
+    request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
 
 
@@ -341,23 +365,41 @@ def mutants(
     return int(not passed)
 
 
-@click.command("parity limits")
-@takes(*TRIAL)
-def limits(**trial: Any) -> int:
-    """Show how small a change of each parameter is caught, in a small model."""
-    from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
+@click.command("parity limits", epilog="KEY=VALUE pairs are the config of a --port of yours.")
+@takes(*PAIR, OVERRIDES, *TRIAL[1:])
+def limits(overrides: tuple[str, ...], **trial: Any) -> int:
+    """Show how small a change of each parameter is caught, in a small model or in a --port of yours."""
+    from dataclasses import replace
 
+    from toolkit.parity.options import devices, trial_requests
+    from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
+    from toolkit.parity.trials.pair_limits import find_pair_limits
+
+    if (pair := _pair_options(trial)) is None:
+        if overrides:
+            raise click.UsageError(
+                f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config"
+            )
+        requests, find = list(trial_requests(**trial)), find_limits
+    else:
+        _check_none_of_families(["model"] * bool(trial["model"]) + ["weights"] * (trial["kind"] != "heavy-tailed"))
+        others = {key: trial[key] for key in ("seed", "reference_python")}
+        asked = _pair({**pair, **others, "overrides": overrides, "dtype": "float64"})
+        requests, find = [replace(asked, device=place) for place in devices(trial["device"])], find_pair_limits
     passed = True
-    for request in trial_requests(**trial):
-        found = find_limits(request, _console())
+    for request in requests:
+        found = find(request, _console())
         print_limits(found, _console())
         passed = passed and all(map(is_seen, found))
     return int(not passed)
 
 
-@click.command("parity sweep", epilog="KEY=VALUE, --head and --length are for a checkpoint's model.")
-@takes(MODEL, OVERRIDES)
+@click.command(
+    "parity sweep",
+    epilog="KEY=VALUE, --head and --length are for a checkpoint's model; of a --port of yours KEY=VALUE pairs are the "
+    "config, and a KEY that is given several times has one of its values in each gate.",
+)
+@takes(*PAIR, OVERRIDES)
 @click.option("--gates", type=COUNT, metavar="N", required=True, help="How many right ports are gated.")
 @click.option(
     "--weights",
@@ -370,16 +412,42 @@ def limits(**trial: Any) -> int:
 def sweep(gates: int, seed: int, device: str, **description: Any) -> int:
     """Gate right ports, none of which may be stopped, and trace each to the operation.
 
+    Of a --port of yours, on N batches, with all three kinds of weights and other settings of the optimizer.
+
     Exit status: 0 no false alarm, 1 some.
     """
     from toolkit.parity.options import devices, sweep_maker
     from toolkit.parity.trials.sweep import sweep as run_sweep
 
     alarms = 0
+    pair = _pair_options(description)
     for place in devices(device):
-        make = sweep_maker(place, **description)
-        alarms += len(run_sweep(make, range(seed, seed + gates), _console()))
+        if pair is None:
+            alarms += len(run_sweep(sweep_maker(place, **description), range(seed, seed + gates), _console()))
+        else:
+            of_pair = _sweep_of_pair(pair, place, **description)
+            alarms += len(run_sweep(of_pair.make, range(seed, seed + gates), _console(), of_pair))
     return int(bool(alarms))
+
+
+def _sweep_of_pair(pair: dict[str, Any], device: str, overrides: Sequence[str], **description: Any) -> Any:
+    """What a sweep of a pair does.
+
+    Raises:
+        UserError: options that are for a family.
+    """
+    from dataclasses import replace
+
+    from toolkit.errors import UserError
+    from toolkit.parity.pairs.options import choices_of
+    from toolkit.parity.trials.pair_sweep import PairSweep
+
+    _check_none_of_families([name for name in ("model", "head", "length") if description[name]])
+    kind = description["weights_from"]
+    if kind not in (None, *KINDS):
+        raise UserError(f"--weights {kind}: of a pair there are {', '.join(KINDS)}")
+    asked = _pair({**pair, "overrides": (), "seed": 0, "reference_python": description["reference_python"]})
+    return PairSweep(replace(asked, device=device), choices_of(overrides), kind)
 
 
 @click.command("parity texts")

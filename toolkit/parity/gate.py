@@ -41,6 +41,7 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.pairs.describe import described, write_pair
+from toolkit.parity.pairs.recording import describe_port, of_counterparts
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
@@ -244,8 +245,12 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         recording.lay_out(job)
         make_sides(job)
         files.write_json(job / "job.json", job_of(request))
+        sides = describe_port(recording, request, job, console) if request.pair else None
         run_workers([job], console, {"candidate": sys.executable})
         found = _read_measurement(job, recording.manifest["describes"]["randomized_parameters"])
+        if sides is not None:
+            found.reference = of_counterparts(found.reference, sides.map)
+            found.reference.notes += sides.notes()
         constants = _read_constants(job)
     return Measured(replace(found, hashes={**found.hashes, "bundle.json": recording.identity}), constants)
 

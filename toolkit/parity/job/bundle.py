@@ -35,6 +35,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request
 from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.pair import PAIR, Description, Pair
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_reference
@@ -59,11 +60,14 @@ NEEDED = (
     "labels.safetensors",
     *(f"reference/draws-{run}.safetensors" for run in RUNS),
     "reference/constants.safetensors",
-    "reference/initial.safetensors",
     "reference/rates.json",
     "reference/order.json",
     "reference/result.json",
 )
+#: And beside it, of a family or of a user's reference.
+OF_FAMILY, OF_PAIR = "reference/initial.safetensors", "reference/describe.json"
+#: What a bundle says of the files of a pair: which port is judged says whoever replays it.
+NO_CODE = Pair("", "", "reference")
 #: A name in the manifest: plain words, parted by single slashes. No ``..``, no hidden, no absolute path.
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
@@ -86,30 +90,54 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
             "only a model that is compared as a whole can be recorded; this one is compared stage by stage: "
             "take fewer --layers, or a smaller configuration (KEY=VALUE)"
         )
-    check_free(folder)
-    with _appearing(folder) as partial:
+    with new_bundle(folder, console) as partial:
         weights, randomized = randomize_constants(request.weights, request.seed)
         write_request(replace(request, tokenizer=None), weights, partial)  # its files are not recorded
         run_workers([partial], console, {"reference": workers_of(request)["reference"]})
-        (partial / "candidate").rmdir()
-        (partial / "reference.log").unlink()
-        job = files.read_job(partial)
-        # Paths of this machine say nothing elsewhere.
-        files.write_json(
-            partial / "job.json", replace(job, reference_python="", checkpoint=None, checkpoint_config=None)
-        )
-        for name in (files.CHECKPOINT, files.POSITIONS):
-            (partial / "reference" / name).unlink(missing_ok=True)
-        manifest = manifest_of(partial, job, randomized)
-        files.write_json(partial / MANIFEST, manifest)
-    size = sum(entry["bytes"] for entry in manifest["files"].values())
+        seal(partial, randomized)
+
+
+@contextlib.contextmanager
+def new_bundle(folder: Path, console: Console, more: str = "") -> Iterator[Path]:
+    """A job folder that becomes the bundle ``folder`` when the ``with`` block has gone well and has sealed it; then
+    the console says so.
+
+    Args:
+        more: options that the replay takes.
+
+    Raises:
+        UserError: ``folder`` holds something that is not a bundle.
+    """
+    check_free(folder)
+    with _appearing(folder) as partial:
+        yield partial
+    recorded = read_manifest(folder)["files"]
+    size = sum(entry["bytes"] for entry in recorded.values())
     console.print(
-        f"recorded {folder}: {len(manifest['files'])} files, {size / 2**20:.1f} MiB; "
+        f"recorded {folder}: {len(recorded)} files, {size / 2**20:.1f} MiB; "
         f"{MANIFEST} has SHA-256 {files.sha256(folder / MANIFEST)}",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"next: toolkit parity replay {folder}", highlight=False, soft_wrap=True)
+    console.print(f"next: toolkit parity replay {folder}{more}", highlight=False, soft_wrap=True)
+
+
+def seal(partial: Path, randomized: int) -> None:
+    """Make a bundle of a job folder in which the reference has finished: without what says nothing elsewhere, and with
+    ``bundle.json``."""
+    (partial / "reference.log").unlink()
+    for place in partial.iterdir():  # the port's, which is empty, and what torch has left among its temporary files
+        if place.is_dir() and place.name != "reference":
+            shutil.rmtree(place)
+    job = files.read_job(partial)
+    # Paths of this machine say nothing elsewhere, and a bundle names no code.
+    pair = None if job.pair is None else NO_CODE
+    files.write_json(
+        partial / "job.json", replace(job, reference_python="", checkpoint=None, checkpoint_config=None, pair=pair)
+    )
+    for name in (files.CHECKPOINT, files.POSITIONS, files.OWN_WEIGHTS):
+        (partial / "reference" / name).unlink(missing_ok=True)
+    files.write_json(partial / MANIFEST, manifest_of(partial, job, randomized))
 
 
 def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
@@ -207,7 +235,7 @@ def open_recording(folder: Path) -> Recording:
     manifest = read_manifest(folder)
     _check_files(folder, manifest["files"])
     try:
-        asked = _request_of(folder)
+        asked = _request_of(folder, manifest["describes"]["model"])
     except Exception as problem:  # its files are as recorded; what they say may be anything
         named = "" if isinstance(problem, ValueError) else f"{type(problem).__name__}: "
         reason = " ".join(f"{named}{problem}".split())
@@ -240,7 +268,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for name in listed:
         if not NAME.fullmatch(name) or name == MANIFEST:
             raise UserError(f"{folder}: {MANIFEST} names {name!r}, which is no file of a bundle")
-    if missing := [name for name in NEEDED if name not in listed]:
+    described = manifest.get("describes")
+    is_pair = isinstance(described, dict) and described.get("model") == PAIR
+    if missing := [name for name in (*NEEDED, OF_PAIR if is_pair else OF_FAMILY) if name not in listed]:
         raise UserError(f"{folder}: {MANIFEST} does not list {missing[0]}")
     return manifest
 
@@ -278,18 +308,16 @@ def _files_in(folder: Path) -> Iterator[str]:
         yield from ((Path(place) / name).relative_to(folder).as_posix() for name in names)
 
 
-def _request_of(folder: Path) -> GateRequest:
-    """The request that a bundle was recorded for. Nothing of ``job.json`` is taken over unseen."""
+def _request_of(folder: Path, model: str) -> GateRequest:
+    """The request that a bundle of a ``model`` was recorded for. Nothing of ``job.json`` is taken over unseen."""
     job = files.read_job(folder)
     if job.schema != JOB_SCHEMA or job.streamed:
         raise ValueError(f"schema {job.schema!r} of job.json")
-    if job.model not in FAMILIES or job.head not in part(job.model, "weights").HEADS:
-        raise ValueError(f"model {job.model!r} with head {job.head!r}")
+    if job.model != model:
+        raise ValueError(f"model {job.model!r} in job.json, {model!r} in {MANIFEST}")
     if not job.dtypes or not set(job.dtypes) <= {"float64", "float32"}:
         raise ValueError(f"dtypes {job.dtypes}")
-    outputs = part(job.model, "schema").resolve(job.config)["num_labels"]
-    if job.class_weights is not None and len(job.class_weights) != outputs:
-        raise ValueError(f"{len(job.class_weights)} class weights for {outputs} labels")
+    (_check_pair if job.model == PAIR else _check_family)(folder, job)
     return GateRequest(
         model=job.model,
         head=job.head,
@@ -304,4 +332,22 @@ def _request_of(folder: Path) -> GateRequest:
         judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
         origin=job.origin,
+        pair=job.pair,
     )
+
+
+def _check_family(folder: Path, job: Job) -> None:
+    if job.model not in FAMILIES or job.head not in part(job.model, "weights").HEADS:
+        raise ValueError(f"model {job.model!r} with head {job.head!r}")
+    if job.pair is not None:
+        raise ValueError(f"a pair beside model {job.model!r}")
+    outputs = part(job.model, "schema").resolve(job.config)["num_labels"]
+    if job.class_weights is not None and len(job.class_weights) != outputs:
+        raise ValueError(f"{len(job.class_weights)} class weights for {outputs} labels")
+
+
+def _check_pair(folder: Path, job: Job) -> None:
+    """See that a bundle of a user's reference names no code, and says what the reference is made of."""
+    if job.pair != NO_CODE:
+        raise ValueError("job.json names files of a pair; a bundle names no code")
+    files.read(folder / OF_PAIR, Description)

@@ -55,6 +55,8 @@ Record = TypeVar("Record")
 
 #: Files of the reference, as above.
 CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
+#: That of a pair: the weights that its ``build`` makes.
+OWN_WEIGHTS = "weights.safetensors"
 
 #: The task of a worker that runs a job; the others are follow-ups, each a module of that name on either side.
 RESULT = "result"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.parity.job import user_code
+from toolkit.parity.measure.naming import TensorName
+
 #: The name that a job has where the two families of this project have theirs.
 PAIR = "pair"
 #: Kinds of random draws; of discrete choices, the signs under a ReLU among them, in which R64 goes before.
@@ -137,6 +140,11 @@ class PairMap:
     draws: dict[str, str] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
 
+    def compares(self, name: str) -> bool:
+        """Whether a tensor of the reference is compared: an output is if its module has a counterpart."""
+        parsed = TensorName.parse(name).in_its_run
+        return parsed.kind != "output" or parsed.module in self.modules
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -162,15 +170,21 @@ def batch_of(source: Any, config: dict[str, Any], seed: int) -> dict[str, Any]:
     """What a file's ``batch`` gives.
 
     Raises:
-        ValueError: it is no mapping of names to arrays.
+        UserCodeError: it is no mapping of names to arrays.
     """
     import numpy as np
 
-    made = source.batch(config, np.random.default_rng(seed))
-    if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
-        raise ValueError(f"{source.__file__}: batch() gave {type(made).__name__}; it is to give a dict of NumPy arrays")
-    batch = {name: np.asarray(value) for name, value in made.items()}
+    with user_code.running(source):
+        made = source.batch(config, np.random.default_rng(seed))
+        if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
+            given = "an empty dict" if made == {} else type(made).__name__
+            raise user_code.UserCodeError(
+                f"{user_code.shown(source)}: batch() gave {given}; it is to give a dict of NumPy arrays"
+            )
+        batch = {name: np.asarray(value) for name, value in made.items()}
     for name, value in batch.items():
         if value.dtype.kind not in "biuf":
-            raise ValueError(f"{source.__file__}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers")
+            raise user_code.UserCodeError(
+                f"{user_code.shown(source)}: batch()[{name!r}] holds {value.dtype}; it is to hold numbers"
+            )
     return {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in batch.items()}

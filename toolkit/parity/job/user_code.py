@@ -7,19 +7,26 @@ map of names can name one.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from toolkit.errors import ToolkitError, UserError
+from toolkit.failure import describe
 
 #: What a side's file may define, and how it is called.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
 
 
-class UserCodeError(ValueError):
+class UserCodeError(UserError):
     """A file that is no side of a pair, in one line."""
 
 
@@ -93,19 +100,57 @@ def load(source: str) -> ModuleType:
 
     The folder of a file is where its own imports begin, as if it had been started by itself; of a module's name, the
     current folder is.
+
+    Raises:
+        UserCodeError: it cannot be imported.
     """
     path = located(source)
-    if not source.endswith(".py"):
-        sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(source)
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UserCodeError(f"{source}: cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    with running(path):
+        if not source.endswith(".py"):
+            _look_first_in(Path.cwd())
+            return importlib.import_module(source)
+        _look_first_in(path.parent)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise UserCodeError(f"{source}: cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def _look_first_in(folder: Path) -> None:
+    if sys.path[0] != str(folder):
+        sys.path.insert(0, str(folder))
+
+
+def shown(source: Any) -> str:
+    """A side's file, or a module that was loaded from one, as the user would name it: from the current folder on."""
+    return str(getattr(source, "__file__", source)).removeprefix(f"{os.getcwd()}{os.sep}")
+
+
+@contextlib.contextmanager
+def running(source: Any) -> Iterator[None]:
+    """What the user's code raises inside the block is said in one line: that of the file which was reached last, and
+    what it was.
+
+    Args:
+        source: the file, or the module that was loaded from it.
+
+    Raises:
+        UserCodeError: the code raised something.
+    """
+    try:
+        yield
+    except ToolkitError:
+        raise
+    except Exception as problem:
+        file = str(getattr(source, "__file__", source))
+        lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
+        if isinstance(problem, SyntaxError) and problem.filename == file:
+            lines.append(problem.lineno)
+        where = f":{lines[-1]}" if lines else ""
+        raise UserCodeError(f"{shown(source)}{where}: {describe(problem)}") from problem
 
 
 def _places() -> Sequence[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
-from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.fault import Mutant, around
 
 #: A relative change that shows, and that everything answers to in proportion.
 CHANGE = 1e-6
@@ -29,17 +30,30 @@ def _port() -> SimpleNamespace:
 
     from models.families import FAMILIES, part
 
-    return SimpleNamespace(np=np, weights=[part(model, "weights") for model in FAMILIES])
+    # Of a pair's job it has been imported; to import it changes what Paddle does.
+    pair = sys.modules.get("toolkit.parity.families.pair.candidate")
+    return SimpleNamespace(np=np, weights=[part(model, "weights") for model in FAMILIES], pair=pair)
 
 
 def _changed(port, parameter: str):
+    if port.pair is not None:
+        return around(port.pair.PairStep, "_load", lambda load, step: _change_of_pair(port, load, step, parameter))
+
     load = port.weights[0].load
 
     def changed(model, values) -> None:
         load(model, values)
-        target = dict(model.named_parameters())[parameter]
-        held = target.numpy()
-        signs = port.np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
-        target.set_value((held * (1 + CHANGE * signs)).astype(held.dtype))
+        _change(port, dict(model.named_parameters())[parameter])
 
     return [(weights, "load", changed) for weights in port.weights]
+
+
+def _change_of_pair(port, load, step, parameter: str) -> None:
+    load(step)
+    _change(port, next(value for name, value, _ in step.parameters() if name == parameter))
+
+
+def _change(port, target) -> None:
+    held = target.numpy()
+    signs = port.np.random.default_rng(0).choice([-1.0, 1.0], held.shape)
+    target.set_value((held * (1 + CHANGE * signs)).astype(held.dtype))

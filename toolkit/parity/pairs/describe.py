@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,9 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
 from toolkit.parity.pairs.match import leaf, propose
+
+#: What is said where the reference's interpreter lacks torch: then nothing is wrong with the user's file.
+NO_TORCH = "--reference-python"
 
 
 @dataclass
@@ -81,25 +84,57 @@ def described(request: GateRequest, job: Path, console: Console) -> Sides:
 
     Raises:
         UserError: a side cannot be built or run, a name of the user's map is none, or the sides do not fit together.
+        Inconclusive: the reference's interpreter lacks torch.
     """
-    make_sides(job)
-    files.write_json(job / "job.json", job_of(request))
+    ask([request], [job], console, workers_of(request))
+    return settled(request, job, weights_of(job))
+
+
+def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
+    """Let sides be built and run once, and say what they are made of; of several pairs one after another.
+
+    Args:
+        workers: both sides, or one of them, with the interpreter of each.
+
+    Raises:
+        UserError, Inconclusive: as :func:`described`.
+    """
+    for request, job in zip(requests, jobs, strict=True):
+        make_sides(job)
+        files.write_json(job / "job.json", job_of(request))
     try:
-        run_workers([job], console, workers_of(request), task=DESCRIBE)
+        run_workers(jobs, console, workers, task=DESCRIBE)
     except Inconclusive as problem:
-        raise UserError(str(problem).removeprefix("parity gate: ")) from None
-    reference, port = (
-        files.read(files.result_path(job, side, DESCRIBE), Description) for side in ("reference", "candidate")
-    )
+        if NO_TORCH in str(problem):
+            raise
+        words = str(problem).removeprefix("parity gate: ")
+        raise UserError(words.replace("the candidate could not run", "the port could not run", 1)) from None
+
+
+def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) -> Sides:
+    """What corresponds to what, by what both sides of a job have said of themselves.
+
+    Args:
+        weights: of :class:`Sides`.
+
+    Raises:
+        UserError: a name of the user's map is none, or the sides do not fit together.
+    """
+    reference, port = (description_of(job, side) for side in ("reference", "candidate"))
     check_names(request.pair_names, reference, port)
-    sides = Sides(
-        reference,
-        port,
-        propose(reference, port, request.pair_names),
-        files.read_tensors(job / "reference" / "weights.safetensors"),
-    )
+    sides = Sides(reference, port, propose(reference, port, request.pair_names), weights)
     check_shapes(sides)
     return sides
+
+
+def description_of(job: Path, side: str) -> Description:
+    """What a worker has said of its side."""
+    return files.read(files.result_path(job, side, DESCRIBE), Description)
+
+
+def weights_of(job: Path) -> dict[str, np.ndarray]:
+    """Those that the reference's ``build`` made, float32."""
+    return files.read_tensors(job / "reference" / "weights.safetensors")
 
 
 def check_names(given: Mapping[str, str], reference: Description, port: Description) -> None:

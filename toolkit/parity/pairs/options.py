@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import UserError
 from toolkit.parity.job import user_code
+from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.pair import PAIR, Pair
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
+from toolkit.yaml_source import parse_pairs
 
 
 def pair_request(
     *,
-    port: str,
+    port: str | None,
     reference_model: str,
     config: dict[str, Any],
     seed: int,
@@ -29,20 +33,20 @@ def pair_request(
 
     Args:
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
-            ``batch(config, rng)``, and each may have ``loss(model, batch)``.
+            ``batch(config, rng)``, and each may have ``loss(model, batch)``. Without a port, the reference is to be
+            recorded.
         config: what both files' ``build`` is given.
         map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
 
     Raises:
         UserError: a file that is none of these.
     """
-    try:
-        functions = {"port": user_code.functions_of(port), "reference": user_code.functions_of(reference_model)}
-    except user_code.UserCodeError as problem:
-        raise UserError(str(problem)) from None
+    sources = {"port": port, "reference": reference_model}
+    functions = {side: user_code.functions_of(source) for side, source in sources.items() if source is not None}
     owners = [side for side, found in functions.items() if "batch" in found]
     if not owners:
-        raise UserError(f"{port}: neither it nor {reference_model} has batch(config, rng) that gives a dict of arrays")
+        said = f"{reference_model}: has no" if port is None else f"{port}: neither it nor {reference_model} has"
+        raise UserError(f"{said} batch(config, rng) that gives a dict of arrays")
     if len(owners) > 1:
         raise UserError(f"{port} and {reference_model} both have batch(config, rng); keep one, which both are given")
     return GateRequest(
@@ -56,6 +60,42 @@ def pair_request(
         seed=seed,
         reference_python=None if reference_python is None else reference_interpreter(reference_python),
         trace=trace,
-        pair=Pair(port, reference_model, owners[0]),
+        pair=Pair(port or "", reference_model, owners[0]),
         pair_names={} if map_file is None else read_map(map_file),
     )
+
+
+def replayed(recording: Recording, port: str | None, map_file: Path | None) -> GateRequest:
+    """What a recording is to be compared with: the port that was recorded for, or one of the user's.
+
+    Args:
+        port, map_file: as :func:`pair_request`; None of a family here.
+
+    Raises:
+        UserError: a port is missing, or is one too many; it is no side of a pair.
+    """
+    asked = recording.asked
+    if asked.pair is None:
+        if port or map_file:
+            option = "--port" if port else "--map"
+            raise UserError(f"{option}: {recording.folder} is a recording of {asked.model}, whose port is the one here")
+        return asked
+    if not port:
+        raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
+    if "batch" in user_code.functions_of(port):
+        raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")
+    pair = replace(asked.pair, port=port)
+    return replace(asked, pair=pair, pair_names={} if map_file is None else read_map(map_file))
+
+
+def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:
+    """``KEY=VALUE`` words in which a key may stand several times: its values.
+
+    Raises:
+        UserError: one that is none.
+    """
+    found: dict[str, list[Any]] = {}
+    for pair in pairs:
+        for key, value in parse_pairs([pair], "hidden_size=32").items():
+            found.setdefault(key, []).append(value)
+    return found

@@ -5,32 +5,27 @@ What is in a job folder, says :mod:`toolkit.parity.job.files`.
 
 from __future__ import annotations
 
+import importlib
 import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
 
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, remeasure, tokens
 from toolkit.parity.reference.environment import flags, set_up, versions
 
-
-class Task(Protocol):
-    """A module that does a task: ``run`` gives what the task's file is to hold."""
-
-    def run(self, job: Job, folder: Path) -> Any: ...
-
-
-TASKS: dict[str, Task] = {
-    files.RESULT: measure,
-    "forced_input": forced_input,
-    "remeasure": remeasure,
-    "tokens": tokens,
+#: The module that does a task, and is imported for it alone: what all of them import takes two seconds. Each has
+#: ``run(job, folder)``, which gives what the task's file is to hold.
+MODULES = {
+    files.RESULT: "measure",
+    "forced_input": "forced_input",
+    "remeasure": "remeasure",
+    "tokens": "tokens",
 }
 
 
@@ -46,10 +41,11 @@ def main(task: str, folder: Path) -> None:
     files.write_json(files.result_path(folder, "reference", task), result)
 
 
-def _module_of(job: Job, task: str) -> Task:
+def _module_of(job: Job, task: str) -> ModuleType:
     if task == DESCRIBE:
         return family_part(job.model, "reference")
-    return bitwise if job.kernels is not None else TASKS[task]
+    name = "bitwise" if job.kernels is not None else MODULES[task]
+    return importlib.import_module(f"toolkit.parity.reference.{name}")
 
 
 if __name__ == "__main__":

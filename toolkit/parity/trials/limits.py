@@ -7,8 +7,9 @@ comes out; that is left aside here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -56,16 +57,26 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
     near its bound (:mod:`toolkit.parity.followup.remeasure`)."""
     config = part(request.model, "schema").resolve(request.config)
     table = part(request.model, "weights").parameters(config, request.head)
-    workers = workers_of(request)
+    roles = {name: role for name, (_, role) in table.items()}
     with scratch_job() as job:
-        write_request(request, request.weights, job, [weight_changed(name) for name in table])
-        run_workers([job], console, workers)
-        reference, candidate = read_results(job)
-        [more] = remeasure.measure_again([job], console, workers["reference"])
-        reference = remeasure.with_more_runs(reference, more)
+        write_request(request, request.weights, job, [weight_changed(name) for name in roles])
+        return limits_of(job, roles, workers_of(request), console)
+
+
+def limits_of(job: Path, roles: Mapping[str, str], workers: Mapping[str, str], console: Console) -> list[Limit]:
+    """The limits of the parameters of a job whose mutants change each of them.
+
+    Args:
+        roles: by parameter.
+        workers: both sides, and the interpreter of each.
+    """
+    run_workers([job], console, workers)
+    reference, candidate = read_results(job)
+    [more] = remeasure.measure_again([job], console, workers["reference"])
+    reference = remeasure.with_more_runs(reference, more)
     return [
         Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
-        for name, (_, role) in table.items()
+        for name, role in roles.items()
     ]
 
 

@@ -5,8 +5,10 @@ The specification's "How the gate is tried": false alarms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.text import Text
@@ -42,16 +44,32 @@ TRAINING: dict[str, tuple] = {
 BATCH_SIZES = (1, 2, 5)
 
 
-def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console) -> list[int]:
+class Gates(Protocol):
+    """How right ports are judged, and what varies among them."""
+
+    def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
+        """As :func:`judge_all`."""
+
+    def shown(self, request: GateRequest) -> str:
+        """What varies, for the line that reports it."""
+
+
+def sweep(
+    make: Callable[[int], GateRequest], seeds: Sequence[int], console: Console, gates: Gates | None = None
+) -> list[int]:
     """Gate the right port that ``make`` makes of each seed, and trace it to the operation.
+
+    Args:
+        gates: of a pair of the user's.
 
     Returns:
         The seeds of those that were stopped, or of which an operation was said to be wrong.
     """
     alarms, unmeasured = [], 0
+    shown = gates.shown if gates else _shown
     for some in (seeds[start : start + AT_A_TIME] for start in range(0, len(seeds), AT_A_TIME)):
         requests = {seed: make(seed) for seed in some}
-        judged = judge_all(list(requests.values()), console)
+        judged = (gates.judge_all if gates else judge_all)(list(requests.values()), console)
         for (seed, request), (verdict, traced) in zip(requests.items(), judged, strict=True):
             wrong = [f"{one.name}: {one.message}" for one in verdict.findings]
             wrong += [one.text() for one in traced.faulty if one.dtype != DTYPE]  # those are findings, or luck
@@ -62,7 +80,7 @@ def sweep(make: Callable[[int], GateRequest], seeds: Sequence[int], console: Con
             worst = max(comparison.margin for comparison in verdict.comparisons if comparison.informative)
             by_itself = max([traced.worst, *(one.margin for one in traced.faulty if one.dtype == DTYPE)])
             nearest = f"nearest {worst:.2f} of its bound, an operation by itself {by_itself:.2f}"
-            console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {_shown(request)}"), soft_wrap=True)
+            console.print(Text.assemble(f"{seed}: ", *outcome, f", {nearest}; {shown(request)}"), soft_wrap=True)
             if wrong:
                 alarms.append(seed)
     beside = f" ({unmeasured} of which the reference's own float64 is noise, and none is to pass)" if unmeasured else ""
@@ -84,19 +102,26 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
         jobs = [scratch / str(number) for number in range(len(requests))]
         for request, job in zip(requests, jobs, strict=True):
             write_request(request, randomize_constants(request.weights, request.seed)[0], job)
-        run_workers(jobs, console, workers)
-        results = [read_results(job) for job in jobs]
-        first = [(reference, judge(reference, candidate)) for reference, candidate in results]
-        references = remeasure(jobs, first, console, workers["reference"])
-        traced = trace.measure(jobs, console, workers)
-        found = [
-            (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))
-            for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
-        ]
+        found = judge_jobs(jobs, console, workers)
     for request, (verdict, operations) in zip(requests, found, strict=True):
         if is_judged(request.dtypes):
             judge_operations(verdict, operations)
     return found
+
+
+def judge_jobs(
+    jobs: Sequence[Path], console: Console, workers: Mapping[str, str]
+) -> list[tuple[Verdict, OperationTrace]]:
+    """As :func:`judge_all`, of job folders that are filled."""
+    run_workers(jobs, console, workers)
+    results = [read_results(job) for job in jobs]
+    first = [(reference, judge(reference, candidate)) for reference, candidate in results]
+    references = remeasure(jobs, first, console, workers["reference"])
+    traced = trace.measure(jobs, console, workers)
+    return [
+        (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))
+        for reference, (_, candidate), (records, forced) in zip(references, results, traced, strict=True)
+    ]
 
 
 def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> GateRequest:

@@ -30,6 +30,9 @@ from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 
+#: The line of a forward in which a loss is made.
+LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
+
 
 class PairStep(Step):
     """A step of a user's layer.
@@ -188,10 +191,14 @@ class PairStep(Step):
         held = {match.reference: match.port.rpartition(".")[0] for match in matches}
         modules = {**self.map.modules, **{name.rpartition(".")[0]: path for name, path in held.items()}}
         found = {name: place_of(layers, path) for name, path in modules.items() if path in layers}
+        for path, layer in layers.items():  # which may draw where the reference does not
+            if isinstance(layer, nn.Dropout) and path not in found:
+                found[path] = place_of(layers, path)
         loss = getattr(self.source, "loss", type(self.model).forward)
+        called = getattr(loss, "__qualname__", "loss")
         where = line_of(loss, "") or ""
-        for name in ("loss", "logits"):
-            found[name] = Place(getattr(loss, "__qualname__", "loss"), where)
+        found["logits"] = Place(called, _from_here(where))
+        found["loss"] = Place(called, _from_here(line_of(loss, LOSS) or where))
         own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
@@ -208,9 +215,13 @@ class PairStep(Step):
 def _rate(settings: Any, update: int) -> float:
     """The learning rate of an update, from 1 on: a linear warm-up, then as the schedule says."""
     warm = math.ceil(settings.max_steps * settings.warmup_ratio)
-    if update - 1 < warm:
-        return settings.learning_rate * (update - 1) / max(1, warm)
-    return settings.learning_rate * max(0.0, (settings.max_steps - update + 1) / max(1, settings.max_steps - warm))
+    done = update - 1
+    if done < warm:
+        return settings.learning_rate * done / max(1, warm)
+    if settings.lr_scheduler == "constant":
+        return settings.learning_rate
+    left = max(0.0, (settings.max_steps - done) / max(1, settings.max_steps - warm))
+    return settings.learning_rate * ((1 - math.cos(math.pi * left)) / 2 if settings.lr_scheduler == "cosine" else left)
 
 
 @contextlib.contextmanager
@@ -248,15 +259,20 @@ def built(source: Any, job: Job) -> nn.Layer:
     """What a side's ``build`` gives.
 
     Raises:
-        UserCodeError: it is no Paddle layer, or one that it has given before.
+        UserCodeError: it is no Paddle layer, or one that it has given before, or it stops by itself.
     """
     paddle.seed(job.seed)
-    model = source.build(dict(job.config))
+    with user_code.running(source):
+        model = source.build(dict(job.config))
     if not isinstance(model, nn.Layer):
         given = type(model).__name__
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a paddle.nn.Layer")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave {given}; it is to give a paddle.nn.Layer"
+        )
     if model in _built:
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave one module twice; it is to make a new one"
+        )
     _built.add(model)
     return model
 
@@ -276,8 +292,8 @@ def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) 
     logits = getattr(output, "logits", first)
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
-            f"{source.__file__}: the model gives no loss, and there are no logits and labels to make one of; define "
-            "loss(model, batch)"
+            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
+            "define loss(model, batch)"
         )
     scores = logits.reshape([-1, logits.shape[-1]])
     return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)

@@ -51,7 +51,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> Description:
     draws = DrawsInOrder()
     model.train()
     before = values_of(model)
-    with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked:
+    with use(draws), watch(model, draws.stack, left), masks_seen(model) as masked, user_code.running(source):
         computed(source, model, batch)
     order = {module.name: number for number, module in reversed(list(enumerate(modules)))}
     described = facts_of(model, before, _Describing(model, order))

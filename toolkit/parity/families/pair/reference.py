@@ -135,8 +135,7 @@ class PairStep(Step):
         """Hands on what the port has a counterpart of."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:
-            parsed = TensorName.parse(name).in_its_run
-            if parsed.kind != "output" or parsed.module in self.map.modules:
+            if self.map.compares(name):
                 keep(name, value)
 
         return keep_matched
@@ -150,16 +149,20 @@ def built(source: Any, job: Job) -> nn.Module:
     """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
 
     Raises:
-        UserCodeError: it is no torch module, or one that it has given before.
+        UserCodeError: it is no torch module, or one that it has given before, or it stops by itself.
     """
     torch.manual_seed(job.seed)
-    with eager_attention():
+    with eager_attention(), user_code.running(source):
         model = source.build(dict(job.config))
     if not isinstance(model, nn.Module):
         given = type(model).__name__
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave {given}; it is to give a torch.nn.Module")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave {given}; it is to give a torch.nn.Module"
+        )
     if model in _built:
-        raise user_code.UserCodeError(f"{source.__file__}: build() gave one module twice; it is to make a new one")
+        raise user_code.UserCodeError(
+            f"{user_code.shown(source)}: build() gave one module twice; it is to make a new one"
+        )
     _built.add(model)
     return model
 
@@ -211,8 +214,8 @@ def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) 
     logits = first_tensor(output) if logits is None else logits
     if logits is None or "labels" not in inputs:
         raise user_code.UserCodeError(
-            f"{source.__file__}: the model gives no loss, and there are no logits and labels to make one of; define "
-            "loss(model, batch)"
+            f"{user_code.shown(source)}: the model gives no loss, and there are no logits and labels to make one of; "
+            "define loss(model, batch)"
         )
     scores = logits.reshape(-1, logits.shape[-1])
     return SimpleNamespace(loss=nn.functional.cross_entropy(scores, inputs["labels"].flatten()), logits=logits)
@@ -242,7 +245,13 @@ def run(job: Job, folder: Path) -> Description:
     def loss_with(drawn: Draws, keep: Keep) -> float:
         recorder = Recorder(model, drawn, keep)
         note = getattr(drawn, "note_other", None)
-        with recorder.watch(), changed_functions(recorder), uniform_draws(recorder), Choices(recorder, note):
+        with (
+            recorder.watch(),
+            changed_functions(recorder),
+            uniform_draws(recorder),
+            Choices(recorder, note),
+            user_code.running(source),
+        ):
             return float(computed(source, model, batch).loss.detach())
 
     loss = loss_with(draws, lambda name, value: _note(modules, kinds, name, value))

@@ -1,0 +1,58 @@
+"""Weights for a model of the user's on which a fault cannot hide, of the kinds of :mod:`toolkit.parity.job.synthetic`.
+
+What a parameter is for, its first values say: those that are all equal are a norm's gain or a bias, and the spread of a
+matrix is the one that the model is made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from models.weights import generator
+from toolkit.parity.job.pair import ParameterFacts
+from toolkit.parity.job.synthetic import KINDS, randomize_constants
+
+#: Layers whose matrices ``large-gains`` makes wider.
+MAPS = ("linear", "conv")
+
+
+def made_up(
+    parameters: Iterable[ParameterFacts], values: Mapping[str, np.ndarray], kind: str, seed: int
+) -> dict[str, np.ndarray]:
+    """Weights of a kind, float32 by name.
+
+    Args:
+        parameters: of the reference.
+        values: that its ``build`` has made.
+        kind: ``random``: these, with constant ones randomized. ``heavy-tailed``: matrices twice as wide, after
+            Student's t with 3 degrees of freedom. ``large-gains``: norm gains of standard deviation 8, linear maps and
+            convolutions four times as wide.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
+    given, _ = randomize_constants(values, seed)
+    if kind == "random":
+        return given
+    return {one.name: _made(one, np.asarray(values[one.name]), given[one.name], kind, seed) for one in parameters}
+
+
+def _made(one: ParameterFacts, value: np.ndarray, given: np.ndarray, kind: str, seed: int) -> np.ndarray:
+    draw = generator(seed, f"{kind}:{one.name}")
+    normal = draw.standard_normal(value.shape, np.float32)
+    if value.ndim < 2:
+        is_gain = value.size > 1 and value.any() and bool((value == value.flat[0]).all())
+        if is_gain:
+            return np.float32(8.0) * normal if kind == "large-gains" else value + np.float32(0.2) * normal
+        return given
+    made = np.float32(given.std()) * normal
+    if kind == "heavy-tailed":
+        # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
+        made *= 2 * np.sqrt(3 / (2 * draw.standard_gamma(np.float32(1.5), value.shape, np.float32)))
+    elif one.role in MAPS:
+        made *= np.float32(4.0)
+    return np.where(given == 0, given, made)  # a padding token's row stays zero
