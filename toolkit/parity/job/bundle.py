@@ -93,7 +93,7 @@ def record(request: GateRequest, folder: Path, console: Console) -> None:
         for name in (files.CHECKPOINT, files.POSITIONS):
             (partial / "reference" / name).unlink(missing_ok=True)
         manifest = manifest_of(partial, job, randomized)
-        files.write_json(partial / MANIFEST, manifest)
+        files.write_report(partial / MANIFEST, manifest)  # which people read, too
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     console.print(
         f"recorded {folder}: {len(manifest['files'])} files, {size / 2**20:.1f} MiB; "
