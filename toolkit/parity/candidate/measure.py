@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,17 +44,40 @@ def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
 
 def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
+    own = OwnDraws() if job.spare_memory or job.pair else _with_own_draws(job, folder)
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    dtypes = {dtype: measure_dtype(job, folder, truth, dtype) for dtype in job.dtypes}
+    dtypes = {dtype: measure_dtype(job, folder, truth, dtype, own.replays.get(dtype)) for dtype in job.dtypes}
     return CandidateResult(
         dtypes=dtypes,
-        generators=_generators(job, folder),
+        generators=own.generators or _generators(job, folder),
         loading_problems={} if job.pair else loading_problems(job, folder),
         new_weights=NewWeights() if job.pair else new_weights(job, folder),
         mutants={name: measure_mutant(job, folder, truth, name) for name in job.mutants},
         leaks=_leaks(job),
     )
+
+
+@dataclass
+class OwnDraws:
+    """What the port does with its own generator: what was counted of its draws, and by dtype what :func:`replayed`
+    gives; nothing of either where it has not been done yet."""
+
+    generators: GeneratorStats | None = None
+    replays: dict[str, dict[str, Replayed]] = field(default_factory=dict)
+
+
+def _with_own_draws(job: Job, folder: Path) -> OwnDraws:
+    """What asks nothing of R64, done while the reference still computes that: it has the processor to itself else."""
+    files.wait_for_reference(folder, "constants.safetensors")
+    step = make_step(job, folder, job.dtypes[0])
+    backwards = step.backwards
+    step.places()  # looked up in the source once, and needed in every dtype
+    del step
+    own = OwnDraws(_generators(job, folder))
+    if not job.brief:
+        own.replays = {dtype: replayed(backwards, job, folder, dtype) for dtype in job.dtypes}
+    return own
 
 
 def _leaks(job: Job) -> list[str]:
@@ -81,9 +104,19 @@ def _run_streamed(job: Job, folder: Path) -> CandidateResult:
         return streamed.run(job, folder)
 
 
-def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> CandidateDtype:
+def measure_dtype(
+    job: Job,
+    folder: Path,
+    truth: Mapping[str, np.ndarray],
+    dtype: str,
+    replay: dict[str, Replayed] | None = None,
+) -> CandidateDtype:
     """Run the step in ``dtype`` as training will, once more unwatched, in evaluation mode and on from there for a few
-    updates, and once with its other backward."""
+    updates, and once with its other backward.
+
+    Args:
+        replay: what :func:`replayed` gives, where it has been asked.
+    """
     step = make_step(job, folder, dtype)
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
@@ -123,7 +156,7 @@ def measure_dtype(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype
         gradients = filter(is_gradient, plain)
         result.plain = {name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth}
     if not job.brief:
-        result.replay = replayed(backwards, job, folder, dtype)
+        result.replay = replayed(backwards, job, folder, dtype) if replay is None else replay
     return result
 
 

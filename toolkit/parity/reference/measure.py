@@ -33,6 +33,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     """R64 and its noise, with the whole model in memory."""
     step = make_step(job, folder)
     place = folder / "reference"
+    files.write_tensors(place / "constants.safetensors", step.constants())  # for what the port does meanwhile
     records: dict[str, TensorRecord] = {}
     unhooked: dict[str, np.ndarray] = {}  # the loss and the gradients, of a run that is not watched if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
@@ -51,7 +52,6 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         step.train_on(keep, unhooked)
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
-    files.write_tensors(place / "constants.safetensors", step.constants())
     if job.pair is None:
         write_loaded(step, job, place / files.CHECKPOINT)
         write_initial(step, job, place / "initial.safetensors")
