@@ -79,8 +79,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and all is
-    in one line, which takes a fifth of the time."""
+    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and
+    all is in one line, which takes a fifth of the time."""
     write_text(path, json.dumps(as_json(content), allow_nan=True) + "\n")
 
 

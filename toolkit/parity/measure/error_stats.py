@@ -104,8 +104,11 @@ class RunningStats:
         stats = cls()
         for start in range(0, len(values), ROWS):
             end = min(start + ROWS, len(values))
-            kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-            stats.add(cls.of(values[start:end][kept], None if truth is None else truth[start:end][kept]))
+            rows, true = values[start:end], None if truth is None else truth[start:end]
+            if np.any((left_out >= start) & (left_out < end)):
+                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
+                rows, true = rows[kept], None if true is None else true[kept]
+            stats.add(cls.of(rows, true))
         return stats
 
     def add(self, other: RunningStats) -> None:

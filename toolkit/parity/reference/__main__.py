@@ -15,8 +15,11 @@ from toolkit.parity.job import files, worker
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference import bitwise, forced_input, measure, pair, remeasure, tokens
-from toolkit.parity.reference.environment import flags, set_up, versions
+from toolkit.parity.reference.imports import left_out
+
+with left_out(sys.argv[2:]):
+    from toolkit.parity.reference import bitwise, forced_input, measure, pair, remeasure, tokens
+    from toolkit.parity.reference.environment import flags, set_up, versions
 
 
 class Task(Protocol):
