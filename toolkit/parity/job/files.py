@@ -15,7 +15,7 @@
         positions.safetensors what its evaluation reads of that one's position table, where the job has fewer positions
         initial.safetensors   some values of each parameter of a few models that the reference makes anew
         constants.safetensors what the reference computes once and holds beside its parameters
-        order.json            names of the tensors in the order of execution; when it is there, the port starts
+        order.json            names of the tensors in the order of execution; when it is there, the port is compared
         result.json           what was measured (:class:`.results.ReferenceResult`)
         float32.safetensors   for ``parity bitwise`` alone, in place of R64: every tensor of R32
         forced_input.safetensors  every operation of R64

@@ -55,7 +55,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     if job.pair is None:
         write_loaded(step, job, place / files.CHECKPOINT)
         write_initial(step, job, place / "initial.safetensors")
-    files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
+    files.write_json(place / "order.json", list(records))  # when this file is there, the port is compared
     measure_noise(step, truth, records, runs_of(job))
     return ReferenceResult(
         tensors=records,
