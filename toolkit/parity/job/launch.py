@@ -12,7 +12,7 @@ from pathlib import Path
 
 #: Read by glibc from 2.35 on; other C libraries know nothing of it.
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-#: Threads that have nothing to do sleep at once, in torch's OpenMP and in Paddle's: the gate's two processes have as many
+#: Threads with nothing to do sleep at once, in torch's OpenMP and in Paddle's: the gate's two processes have as many
 #: as there are cores each, and those that wait by spinning took half of the other's time.
 SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 #: Removes the current folder from where modules are looked for.
