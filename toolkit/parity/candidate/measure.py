@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,22 +45,53 @@ def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
 
 def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
+    early = step_class(job.model).is_ours and not job.spare_memory
+    own = _with_own_draws(job, folder) if early else OwnDraws()
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     kind = step_class(job.model)
     right: dict[str, np.ndarray] = {}
     dtypes = {
-        dtype: measure_dtype(job, folder, truth, dtype, None if kind.is_ours or dtype != "float64" else right)
+        dtype: measure_dtype(
+            job,
+            folder,
+            truth,
+            dtype,
+            seen_values=None if kind.is_ours or dtype != "float64" else right,
+            replay=own.replays.get(dtype),
+        )
         for dtype in job.dtypes
     }
     return CandidateResult(
         dtypes=dtypes,
-        generators=_generators(job, folder),
+        generators=own.generators or _generators(job, folder),
         loading_problems=loading_problems(job, folder) if kind.is_ours else {},
         new_weights=new_weights(job, folder) if kind.is_ours else NewWeights(),
         mutants={name: measure_mutant(job, folder, truth, name, right) for name in job.mutants},
         leaks=kind.leaks(),
     )
+
+
+@dataclass
+class OwnDraws:
+    """What the port does with its own generator: what was counted of its draws, and by dtype what :func:`replayed`
+    gives; nothing of either where it has not been done yet."""
+
+    generators: GeneratorStats | None = None
+    replays: dict[str, dict[str, Replayed]] = field(default_factory=dict)
+
+
+def _with_own_draws(job: Job, folder: Path) -> OwnDraws:
+    """What asks nothing of R64, done while the reference still computes that: it has the processor to itself else."""
+    files.wait_for_reference(folder, "constants.safetensors")
+    step = make_step(job, folder, job.dtypes[0])
+    backwards = step.backwards
+    step.places()  # looked up in the source once, and needed in every dtype
+    del step
+    own = OwnDraws(_generators(job, folder))
+    if not job.brief:
+        own.replays = {dtype: replayed(backwards, job, folder, dtype) for dtype in job.dtypes}
+    return own
 
 
 def _generators(job: Job, folder: Path) -> GeneratorStats:
@@ -82,10 +113,15 @@ def measure_dtype(
     truth: Mapping[str, np.ndarray],
     dtype: str,
     seen_values: dict[str, np.ndarray] | None = None,
+    replay: dict[str, Replayed] | None = None,
 ) -> CandidateDtype:
     """Run the step in ``dtype`` as training will, once more unwatched, in evaluation mode and on from there for a few
-    updates, and once with its other backward. The loss and the gradients are left in ``seen_values``, if that is
-    given."""
+    updates, and once with its other backward.
+
+    Args:
+        seen_values: where the loss and the gradients are left.
+        replay: what :func:`replayed` gives, where it has been asked.
+    """
     step = make_step(job, folder, dtype)
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
@@ -129,7 +165,7 @@ def measure_dtype(
         gradients = filter(is_gradient, plain)
         result.plain = {name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth}
     if not job.brief:
-        result.replay = replayed(backwards, job, folder, dtype)
+        result.replay = replayed(backwards, job, folder, dtype) if replay is None else replay
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -59,11 +60,10 @@ def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
 
 def line_of(code: Callable[..., Any], pattern: str) -> str | None:
     """``file:line`` of the first line of a class or function that matches, relative to the repository."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        file = Path(inspect.getfile(code))
-    except (OSError, TypeError):
+    found = _source_lines(getattr(code, "__func__", code))
+    if found is None:
         return None
+    lines, first, file = found
     offset = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
     if offset is None:
         return None
@@ -72,7 +72,16 @@ def line_of(code: Callable[..., Any], pattern: str) -> str | None:
 
 
 def _source(code: Callable[..., Any]) -> str:
+    found = _source_lines(getattr(code, "__func__", code))
+    return "" if found is None else "".join(found[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _source_lines(code: Callable[..., Any]) -> tuple[list[str], int, Path] | None:
+    """The lines of a class or function, the number of the first, and the file; None of one that has no source. To find
+    a class its whole file is parsed: a dtype, and each of a hundred mutants, would do that again for every module."""
     try:
-        return inspect.getsource(code)
+        lines, first = inspect.getsourcelines(code)
+        return lines, first, Path(inspect.getfile(code))
     except (OSError, TypeError):
-        return ""
+        return None

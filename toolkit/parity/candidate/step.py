@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,7 @@ class Step:
         self.lowered = job.lowered if dtype == "bfloat16" else ()
         self.brief = job.brief
         self.config = job.config
-        self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
-        self.rates = files.read_json(folder / "reference" / "rates.json")
+        self.folder = folder
         given = files.read_tensors(folder / "batch.safetensors")
         # Labels that are numbers are cast up exactly, as the weights are.
         held = "float64" if dtype == "float64" else "float32"
@@ -93,6 +93,16 @@ class Step:
             files.read_tensors(folder / "reference" / "constants.safetensors"),
         )
         self.model.train()
+
+    @functools.cached_property
+    def recorded(self) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """R64's draws in each run, read when the first of them is asked for: with its own the port can do without."""
+        return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+
+    @functools.cached_property
+    def rates(self) -> Mapping[str, float]:
+        """The rates of R64's dropout masks; read as :attr:`recorded`."""
+        return files.read_json(self.folder / "reference" / "rates.json")
 
     @staticmethod
     def leaks() -> list[str]:

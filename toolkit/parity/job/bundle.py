@@ -137,7 +137,7 @@ def seal(partial: Path, randomized: int) -> None:
     )
     for name in (files.CHECKPOINT, files.POSITIONS, files.OWN_WEIGHTS):
         (partial / "reference" / name).unlink(missing_ok=True)
-    files.write_json(partial / MANIFEST, manifest_of(partial, job, randomized))
+    files.write_report(partial / MANIFEST, manifest_of(partial, job, randomized))  # which people read, too
 
 
 def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:

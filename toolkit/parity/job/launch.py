@@ -12,6 +12,9 @@ from pathlib import Path
 
 #: Read by glibc from 2.35 on; other C libraries know nothing of it.
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+#: Threads with nothing to do sleep at once, in torch's OpenMP and in Paddle's: the gate's two processes have as many
+#: as there are cores each, and those that wait by spinning took half of the other's time.
+SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
 #: Removes the current folder from where modules are looked for.
 FORGET_CURRENT_FOLDER = "import sys; sys.path[:] = [place for place in sys.path if place]"
 
@@ -37,4 +40,4 @@ def environment() -> dict[str, str]:
     """
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PADDLE_")}
-    return {HUGE_PAGES[0]: HUGE_PAGES[1], **inherited, "PYTHONPATH": os.pathsep.join(places)}
+    return {HUGE_PAGES[0]: HUGE_PAGES[1], **SLEEP, **inherited, "PYTHONPATH": os.pathsep.join(places)}

@@ -12,20 +12,20 @@ from typing import Any, TypeVar
 
 Record = TypeVar("Record")
 
-#: Types whose values are the same in JSON.
-PLAIN = {float, int, str, bool, type(None)}
+#: What JSON has without anything inside. Lists of these are the bulk of what is measured, and are taken as a whole.
+PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def as_json(record: Any) -> Any:
     """What :func:`from_json` takes: dataclasses become objects, tuples lists."""
+    if type(record) in PLAIN:
+        return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         return {field.name: as_json(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):
         return {key: as_json(value) for key, value in record.items()}
     if isinstance(record, (list, tuple)):
-        if set(map(type, record)) <= PLAIN:
-            return list(record)
-        return [as_json(value) for value in record]
+        return list(record) if PLAIN.issuperset(map(type, record)) else [as_json(value) for value in record]
     return record
 
 
@@ -54,7 +54,8 @@ def _decoded(kind: Any, content: Any, where: str) -> Any:
         return {key: _decoded(arguments[1], value, f"{where}.{key}") for key, value in content.items()}
     if origin in (list, tuple):
         _check(content, list, where)
-        if arguments[0] in PLAIN and set(map(type, content)) <= {arguments[0]}:
+        wanted = typing.get_args(arguments[0]) or (arguments[0],)
+        if PLAIN.issuperset(wanted) and set(wanted).issuperset(map(type, content)):
             return origin(content)  # most of a gate's half a million values; none needs a look of its own
         return origin(_decoded(arguments[0], value, f"{where}[{index}]") for index, value in enumerate(content))
     if kind is float and type(content) is int:

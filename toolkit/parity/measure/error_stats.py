@@ -81,10 +81,16 @@ class RunningStats:
         """Of a tensor, or of its difference from another of the same shape, in float64."""
         stats = cls()
         flat, flat_truth = np.ravel(value), None if truth is None else np.ravel(truth)
+        room = np.empty(min(PIECE, flat.size))  # one for all pieces: it stays in the cache
         for start in range(0, flat.size, PIECE):
-            piece = flat[start : start + PIECE].astype(np.float64)
-            if flat_truth is not None:
-                piece -= flat_truth[start : start + PIECE]
+            end = min(start + PIECE, flat.size)
+            piece = room[: end - start]
+            if flat_truth is not None and flat.dtype == np.float64:
+                np.subtract(flat[start:end], flat_truth[start:end], out=piece)
+            else:
+                np.copyto(piece, flat[start:end])
+                if flat_truth is not None:
+                    piece -= flat_truth[start:end]
             stats.add(_of_piece(piece))
         return stats
 
@@ -98,8 +104,11 @@ class RunningStats:
         stats = cls()
         for start in range(0, len(values), ROWS):
             end = min(start + ROWS, len(values))
-            kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-            stats.add(cls.of(values[start:end][kept], None if truth is None else truth[start:end][kept]))
+            rows, true = values[start:end], None if truth is None else truth[start:end]
+            if np.any((left_out >= start) & (left_out < end)):
+                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
+                rows, true = rows[kept], None if true is None else true[kept]
+            stats.add(cls.of(rows, true))
         return stats
 
     def add(self, other: RunningStats) -> None:
@@ -123,7 +132,8 @@ class RunningStats:
 
 def _of_piece(piece: np.ndarray) -> RunningStats:
     """Of a float64 array, which is overwritten."""
-    largest = float(max(piece.max(), -piece.min()))
+    np.abs(piece, out=piece)
+    largest = float(piece.max())
     if not math.isfinite(largest):
         return RunningStats(piece.size, finite=False)
     if largest == 0.0:
@@ -133,7 +143,6 @@ def _of_piece(piece: np.ndarray) -> RunningStats:
         scale = 1e300
         piece *= scale
     piece *= 1 / (largest * scale)
-    np.abs(piece, out=piece)
     return RunningStats(piece.size, largest, float(np.dot(piece, piece)), float(piece.sum()))
 
 

@@ -120,7 +120,8 @@ def _counted(name: str, ours: Samples, theirs: Samples) -> NewValues:
         return found
     one, other = (side.values[name].astype(np.float64) for side in (ours, theirs))
     both = np.concatenate([one, other])
-    shares = [np.searchsorted(np.sort(side), both, "right") / len(side) for side in (one, other)]
+    ordered = np.sort(both)  # in order, each is found beside the one before it
+    shares = [np.searchsorted(np.sort(side), ordered, "right") / len(side) for side in (one, other)]
     found.apart = float(np.abs(shares[0] - shares[1]).max())
     for magnitude in BEYOND:
         out = np.abs(both - both.mean()) > magnitude * both.std()

@@ -17,7 +17,10 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
-from toolkit.parity.reference.environment import flags, set_up, versions
+from toolkit.parity.reference.imports import left_out
+
+with left_out(sys.argv[2:]):
+    from toolkit.parity.reference.environment import flags, set_up, versions
 
 #: The module that does a task, and is imported for it alone: what all of them import takes two seconds. Each has
 #: ``run(job, folder)``, which gives what the task's file is to hold.
@@ -42,10 +45,13 @@ def main(task: str, folder: Path) -> None:
 
 
 def _module_of(job: Job, task: str) -> ModuleType:
-    if task == DESCRIBE:
-        return family_part(job.model, "reference")
-    name = "bitwise" if job.kernels is not None else MODULES[task]
-    return importlib.import_module(f"toolkit.parity.reference.{name}")
+    with left_out(sys.argv[2:]):
+        if task == DESCRIBE:
+            return family_part(job.model, "reference")
+        if task != "tokens":
+            family_part(job.model, "reference")  # imports the rest of transformers that is needed
+        name = "bitwise" if job.kernels is not None else MODULES[task]
+        return importlib.import_module(f"toolkit.parity.reference.{name}")
 
 
 if __name__ == "__main__":

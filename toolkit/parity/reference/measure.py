@@ -34,6 +34,7 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     """R64 and its noise, with the whole model in memory."""
     step = make_step(job, folder)
     place = folder / "reference"
+    files.write_tensors(place / "constants.safetensors", step.constants())  # for what the port does meanwhile
     records: dict[str, TensorRecord] = {}
     unhooked: dict[str, np.ndarray] = {}  # the loss and the gradients, of a run that is not watched if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
@@ -52,11 +53,10 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
         step.train_on(keep, unhooked)
     truth = TensorFile(place / "float64.safetensors")
     step.write_draws(place)
-    files.write_tensors(place / "constants.safetensors", step.constants())
     if step.is_known:
         write_loaded(step, job, place / files.CHECKPOINT)
         write_initial(step, job, place / "initial.safetensors")
-    files.write_json(place / "order.json", list(records))  # the Paddle worker starts when this file is there
+    files.write_json(place / "order.json", list(records))  # when this file is there, the port is compared
     measure_noise(step, truth, records, runs_of(job))
     return ReferenceResult(
         tensors=records,

@@ -30,6 +30,10 @@ FUSED = get_decompositions(
 )
 
 
+#: Products of more numbers are added up in pieces of so many rows.
+LARGE, ROWS = 2**26, 4096
+
+
 class SumsReordered(TorchDispatchMode):
     """Inside the ``with`` block every float64 sum, product of matrices, softmax and layer norm adds up in another order
     that follows from ``seed``, in the forward and the backward."""
@@ -59,7 +63,15 @@ class SumsReordered(TorchDispatchMode):
         cut = self._cut(left.shape[-1])
         if cut is None:
             return multiply(left, right)
-        return multiply(left[..., cut:], right[..., cut:, :]).add_(multiply(left[..., :cut], right[..., :cut, :]))
+        product = multiply(left[..., cut:], right[..., cut:, :])
+        left, right = left[..., :cut], right[..., :cut, :]
+        # The gradient of a large output layer is there once, and not twice.
+        rows = len(product) if product.numel() <= LARGE else ROWS
+        for start in range(0, len(product), rows):
+            part = left[start : start + rows]
+            whole = right if right.ndim == 2 else right[start : start + rows]
+            product[start : start + rows].add_(multiply(part, whole))
+        return product
 
     def _sum(self, terms: torch.Tensor, dim: int, keepdim: bool) -> torch.Tensor:
         length = terms.shape[dim]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,7 +162,7 @@ class Step:
             draws.is_lowered = dtype == "bfloat16"
         held, moved = HELD_IN[dtype], self._moved_weights()
         values = {
-            name: nudged(value.to(held), nudge if name in moved else 0, QUARTER if dtype == "bfloat16" else 1)
+            name: nudged(value, held, nudge if name in moved else 0, QUARTER if dtype == "bfloat16" else 1)
             for name, value in self.weights.items()
         }
         self.model.to(dtype=held)
@@ -355,17 +356,30 @@ class Step:
         yield
 
 
-def nudged(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
-    """Every element moved by ``units`` in the last place, by draws that differ with ``nudge``; 0: none."""
+def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:
+    """The values in a dtype, every element moved by ``units`` in the last place, by draws that differ with ``nudge``;
+    0: none."""
+    return nudge_(value.to(dtype, copy=True), nudge, units) if nudge else value.to(dtype)
+
+
+def nudge_(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
+    """As :func:`nudged`, in place, of a contiguous tensor; a piece at a time, which stays in the cache."""
     if not nudge:
         return value
+    steps = steps_of(nudge, value.numel(), value.dtype)
+    for piece in value.view(-1).split(PIECE):
+        zero = piece == 0
+        # The next number away from zero, or towards it, is the next bit pattern.
+        piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
+        if zero.any():
+            piece[zero] = torch.finfo(value.dtype).tiny
+    return value
+
+
+@functools.lru_cache(maxsize=8)
+def steps_of(nudge: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """1 or -1 for each of the first ``count`` elements, or :data:`PIECE` of more, which then come again: the integers
+    of the dtype's size."""
+    whole = {torch.float64: torch.int64, torch.float32: torch.int32}[dtype]
     generator = torch.Generator().manual_seed(nudge)
-    whole = {torch.float64: torch.int64, torch.float32: torch.int32}[value.dtype]
-    steps = 2 * torch.randint(0, 2, (min(PIECE, value.numel()),), generator=generator, dtype=whole) - 1
-    moved = value.clone()
-    for bits in moved.view(-1).view(whole).split(PIECE):
-        bits.add_(
-            steps[: len(bits)], alpha=units
-        )  # the next number away from zero, or towards it, is the next bit pattern
-    moved[value == 0] = torch.finfo(value.dtype).tiny
-    return moved
+    return 2 * torch.randint(0, 2, (min(PIECE, count),), generator=generator, dtype=whole) - 1

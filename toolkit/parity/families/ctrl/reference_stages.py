@@ -40,7 +40,7 @@ from toolkit.parity.reference.lora import adapt
 from toolkit.parity.reference.points import ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
 from toolkit.parity.reference.reordered import SumsReordered
-from toolkit.parity.reference.step import DTYPES, nudged
+from toolkit.parity.reference.step import DTYPES, PIECE, nudge_, nudged, steps_of
 
 TABLE = "transformer.w.weight"
 
@@ -204,8 +204,21 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: dict[str, np.ndarray], name: str = TABLE) -> nn.Parameter:
-        value = torch.from_numpy(weights[name])
-        return nn.Parameter(nudged(value.to(DTYPES[run.dtype]), run.nudge).to(self.device))
+        value = nudged(torch.from_numpy(weights[name]), DTYPES[run.dtype], run.nudge)
+        return nn.Parameter(value.to(self.device))
+
+    def _rows_of_table(self, run: Variant, weights: dict[str, np.ndarray]) -> nn.Parameter:
+        """The rows of the embedding that the batch has, as :meth:`_table` gives them: of 246,534 it has some
+        hundreds."""
+        value, rows = torch.from_numpy(weights[TABLE]), self.rows.cpu()
+        taken = value[rows].to(DTYPES[run.dtype])
+        if run.nudge:
+            steps = steps_of(run.nudge, value.numel(), taken.dtype)
+            places = (rows[:, None] * value.shape[1] + torch.arange(value.shape[1])) % PIECE
+            zero = taken == 0
+            taken.view(steps.dtype).add_(steps[places])
+            taken[zero] = torch.finfo(taken.dtype).tiny
+        return nn.Parameter(taken.to(self.device))
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
@@ -247,9 +260,11 @@ class StreamedCTRL:
     def _embed(
         self, run: Variant, weights: dict[str, np.ndarray], ledger: Ledger | None
     ) -> tuple[torch.Tensor, nn.Parameter]:
-        """What goes into the first layer, and the embedding's parameter; without a ledger, ready for a backward."""
+        """What goes into the first layer, and the rows of the embedding that the batch has; without a ledger, ready
+        for a backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
-        body.w.weight = self._table(run, weights)
+        body.w.weight = self._rows_of_table(run, weights)
+        tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # where each one's row is among them
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
@@ -259,7 +274,7 @@ class StreamedCTRL:
         recorder = Recorder(body, self.draws, keep, prefix="transformer")
         recorder.recording = ledger is not None
         with recorder.watch(), torch.set_grad_enabled(ledger is None):
-            call = Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
+            call = Capture.first_call(body, tokens, attention_mask=self.batch.get("attention_mask"))
         return call.hidden_states, body.w.weight
 
     def _load_layer(self, run: Variant, stage: str, weights: dict[str, np.ndarray]) -> tuple[nn.Module, str]:
@@ -267,8 +282,7 @@ class StreamedCTRL:
         layer = self.layers[run.dtype]
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
-                value = torch.from_numpy(weights[f"{prefix}.{name}"])
-                parameter.copy_(nudged(value.to(parameter.dtype), run.nudge))
+                fill(parameter, torch.from_numpy(weights[f"{prefix}.{name}"]), run.nudge)
         return layer, prefix
 
     def _layer_forward(self, stage: str, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -301,8 +315,8 @@ class StreamedCTRL:
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():
                 if parameter.grad is not None:  # one that is not frozen
-                    ledger.keep(run, f"gradient:{prefix}.{name}", to_numpy(parameter.grad))
-            layer.zero_grad(set_to_none=True)
+                    ledger.keep(run, f"gradient:{prefix}.{name}", parameter.grad.numpy(force=True))
+            layer.zero_grad(set_to_none=True)  # what was kept has them to itself now
             after[run.name] = to_numpy(hidden_states.grad)
         return after
 
@@ -326,9 +340,11 @@ class StreamedCTRL:
             with no_downcast() as leaks, recorder.watch():
                 output = model(**self.batch)
             self.leaks = sorted({*self.leaks, *leaks})
-            ledger.keep(run, "logits", to_numpy(output.logits))
-            ledger.keep(run, "loss", to_numpy(output.loss))
-            output.loss.backward()
+            loss = output.loss
+            ledger.keep(run, "logits", output.logits.numpy(force=True))
+            ledger.keep(run, "loss", to_numpy(loss))
+            del output  # of a large vocabulary, the scores take half a gigabyte
+            loss.backward()
             for name, parameter in model.named_parameters():
                 if name != "lm_head.weight":
                     ledger.keep(run, f"gradient:{name}", to_numpy(parameter.grad))
@@ -340,7 +356,7 @@ class StreamedCTRL:
             measured.partial[run.name] = self._compare_rows(gradient, run, table)
             after[run.name] = to_numpy(hidden_states.grad)
             after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
-            del model, output, gradient
+            del model, loss, gradient
         if not self.tied:
             self._record_table(ledger, table, measured.partial)
         return after
@@ -350,8 +366,7 @@ class StreamedCTRL:
         norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
         with torch.no_grad():
             for name, parameter in norm.named_parameters():
-                value = torch.from_numpy(weights[f"transformer.layernorm.{name}"])
-                parameter.copy_(nudged(value.to(parameter.dtype), run.nudge))
+                fill(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
         model.transformer = Given(norm)
         model.lm_head.weight = self._table(run, weights, table)
         model.lm_head.bias = self._table(run, weights, "lm_head.bias")
@@ -387,7 +402,7 @@ class StreamedCTRL:
             ledger.keep(run, "gradient:transformer.dropout", state[run.name])
             hidden_states, table = self._embed(run, weights, None)
             hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
-            gradient = to_numpy(table.grad[self.rows])
+            gradient = to_numpy(table.grad)
             rest = RunningStats(unused)
             if self.tied:
                 gradient += head[f"rows:{run.name}"]
@@ -400,6 +415,16 @@ class StreamedCTRL:
         self._record_table(ledger, TABLE, sizes)
         ledger.truth["rows"] = rows.numpy()
         return {}
+
+
+def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
+    """Give a parameter its values, moved by ``nudge`` as :func:`.step.nudged` does: in place, where they are in the
+    host's memory, which a copy of a large layer would fill again and again."""
+    if parameter.device.type != "cpu":
+        value = nudged(value, parameter.dtype, nudge)
+    parameter.copy_(value)
+    if parameter.device.type == "cpu":
+        nudge_(parameter.detach(), nudge)
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:

@@ -69,7 +69,7 @@ class PairStep(Step):
         self.model.to(device=self.device, dtype=held)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
-                parameter.copy_(nudged(self.weights[name].to(held), nudge))
+                parameter.copy_(nudged(self.weights[name], held, nudge))
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name].to(buffer))
 
