@@ -139,8 +139,8 @@ NOT_ITS_OWN = {
                                           "--reference-reversible"]),
     "mutants": (["--model", "ctrl"], ["--head=causal_lm", "--layers=2", "--output=x", "--gates=2", "n_layer=2"]),
     "limits": (["--model", "ctrl"], ["--dtype=float32", "--length=32", "--output=x", "--trace", "n_layer=2"]),
-    "sweep": (["--model", "ctrl", "--gates", "2"], ["--layers=3", "--batch-size=3", "--mutants", "--dtype=float64",
-                                                    "--output=x", "--trace"]),
+    "sweep": (["--model", "ctrl", "--gates", "2"], ["--layers=3", "--batch-size=3", "--mutants", "--output=x",
+                                                    "--trace"]),
     "texts": (["--model", "ctrl"], ["--gates=2", "--device=cpu", "--weights=random", "--output=x", "n_layer=2"]),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from models.families import part
 from toolkit import cli
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights
 from toolkit.parity.judge.bounds import Comparison
@@ -70,6 +71,18 @@ def test_a_sweep_counts_a_right_operation_that_is_called_wrong(monkeypatch):
     assert sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
     assert "8: ALARM scores of a (models/a.py:1): off by much" in out.getvalue()
     assert "1 false alarms in 2 gates" in out.getvalue()
+
+
+def test_an_operation_in_bfloat16_counts_as_in_a_gate_beyond_what_may_be_luck(monkeypatch):
+    near, wrong = (FaultyOp("scores:a", "models/a.py:1", "bfloat16", "off", margin) for margin in (9.0, 11.0))
+    measured = [OperationTrace(faulty=[one], worst=0.5) for one in (near, wrong)]
+    out, verdicts = io.StringIO(), [Verdict(list(RIGHT.comparisons)) for _ in measured]
+    for verdict, traced in zip(verdicts, measured, strict=True):
+        judge_operations(verdict, traced)
+    monkeypatch.setattr(sweep_module, "judge_all", lambda *_: list(zip(verdicts, measured, strict=True)))
+    assert sweep(random_ctrl, [7, 8], Console(file=out)) == [8]
+    assert "7: right, nearest 0.00 of its bound, an operation by itself 9.00" in out.getvalue()
+    assert "8: ALARM scores:a: off" in out.getvalue()
 
 
 @pytest.mark.parametrize("model", ["reformer", "ctrl"])
@@ -135,6 +148,11 @@ def test_a_checkpoints_own_model_is_gated_and_passes(checkpoint, capsys):
 def test_a_sweep_of_one_kind_of_weights_has_no_other(gated):
     assert run("--weights", "large-gains") == 0
     assert {one.weights.kind for one in gated} == {"large-gains"}
+
+
+def test_a_sweep_in_bfloat16_is_judged_by_float64_too(gated):
+    assert run("--dtype", "bfloat16") == run() == 0
+    assert [one.dtypes for one in gated] == [("float64", "bfloat16")] * 30 + [("float64", "float32")] * 30
 
 
 @pytest.mark.parametrize(
