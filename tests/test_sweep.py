@@ -80,7 +80,7 @@ def test_an_operation_in_bfloat16_counts_as_in_a_gate_beyond_what_may_be_luck(mo
     for verdict, traced in zip(verdicts, measured, strict=True):
         judge_operations(verdict, traced)
     monkeypatch.setattr(sweep_module, "judge_all", lambda *_: list(zip(verdicts, measured, strict=True)))
-    assert sweep(random_ctrl, [7, 8], Console(file=out)) == [8]
+    assert sweep(partial(random_request, "ctrl"), [7, 8], Console(file=out)) == [8]
     assert "7: right, nearest 0.00 of its bound, an operation by itself 9.00" in out.getvalue()
     assert "8: ALARM scores:a: off" in out.getvalue()
 
