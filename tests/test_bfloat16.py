@@ -23,7 +23,7 @@ from toolkit.parity.judge.bounds import compare
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.mutants import PRECISION
+from toolkit.parity.mutants import faults_of_precision
 from toolkit.parity.options import check_bfloat16
 from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.quiet import silence_startup
@@ -176,13 +176,13 @@ def test_a_right_port_passes_in_bfloat16_and_every_report_shows_it(tmp_path, mod
 @pytest.mark.parametrize("model", RIGHT)
 def test_every_fault_of_mixed_precision_is_caught_and_named(model):
     trials = try_mutants(trial_request(model, "random", 0, dtype="bfloat16"), quiet())
-    assert [trial.mutant for trial in trials] == list(PRECISION[model])
+    assert [trial.mutant for trial in trials] == list(faults_of_precision(model))
     assert [(t.mutant.name, t.verdict, t.culprit, t.operation) for t in trials if not t.passed] == []
     assert {t.verdict for t in trials} == {"precision", "rounding"}
 
 
 def test_no_fault_of_mixed_precision_is_tried_in_float64():
-    assert not {mutant.dtype for mutant in PRECISION["ctrl"]} & set(trial_request("ctrl", "random", 0).dtypes)
+    assert not {mutant.dtype for mutant in faults_of_precision("ctrl")} & set(trial_request("ctrl", "random", 0).dtypes)
 
 
 def test_an_operation_that_is_wrong_by_itself_is_named_before_what_hangs_on_it():

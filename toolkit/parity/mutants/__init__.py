@@ -15,15 +15,20 @@ from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
 from toolkit.parity.mutants.fault import Mutant
 from toolkit.parity.mutants.lora import LORA
-from toolkit.parity.mutants.precision import PRECISION
 
-__all__ = ["CLASS_WEIGHTS", "LORA", "PRECISION", "Mutant", "by_name", "catalogue"]
+__all__ = ["CLASS_WEIGHTS", "LORA", "Mutant", "by_name", "catalogue", "faults_of_precision"]
 
 
 @functools.cache
 def catalogue(model: str) -> tuple[Mutant, ...]:
-    """The faults of a family; those of mixed precision, which no other dtype shows, are apart."""
+    """The faults of a family that float64 and float32 show."""
     return family_part(model, "mutants").CATALOGUE
+
+
+@functools.cache
+def faults_of_precision(model: str) -> tuple[Mutant, ...]:
+    """The faults of a family in mixed precision, which no other dtype shows."""
+    return family_part(model, "mutants").PRECISION
 
 
 def by_name(name: str) -> Mutant:
@@ -31,5 +36,5 @@ def by_name(name: str) -> Mutant:
     fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*map(catalogue, FAMILIES), *CLASS_WEIGHTS.values(), LORA, *PRECISION.values())
+    catalogues = (*map(catalogue, FAMILIES), *map(faults_of_precision, FAMILIES), *CLASS_WEIGHTS.values(), LORA)
     return {mutant.name: mutant for several in catalogues for mutant in several}[name]

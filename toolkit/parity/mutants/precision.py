@@ -108,7 +108,8 @@ def _master_weights(port):
 
 _fault = partial(Mutant, port=_port, dtype="bfloat16")
 
-_SHARED: tuple[Mutant, ...] = (
+#: Of every model.
+PRECISION: tuple[Mutant, ...] = (
     _fault("bfloat16-softmax", "softmax in bfloat16", "probabilities:", _softmax, operation="probabilities:"),
     _fault("bfloat16-layer-norm", "layer norm in bfloat16", "norm", _layer_norm, operation="norm"),
     _fault("bfloat16-loss", "the loss in bfloat16", "loss", _loss, operation="loss"),
@@ -117,11 +118,5 @@ _SHARED: tuple[Mutant, ...] = (
     _fault("bfloat16-master-weights", "updates are applied to weights in bfloat16", "updated:", _master_weights),
 )
 
-#: By family.
-PRECISION: dict[str, tuple[Mutant, ...]] = {
-    "reformer": (
-        *_SHARED,
-        _fault("bfloat16-hashing", "LSH hashing in bfloat16", "buckets:", _hashing, operation="buckets:"),
-    ),
-    "ctrl": _SHARED,
-}
+#: Of a model that hashes.
+HASHING = _fault("bfloat16-hashing", "LSH hashing in bfloat16", "buckets:", _hashing, operation="buckets:")

@@ -31,7 +31,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, PRECISION, Mutant, catalogue
+from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_precision
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -98,7 +98,7 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
-        faults = (*catalogue(request.model), *PRECISION[request.model])
+        faults = (*catalogue(request.model), *faults_of_precision(request.model))
         return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 

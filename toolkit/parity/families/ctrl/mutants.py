@@ -14,6 +14,7 @@ from toolkit.parity.mutants.evaluation import CTRL_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING
+from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
@@ -480,3 +481,5 @@ CATALOGUE = (
     *CTRL_LOADING,
     *CTRL_INITIALISATION,
 )
+#: In bfloat16.
+PRECISION = SHARED

@@ -14,6 +14,8 @@ from toolkit.parity.mutants.evaluation import REFORMER_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 from toolkit.parity.mutants.initialisation import REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import REFORMER_LOADING
+from toolkit.parity.mutants.precision import HASHING
+from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
 from toolkit.parity.mutants.tokenizers import REFORMER_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
@@ -562,3 +564,5 @@ CATALOGUE = (
     *REFORMER_LOADING,
     *REFORMER_INITIALISATION,
 )
+#: In bfloat16.
+PRECISION = (*SHARED, HASHING)
