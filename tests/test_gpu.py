@@ -21,7 +21,7 @@ from gates import run as gate
 from safetensors.numpy import load_file
 from test_train import assert_same_run, recipe_file  # noqa: F401
 
-from toolkit.parity.trials.mutation import CTRL_TRIAL
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 
 pytestmark = pytest.mark.slow
 

@@ -240,6 +240,7 @@ def test_a_file_that_does_not_import_says_why_and_where(tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "side.py").write_text(content)
     (tmp_path / "broken.py").write_text("def f(:\n")
+    user_code.load.cache_clear()  # another test's file had this name
     with pytest.raises(user_code.UserCodeError) as raised:
         user_code.load("side.py")
     assert str(raised.value).startswith(words) and "\n" not in str(raised.value)
@@ -258,6 +259,7 @@ def test_a_batch_that_is_none_is_one_line(tmp_path, monkeypatch, content, words)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "side.py").write_text(f"\n\ndef batch(config, rng):\n    {content}\n")
+    user_code.load.cache_clear()  # another test's file had this name
     with pytest.raises(user_code.UserCodeError) as raised:
         batch_of(user_code.load("side.py"), {}, 0)
     assert str(raised.value).startswith(words)
