@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from models import kernels
 from models.families import part
 from toolkit import runtime
 from toolkit.bench.serve import Measured, serve
@@ -80,6 +81,8 @@ def extra(workload: Workload, order: str) -> Any:
 
 if __name__ == "__main__":
     runtime.configure("cpu")
-    for module in ("models.reformer.modeling", "models.ctrl.modeling"):  # memory is counted above what imports take
+    loops = ("models.loops",) if kernels.chosen() == kernels.COMPILED else ()
+    # Memory is counted above what imports take.
+    for module in ("models.reformer.modeling", "models.ctrl.modeling", *loops):
         importlib.import_module(module)
     serve(prepare, extra, runtime.versions())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from toolkit.bench.serve import Measured, serve
 from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
+from toolkit.parity.job.family_part import family_part
 from toolkit.parity.reference import environment
 from toolkit.parity.reference.optimizer import decayed_parameters
 
@@ -94,7 +94,7 @@ class _Products(TorchDispatchMode):
 
 def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     """The reference's model in training mode, and the batch."""
-    family = importlib.import_module(f"toolkit.parity.reference.{workload.model}").STEP
+    family = family_part(workload.model, "reference").STEP
     folder = Path(workload.folder)
     model = family.heads[workload.head](_configuration(workload))
     values = load_file(folder / "weights.safetensors")
@@ -107,7 +107,7 @@ def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor
 
 def _configuration(workload: Workload) -> Any:
     """The reference's configuration object, as a user of transformers has it: with its cache."""
-    family = importlib.import_module(f"toolkit.parity.reference.{workload.model}").STEP
+    family = family_part(workload.model, "reference").STEP
     config = family.configuration(None, workload.config)
     config.use_cache = workload.work == "generate"
     return config
@@ -130,6 +130,6 @@ if __name__ == "__main__":
 
     transformers.logging.set_verbosity_error()
     for module in ("reformer", "ctrl"):  # memory is counted above what imports take
-        importlib.import_module(f"toolkit.parity.reference.{module}")
+        family_part(module, "reference")
     with contextlib.suppress(KeyboardInterrupt):
         serve(prepare, extra, environment.versions())
