@@ -200,8 +200,9 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     ],
     ids=["softmax", "layer_norm"],
 )
-def test_an_inaccurate_kernel_is_named(tmp_path, edit, arguments, kind):
+def test_an_inaccurate_kernel_is_named(tmp_path, edit, arguments, kind, monkeypatch):
     """A kernel of Paddle's that loses digits in float32 alone: the port is right, and the gate says which kernel."""
+    monkeypatch.setenv("TOOLKIT_KERNELS", "composed")
     done = toolkit_in(copied_source(tmp_path, "models/ops.py", edit), "parity", "--output", "out", *arguments)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "rounding float32" in done.stdout

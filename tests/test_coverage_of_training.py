@@ -20,7 +20,14 @@ from gates import ROOT
 
 #: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
 COMPUTES = ("models/*.py", "toolkit/optimizer.py", "toolkit/batches.py")
-STORES = ("models/hub.py", "models/*config.py", "models/*schema.py", "models/families.py", "models/*tokeniz*.py")
+STORES = (
+    "models/hub.py",
+    "models/*config.py",
+    "models/*schema.py",
+    "models/families.py",
+    "models/*tokeniz*.py",
+    "models/tensor_file.py",
+)
 
 #: Runs the command line, and tells coverage when the training begins and ends.
 DRIVER = """

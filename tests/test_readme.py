@@ -24,7 +24,7 @@ def source(path: str, line: str) -> str:
     [
         (rf"^DRIFT [\w.]+\.(\w+) \((\w+), {PLACE}", r"self\.{0} = {1}\(|self\.{0} = self\.\w+\("),
         (rf"\.\w+ \((\w+), \S+, class at {PLACE}", r"^class {0}\b"),
-        (rf"the backward into ([\w ]+) of [\w.]+\s+\({PLACE}", r'at\("{0}"'),
+        (rf"the backward into ([\w ]+) of [\w.]+\s+\({PLACE}", r'at\("{0}"|\w_{0}\('),
     ],
     ids=["a module", "its class", "an operation"],
 )

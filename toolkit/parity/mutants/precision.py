@@ -42,25 +42,28 @@ def _in_bfloat16(port, function: Callable) -> Callable:
 
 
 def _softmax(port):
-    """Rounded after the masks, so that these are as they were."""
-    masked = port.ops._masked
+    """Scores go in rounded, after the masks, so that these are as they were; and what comes out is rounded."""
+    masked, whole = port.ops._masked, _in_bfloat16(port, lambda *results: results)
 
     def lowered(scores, masks):
         return masked(scores, masks).clip(min=LOWEST).astype("bfloat16").astype(scores.dtype)
 
     def rounding(function):
-        whole = _in_bfloat16(port, lambda *results: results)
-
         def changed(*args, **kwargs):
             result = function(*args, **kwargs)
             return whole(*result) if isinstance(result, tuple) else whole(result)[0]
 
         return changed
 
+    softmax = port.ctrl.softmax
+
+    def of_masked(scores, **kwargs):
+        return softmax(*whole(scores.clip(min=LOWEST)), **kwargs)
+
     return [
         (port.ops, "_masked", lowered),
         (port.attention, "masked_softmax", rounding(port.attention.masked_softmax)),
-        (port.ctrl, "softmax", rounding(port.ctrl.softmax)),
+        (port.ctrl, "softmax", rounding(of_masked)),
     ]
 
 

@@ -16,12 +16,13 @@ UNUSED = ("sklearn", "scipy")
 @contextlib.contextmanager
 def left_out(jobs: Sequence[str], names: Sequence[str] = UNUSED) -> Iterator[None]:
     """Inside the ``with`` block packages of these names are as good as not installed; one that is imported already
-    stays. Not where a job may be of a user's own reference, whose code may want them.
+    stays. Not where a job may be of a user's own reference, whose code may want them, nor where somebody has imported
+    transformers before, which then expects what it has found installed.
 
     Args:
         jobs: the folders of the process's jobs.
     """
-    unwanted = all(_is_of_a_family(Path(job)) for job in jobs)
+    unwanted = "transformers" not in sys.modules and all(_is_of_a_family(Path(job)) for job in jobs)
     absent = [name for name in names if name not in sys.modules] if unwanted else []
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # Python's own way to say that there is none
     try:
