@@ -110,9 +110,11 @@ lint: install  ## ruff (errors, imports, formatting), types, and which module ma
 # Small enough for minutes, with every part that a large one has.
 SMALL_CTRL := --layers 4 n_embd=320 dff=1024 vocab_size=5000
 
-parity: install  ## the parity gates, on every device the machine has; on the CPU also with Paddle's own kernels
+parity: install  ## the parity gates, on every device the machine has; on the CPU also without Numba, with Paddle's kernels
 	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
 	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl $(SMALL_CTRL)
+	TOOLKIT_KERNELS=composed $(BIN)/toolkit parity --model reformer --dtype float32 --output runs/parity/reformer-composed
+	TOOLKIT_KERNELS=composed $(BIN)/toolkit parity --model ctrl --dtype float32 --output runs/parity/ctrl-composed $(SMALL_CTRL)
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model reformer --dtype both --output runs/parity/reformer-kernels
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model ctrl --dtype both --output runs/parity/ctrl-kernels $(SMALL_CTRL)
 
