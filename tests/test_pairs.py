@@ -265,6 +265,22 @@ def test_a_batch_that_is_none_is_one_line(tmp_path, monkeypatch, content, words)
     assert str(raised.value).startswith(words)
 
 
+def test_a_build_is_to_give_a_new_model_of_its_own_framework(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "twice.py").write_text("def build(config): ...\n")
+    source, model = user_code.load("twice.py"), AnyModel()
+    user_code.check_built(source, model, AnyModel, "model")
+    with pytest.raises(user_code.UserCodeError, match=r"twice\.py: build\(\) gave one module twice"):
+        user_code.check_built(source, model, AnyModel, "model")
+    with pytest.raises(user_code.UserCodeError, match=r"twice\.py: build\(\) gave list; it is to give a model"):
+        user_code.check_built(source, [], AnyModel, "model")
+
+
+class AnyModel:
+    """Stands for a framework's class of models."""
+
+
 @pytest.mark.slow
 def test_a_build_that_refuses_its_config_says_why_and_where(pair, command_line):
     text = (pair / "reference.py").read_text().replace("    return Net", "    assert config['deep']\n    return Net")

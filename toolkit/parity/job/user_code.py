@@ -14,6 +14,7 @@ import importlib.util
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -80,6 +81,27 @@ def functions_of(source: str) -> set[str]:
     if "build" not in found:
         raise UserCodeError(f"{source}: has no build(config) that gives its model")
     return found
+
+
+#: What ``build`` has given in this process.
+_built: weakref.WeakSet = weakref.WeakSet()
+
+
+def check_built(source: Any, model: Any, kind: type, called: str) -> None:
+    """See that a side's ``build`` has given a new model.
+
+    Args:
+        source: what :func:`load` gave.
+        kind: of the model; ``called`` is its name.
+
+    Raises:
+        UserCodeError: it is none of that kind, or one that it has given before.
+    """
+    if not isinstance(model, kind):
+        raise UserCodeError(f"{shown(source)}: build() gave {type(model).__name__}; it is to give a {called}")
+    if model in _built:
+        raise UserCodeError(f"{shown(source)}: build() gave one module twice; it is to make a new one")
+    _built.add(model)
 
 
 def _check_arguments(source: str, node: ast.FunctionDef) -> None:

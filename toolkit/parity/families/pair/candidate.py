@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import math
 import os
-import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,10 +250,6 @@ def scaled_gradients(
 # -- the user's file ------------------------------------------------------------------------------------------------
 
 
-#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
-_built: weakref.WeakSet[nn.Layer] = weakref.WeakSet()
-
-
 def built(source: Any, job: Job) -> nn.Layer:
     """What a side's ``build`` gives.
 
@@ -264,16 +259,7 @@ def built(source: Any, job: Job) -> nn.Layer:
     paddle.seed(job.seed)
     with user_code.running(source):
         model = source.build(dict(job.config))
-    if not isinstance(model, nn.Layer):
-        given = type(model).__name__
-        raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: build() gave {given}; it is to give a paddle.nn.Layer"
-        )
-    if model in _built:
-        raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: build() gave one module twice; it is to make a new one"
-        )
-    _built.add(model)
+    user_code.check_built(source, model, nn.Layer, "paddle.nn.Layer")
     return model
 
 

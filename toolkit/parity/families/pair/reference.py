@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,10 +140,6 @@ class PairStep(Step):
         return keep_matched
 
 
-#: What a ``build`` gave so far. One that gives the same again hands on what a step, or a fault, has left in it.
-_built: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-
 def built(source: Any, job: Job) -> nn.Module:
     """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
 
@@ -154,16 +149,7 @@ def built(source: Any, job: Job) -> nn.Module:
     torch.manual_seed(job.seed)
     with eager_attention(), user_code.running(source):
         model = source.build(dict(job.config))
-    if not isinstance(model, nn.Module):
-        given = type(model).__name__
-        raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: build() gave {given}; it is to give a torch.nn.Module"
-        )
-    if model in _built:
-        raise user_code.UserCodeError(
-            f"{user_code.shown(source)}: build() gave one module twice; it is to make a new one"
-        )
-    _built.add(model)
+    user_code.check_built(source, model, nn.Module, "torch.nn.Module")
     return model
 
 
