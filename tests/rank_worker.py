@@ -53,3 +53,4 @@ def main(jobs: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    ranks.leave(0)  # as the command does
