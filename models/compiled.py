@@ -26,68 +26,68 @@ def suits(*tensors: paddle.Tensor, dtype: paddle.dtype = paddle.float32) -> bool
 
 def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:
     """bool: which of 16-bit random numbers are at least ``threshold``. One draw from Paddle's generator seeds them."""
-    from models import loops
+    from models import loop_code
 
     seed = int(paddle.randint(-(2**31), 2**31 - 1, [2], "int32").numpy().view("int64")[0])
     kept = paddle.empty(shape, "bool")
     count = math.prod(shape)
     if count:
-        loops.run(loops.draw_mask, count, count, kept.data_ptr(), seed, threshold)
+        loop_code.run("draw_mask", count, count, kept.data_ptr(), seed, threshold)
     return kept
 
 
 def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
     """``x * kept * scale``; ``kept`` is bool, of the same shape."""
-    from models import loops
+    from models import loop_code
 
     x, kept = x.contiguous(), kept.contiguous()
     out = paddle.empty_like(x)
-    loops.run(loops.keep, x.size, x.size, x.data_ptr(), kept.data_ptr(), out.data_ptr(), scale)
+    loop_code.run("keep", x.size, x.size, x.data_ptr(), kept.data_ptr(), out.data_ptr(), scale)
     return out
 
 
 def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
-    from models import loops
+    from models import loop_code
 
     x, row, width = x.contiguous(), row.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
-    loops.run(loops.add_row, x.size, x.size // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
+    loop_code.run("add_row", x.size, x.size // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
     return out
 
 
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """(rows, columns, width) times (B, columns): (B, rows, columns, width)."""
-    from models import loops
+    from models import loop_code
 
     table, factors = table.contiguous(), factors.contiguous()
     (rows, columns, width), batch = table.shape, factors.shape[0]
     out = paddle.empty([batch, rows, columns, width], table.dtype)
     given = [tensor.data_ptr() for tensor in (table, factors, out)]
-    loops.run(loops.scale_columns, out.size, batch * rows * columns, *given, rows * columns, columns, width)
+    loop_code.run("scale_columns", out.size, batch * rows * columns, *given, rows * columns, columns, width)
     return out
 
 
 def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """The gradient of the table."""
-    from models import loops
+    from models import loop_code
 
     grad, factors = grad.contiguous(), factors.contiguous()
     batch, rows, columns, width = grad.shape
     out = paddle.empty([rows, columns, width], grad.dtype)
     given = [tensor.data_ptr() for tensor in (grad, factors, out)]
-    loops.run(loops.scale_columns_backward, grad.size, rows * columns, *given, batch, columns, width)
+    loop_code.run("scale_columns_backward", grad.size, rows * columns, *given, batch, columns, width)
     return out
 
 
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
     """As :func:`models.ops.layer_norm`."""
-    from models import loops
+    from models import loop_code
 
     x, gain, bias, width = x.contiguous(), gain.contiguous(), bias.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [tensor.data_ptr() for tensor in (x, gain, bias, out)]
-    loops.run(loops.norm_rows, x.size, x.size // width, *given, width, float(epsilon))
+    loop_code.run("norm_rows", x.size, x.size // width, *given, width, float(epsilon))
     return out
 
 
@@ -95,14 +95,14 @@ def layer_norm_backward(
     grad: paddle.Tensor, x: paddle.Tensor, gain: paddle.Tensor, epsilon: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """The gradient of ``x``, and those of gain and bias side by side, (blocks, 2 * width), to be added up."""
-    from models import loops
+    from models import loop_code
 
     grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
     rows = x.size // width
-    blocks = -(-rows // loops.BLOCK_ROWS)
+    blocks = -(-rows // loop_code.BLOCK_ROWS)
     out, sums = paddle.empty_like(x), paddle.empty([blocks, 2 * width], x.dtype)
     given = [tensor.data_ptr() for tensor in (grad, x, gain, out, sums)]
-    loops.run(loops.norm_rows_backward, x.size, blocks, rows, *given, width, float(epsilon))
+    loop_code.run("norm_rows_backward", x.size, blocks, rows, *given, width, float(epsilon))
     return out, sums
 
 
@@ -110,12 +110,12 @@ def add_on_grid(
     exact: paddle.Tensor, update: paddle.Tensor, rounder: float, sign: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """``exact`` (float64) and ``sign`` times ``update`` rounded to the grid (float32): their sum, and it in float32."""
-    from models import loops
+    from models import loop_code
 
     exact, update = exact.contiguous(), update.contiguous()
     out, value = paddle.empty_like(exact), paddle.empty_like(update)
     given = [tensor.data_ptr() for tensor in (exact, update, out, value)]
-    loops.run(loops.add_on_grid, update.size, update.size, *given, float(rounder), float(sign))
+    loop_code.run("add_on_grid", update.size, update.size, *given, float(rounder), float(sign))
     return out, value
 
 
@@ -150,14 +150,14 @@ def softmax(
     scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], with_normaliser: bool
 ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
     """As :func:`models.ops.masked_softmax`; the normaliser is (..., 1), or None."""
-    from models import loops
+    from models import loop_code
 
     scores, width = scores.contiguous(), scores.shape[-1]
     out = paddle.empty_like(scores)
     normaliser = paddle.empty([*scores.shape[:-1], 1], scores.dtype) if with_normaliser else None
     puts, _held = _puts(masks, scores.shape)
     given = [scores.data_ptr(), out.data_ptr(), 0 if normaliser is None else normaliser.data_ptr(), width, len(masks)]
-    loops.run(loops.softmax_rows, scores.size, scores.size // width, *given, *puts)
+    loop_code.run("softmax_rows", scores.size, scores.size // width, *given, *puts)
     return out, normaliser
 
 
@@ -168,46 +168,46 @@ def softmax_backward(
     grad_normaliser: paddle.Tensor | None,
 ) -> paddle.Tensor:
     """The gradient of the scores."""
-    from models import loops
+    from models import loop_code
 
     grad, probabilities, width = grad.contiguous(), probabilities.contiguous(), grad.shape[-1]
     out = paddle.empty_like(grad)
     beside = None if grad_normaliser is None else grad_normaliser.contiguous()
     puts, _held = _puts([(kept, 0.0) for kept in masks], grad.shape)
     given = [grad.data_ptr(), probabilities.data_ptr(), out.data_ptr(), 0 if beside is None else beside.data_ptr()]
-    loops.run(loops.softmax_rows_backward, grad.size, grad.size // width, *given, width, len(masks), *puts)
+    loop_code.run("softmax_rows_backward", grad.size, grad.size // width, *given, width, len(masks), *puts)
     return out
 
 
 def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) -> paddle.Tensor:
     """int64 (., n, C) and (., n, K) -> bool (., n, C, K): ``place >= seen``, or ``place != seen``."""
-    from models import loops
+    from models import loop_code
 
     place, seen = place.contiguous(), seen.contiguous()
     size, width = place.shape[-1], seen.shape[-1]
     out = paddle.empty([*place.shape, width], "bool")
     given = [tensor.data_ptr() for tensor in (place, seen, out)]
-    loops.run(loops.compare_places, out.size, place.size // size, *given, size, width, int(at_least))
+    loop_code.run("compare_places", out.size, place.size // size, *given, size, width, int(at_least))
     return out
 
 
 def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     """Rows of ``x`` (..., D) scaled to a mean square of 1, to which epsilon is added, then by ``factor``."""
-    from models import loops
+    from models import loop_code
 
     x, width = x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [x.data_ptr(), out.data_ptr(), width, float(epsilon), float(factor)]
-    loops.run(loops.key_rows, x.size, x.size // width, *given)
+    loop_code.run("key_rows", x.size, x.size // width, *given)
     return out
 
 
 def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     """The gradient of ``x``."""
-    from models import loops
+    from models import loop_code
 
     grad, x, width = grad.contiguous(), x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [tensor.data_ptr() for tensor in (grad, x, out)]
-    loops.run(loops.key_rows_backward, x.size, x.size // width, *given, width, float(epsilon), float(factor))
+    loop_code.run("key_rows_backward", x.size, x.size // width, *given, width, float(epsilon), float(factor))
     return out

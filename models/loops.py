@@ -1,33 +1,21 @@
 """Loops over numbers, compiled by Numba where it is installed: what takes Paddle's CPU operations five passes over
 memory on one core is one pass here, on all cores of a run.
 
-A loop is a function of one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
-and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
-Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share
-of the length. All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap.
-
-Importing this module takes Numba. Compiled loops are kept on disk, beside the module or in the user's cache.
+All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap. How a loop is called, and by how
+many threads, says :mod:`models.loop_code`, which imports this module, and Numba with it, only to compile.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
-import struct
 from collections.abc import Callable
-from pathlib import Path
 
-import llvmlite.binding
 import numpy as np
-import paddle
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-#: Fewer numbers than this are not worth waking the other threads for (measured: some microseconds).
-ALONE = 2**14
-#: Rows whose sums are taken in float32 before these are added up.
-BLOCK_ROWS = 128
+from models.loop_code import BLOCK_ROWS, THREADS
+
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(math.log(2.0) - 0.693359375)
@@ -42,44 +30,20 @@ LOWEST = np.int32(-(2**31))
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
-_openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
-for _name in ("omp_get_thread_num", "omp_get_num_threads"):  # by names of our own: torch's OpenMP has the same ones
-    llvmlite.binding.add_symbol(f"paddle_{_name}", ctypes.cast(getattr(_openmp, _name), ctypes.c_void_p).value)
-_parallel = _openmp.GOMP_parallel
-_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
-_parallel.restype = None
-_thread = types.ExternalFunction("paddle_omp_get_thread_num", types.int32())
-_threads = types.ExternalFunction("paddle_omp_get_num_threads", types.int32())
+_thread = types.ExternalFunction(THREADS["omp_get_thread_num"], types.int32())
+_threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
 
 
-def run(loop: Callable, numbers: int, length: int, *given: int | float) -> None:
-    """Run a loop.
-
-    Args:
-        numbers: that are worked on in all.
-        length: what the threads share among them: rows, or the numbers themselves.
-        given: addresses, sizes and scalars, in the order in which the loop takes them.
-    """
-    kinds = "".join("d" if isinstance(value, float) else "q" for value in given)
-    packed = ctypes.create_string_buffer(struct.pack("q" + kinds, length, *given))
-    _parallel(_compiled(loop), packed, 1 if numbers < ALONE else 0, 0)
-
-
-@functools.cache
-def _compiled(loop: Callable) -> int:
-    """The address of the machine code."""
-    options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[loop]}
-    try:
-        made = cfunc(_SIGNATURE, cache=True, **options)(loop)
-    except RuntimeError:  # there is no folder for it
-        made = cfunc(_SIGNATURE, **options)(loop)
-    _kept.append(made)
-    return made.address
+def compiled(loop: str) -> tuple[str, str]:
+    """The loop of this name as LLVM's assembly, and the name of its function there."""
+    function = globals()[loop]
+    options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[function]}
+    made = cfunc(_SIGNATURE, **options)(function)
+    return made.inspect_llvm(), made.native_name
 
 
 _SIGNATURE = types.void(types.CPointer(types.int64))
 _FASTMATH: dict[Callable, set[str]] = {}
-_kept: list[object] = []
 
 
 def _loop(*fastmath: str) -> Callable[[Callable], Callable]:

@@ -186,3 +186,60 @@ def test_threads_share_the_work_where_torch_has_brought_an_openmp_of_its_own():
     given = {**os.environ, "TOOLKIT_KERNELS": "compiled"}
     done = subprocess.run([sys.executable, "-c", THREADS_BESIDE_TORCH], env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+KEPT_CODE = """
+import sys
+from toolkit import runtime
+runtime.configure("cpu")
+import paddle
+from models import compiled, loop_code
+loop_code._folders = lambda: [__import__("pathlib").Path(place) for place in sys.argv[1:]]
+assert compiled.add_row(paddle.ones([3, 2]), paddle.to_tensor([1.0, 2.0])).numpy().tolist() == [[2.0, 3.0]] * 3
+print("numba" in sys.modules)
+"""
+
+
+def compiles(*folders: object) -> bool:
+    """Whether a new process has to compile the loop that it runs, where code is kept in these folders."""
+    given = {**os.environ, "TOOLKIT_KERNELS": "compiled"}
+    command = [sys.executable, "-W", "ignore", "-c", KEPT_CODE, *map(str, folders)]
+    done = subprocess.run(command, env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1] == "True"
+
+
+def test_what_was_compiled_once_is_loaded_without_numba_and_made_anew_where_it_is_damaged(tmp_path):
+    folder = tmp_path / "kept"
+    assert compiles(folder)
+    (kept,) = folder.iterdir()
+    assert kept.name.startswith("add_row-") and not compiles(folder)
+    whole = kept.read_bytes()
+    for damaged in (whole[:-100], whole[:-1] + bytes([whole[-1] ^ 1]), b""):
+        kept.write_bytes(damaged)
+        assert compiles(folder) and kept.read_bytes() != damaged
+
+
+def test_code_is_kept_in_the_first_folder_that_can_be_written(tmp_path):
+    beside, users = tmp_path / "a file", tmp_path / "cache"
+    beside.write_text("")
+    assert compiles(beside, users) and not compiles(beside, users)
+    assert compiles(beside)  # kept nowhere; it runs all the same
+
+
+def test_other_loops_or_another_compiler_have_other_code(monkeypatch):
+    from models import loop_code
+
+    def key() -> str:
+        loop_code._key.cache_clear()
+        return loop_code._key()
+
+    first = key()
+    versions = loop_code.importlib.metadata.version
+    monkeypatch.setattr(loop_code.importlib.metadata, "version", lambda name: versions(name) + ".1")
+    assert key() != first
+    monkeypatch.undo()
+    monkeypatch.setattr(loop_code.llvm, "get_host_cpu_name", lambda: "another")
+    assert key() != first
+    monkeypatch.undo()
+    assert key() == first

@@ -81,7 +81,7 @@ def extra(workload: Workload, order: str) -> Any:
 
 if __name__ == "__main__":
     runtime.configure("cpu")
-    loops = ("models.loops",) if kernels.chosen() == kernels.COMPILED else ()
+    loops = ("models.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # Memory is counted above what imports take.
     for module in ("models.reformer.modeling", "models.ctrl.modeling", *loops):
         importlib.import_module(module)
