@@ -84,7 +84,7 @@ def _machine() -> llvm.TargetMachine:
 
 @functools.cache
 def _engine() -> llvm.ExecutionEngine:
-    """Holds the loops' code as long as the process lives. Made before Numba compiles, which looks for the same names."""
+    """Holds the loops' code as long as the process lives. Numba, too, looks for the names that are told here."""
     for name, ours in THREADS.items():
         llvm.add_symbol(ours, ctypes.cast(getattr(_openmp, name), ctypes.c_void_p).value)
     for name in NEVER_CALLED:

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from models import collector
+from toolkit import allocator
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
@@ -25,6 +26,8 @@ from toolkit.install import REFERENCE_PYTHON
 from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
 
+#: The commands that compute with Paddle in this process.
+COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
 KINDS = "a csv, tsv, jsonl, json, parquet or txt (a text a line) file"
 OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
 
@@ -38,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = Settings()
     with second_interrupt_ends() as interrupted:
         try:
+            if arguments is None:  # it is the program
+                allocator.restart(COMPUTING)
             status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
             sys.stdout.flush()
         except click.exceptions.Exit as leave:

@@ -37,6 +37,7 @@ RECORDED_DISTRIBUTIONS = (
     "safetensors",
     "numpy",
     "numba",
+    "tbb",
 )
 
 #: Bytes below which the disk of the cache is full: what some texts' tokens and a gate's verdict take.

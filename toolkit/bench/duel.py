@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit import runtime
+from toolkit import allocator, runtime
 from toolkit.bench.ratios import Ratio, median, ratio
 from toolkit.bench.workload import Workload
 from toolkit.errors import Inconclusive
@@ -197,5 +197,5 @@ def _environment(side: str, threads: int) -> dict[str, str]:
     if side == "paddlenlp":
         return inherited
     if side == OURS:
-        return {**inherited, **runtime.environment(threads)}
+        return {**inherited, **runtime.environment(threads), **allocator.environment()}
     return {**inherited, "OMP_NUM_THREADS": str(threads)}

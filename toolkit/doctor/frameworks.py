@@ -69,6 +69,7 @@ def check_paddlenlp() -> Iterator[Finding]:
 def check_environment() -> Iterator[Finding]:
     """The variables that :func:`toolkit.runtime.environment` sets, where the shell has set them otherwise."""
     from models import kernels
+    from toolkit import allocator
     from toolkit.runtime import environment, physical_cores
 
     cores = physical_cores()
@@ -89,6 +90,13 @@ def check_environment() -> Iterator[Finding]:
     if set_here[kernels.VARIABLE] == kernels.PADDLE:
         what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: on a CPU runs are slower, and lose digits"
         yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
+    try:
+        whose = allocator.chosen()
+    except UserError as problem:
+        yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
+    else:
+        theirs = "the C library's allocator; with oneTBB's (pip install tbb) training takes up to half the memory"
+        yield Finding("memory", "ok", "oneTBB's allocator" if whose == allocator.TBB else theirs)
 
 
 REFERENCE = """

@@ -1,0 +1,161 @@
+"""oneTBB's allocator: programs that start themselves again under it, and what they need of memory then."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit import allocator
+from toolkit.doctor import frameworks
+from toolkit.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+needs_tbb = pytest.mark.skipif(not allocator.libraries(), reason="needs oneTBB (pip install tbb)")
+
+SEEN = """
+import json, os, sys
+from toolkit import allocator
+allocator.restart(["finetune", "predict"])
+print(json.dumps({
+    "loaded": "libtbbmalloc_proxy" in open("/proc/self/maps").read(),
+    "pid": os.getpid(),
+    "arguments": sys.argv[1:],
+    "input": sys.stdin.read(),
+    "variables": {name: value for name, value in os.environ.items() if "TBB" in name or "PRELOAD" in name},
+}))
+"""
+
+
+def program(*arguments: str, **environment: str) -> dict:
+    """What a program that may restart itself saw at last."""
+    plain = {name: value for name, value in os.environ.items() if name not in (allocator.VARIABLE, "LD_PRELOAD")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SEEN, *arguments],
+        env={**plain, "PYTHONPATH": str(ROOT), **environment},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    said, complaints = process.communicate("a line\n", timeout=60)
+    assert process.returncode == 0 and complaints == "", complaints
+    seen = json.loads(said)
+    assert seen.pop("pid") == process.pid and seen.pop("input") == "a line\n"
+    return seen
+
+
+@needs_tbb
+def test_a_command_that_computes_runs_under_it_and_what_it_starts_does_not():
+    odd = ["--debug", "finetune", "a b", "", "ü'\"$(x)\n", "-x=1"]
+    assert program(*odd) == {"loaded": True, "arguments": odd, "variables": {}}
+
+
+@needs_tbb
+def test_what_was_preloaded_before_stays_so():
+    seen = program("predict", LD_PRELOAD="libm.so.6")
+    assert seen["loaded"] and seen["variables"] == {"LD_PRELOAD": "libm.so.6"}
+
+
+@pytest.mark.parametrize("arguments", [["doctor", "finetune"], ["finetune", "--help"], ["predict", "-h"], []])
+def test_any_other_command_starts_once(arguments):
+    assert not program(*arguments)["loaded"]
+
+
+@needs_tbb
+def test_it_can_be_left_out():
+    assert program("finetune", TOOLKIT_MALLOC="tbb")["loaded"]
+    assert not program("finetune", TOOLKIT_MALLOC="system")["loaded"]
+
+
+def test_a_program_on_standard_input_is_not_begun_again():
+    """It has been read: the second Python would find nothing."""
+    code = SEEN.replace("allocator.restart", "sys.argv = ['-', 'finetune']; allocator.restart")
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-"], input=code, env=given, capture_output=True, text=True, check=True)
+    assert not json.loads(done.stdout)["loaded"]
+
+
+@pytest.mark.parametrize(
+    ("value", "installed", "said"),
+    [
+        ("fast", True, "TOOLKIT_MALLOC=fast: is no choice; there are tbb, system"),
+        ("tbb", False, "TOOLKIT_MALLOC=tbb: needs oneTBB (pip install tbb) on Linux"),
+    ],
+)
+def test_what_cannot_be_chosen_is_one_line(monkeypatch, value, installed, said):
+    monkeypatch.setattr(allocator, "libraries", lambda: ("a", "b") if installed else ())
+    monkeypatch.setenv(allocator.VARIABLE, value)
+    with pytest.raises(UserError) as refused:
+        allocator.environment()
+    assert str(refused.value) == said
+    (found,) = [one for one in frameworks.check_environment() if one.check == "memory"]
+    assert found.state == "fault" and found.what == said
+
+
+def test_a_wrong_choice_ends_the_program_with_status_2():
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit", "finetune", "recipes/reformer_cls.yaml"],
+        cwd=ROOT, env={**os.environ, "TOOLKIT_MALLOC": "fast"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "error: TOOLKIT_MALLOC=fast: is no choice; there are tbb, system\n"
+
+
+def test_without_the_package_all_is_as_the_c_library_has_it(monkeypatch):
+    def missing(name):
+        raise allocator.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.delenv(allocator.VARIABLE, raising=False)
+    monkeypatch.setattr(allocator.importlib.metadata, "distribution", missing)
+    allocator.libraries.cache_clear()
+    try:
+        assert allocator.libraries() == () and allocator.environment() == {}
+        (found,) = [one for one in frameworks.check_environment() if one.check == "memory"]
+        assert found.state == "ok" and "pip install tbb" in found.what
+    finally:
+        monkeypatch.undo()
+        allocator.libraries.cache_clear()
+
+
+@needs_tbb
+def test_half_an_installation_is_none(monkeypatch):
+    """A program whose LD_PRELOAD names what cannot be loaded would not start."""
+    monkeypatch.setattr(allocator, "LIBRARIES", ("libtbbmalloc.so.2", "libtbbmalloc_absent.so.2"))
+    allocator.libraries.cache_clear()
+    try:
+        assert allocator.libraries() == ()
+    finally:
+        monkeypatch.undo()
+        allocator.libraries.cache_clear()
+
+
+#: Tensors of 4 MiB, 8 alive at a time, between small things that live on, as Paddle asks for them.
+TENSORS = """
+import ctypes, random
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.mallopt(-4, 0), libc.mallopt(-1, 2**31 - 1)
+random.seed(0)
+def tensor():
+    found = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(found), ctypes.c_size_t(4096), ctypes.c_size_t(2**22)) == 0
+    ctypes.memset(found, 1, 2**22)
+    return found
+alive = [tensor() for _ in range(8)]
+for _ in range(400):
+    libc.free(alive.pop(random.randrange(8)))
+    small = [libc.malloc(ctypes.c_size_t(random.randrange(1024, 4096))) for _ in range(4)]
+    alive.append(tensor())
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+@needs_tbb
+def test_tensors_take_the_places_of_tensors():
+    """glibc leaves holes that none fits into: 0.95 GB were seen, where 32 MB are alive and 4 MB are small things."""
+    given = {**os.environ, **allocator.environment()}
+    done = subprocess.run([sys.executable, "-c", TENSORS], env=given, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 120
