@@ -18,11 +18,15 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import llvmlite.binding
 import numpy as np
 import paddle
-from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic
+
+from models import collector
+
+with collector.paused():
+    import llvmlite.binding
+    from numba import carray, cfunc, njit, types
+    from numba.extending import intrinsic
 
 #: Fewer numbers than this are not worth waking the other threads for (measured: some microseconds).
 ALONE = 2**14
@@ -69,10 +73,11 @@ def run(loop: Callable, numbers: int, length: int, *given: int | float) -> None:
 def _compiled(loop: Callable) -> int:
     """The address of the machine code."""
     options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[loop]}
-    try:
-        made = cfunc(_SIGNATURE, cache=True, **options)(loop)
-    except RuntimeError:  # there is no folder for it
-        made = cfunc(_SIGNATURE, **options)(loop)
+    with collector.paused():
+        try:
+            made = cfunc(_SIGNATURE, cache=True, **options)(loop)
+        except RuntimeError:  # there is no folder for it
+            made = cfunc(_SIGNATURE, **options)(loop)
     _kept.append(made)
     return made.address
 
