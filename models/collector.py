@@ -12,8 +12,8 @@ _is_command = False
 
 
 def in_a_command() -> None:
-    """Say that this process does one thing and ends. What :func:`paused` lets it import is then never walked over again,
-    and at its end nothing is: where Paddle is loaded that is a second, for memory that the system takes back at once.
+    """Say that this process does one thing and ends. What :func:`paused` lets it import is then never walked over
+    again, and at its end nothing is: beside Paddle that is a second, for memory that the system takes back at once.
 
     All else that Python does at its end is done: files are flushed, threads awaited, functions of `atexit` called.
     """

@@ -32,7 +32,7 @@ def test_what_a_command_imports_is_never_walked_over_again():
 
 def test_where_nothing_is_imported_garbage_is_found_later():
     program = (
-        f"collector.in_a_command()\nwith collector.paused():\n    {{}}\nprint(gc.get_freeze_count(), gc.collect() > 0)"
+        "collector.in_a_command()\nwith collector.paused():\n    {}\nprint(gc.get_freeze_count(), gc.collect() > 0)"
     )
     assert said(program.format("gc.collect(); one = []; one.append(one); del one")) == "0 True\n"
 

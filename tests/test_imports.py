@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 #: Packages that take a tenth of a second or more to be imported, or that nothing here uses.
 HEAVY = (
     "paddle", "paddlenlp", "torch", "transformers", "datasets", "pandas", "pyarrow", "sklearn", "scipy.stats",
-    "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx", "babel.dates",
+    "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx",
+    "babel.dates",
 )  # fmt: skip
 #: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
