@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[1]
 #: Packages that take a tenth of a second or more to be imported, or that nothing here uses.
 HEAVY = (
     "paddle", "paddlenlp", "torch", "transformers", "datasets", "pandas", "pyarrow", "sklearn", "scipy.stats",
-    "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx", "babel.dates",
+    "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx",
+    "babel.dates",
 )  # fmt: skip
 #: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
@@ -34,6 +35,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
         f"{ON_THE_CPU}import toolkit.predict, toolkit.generate, models.reformer.modeling, models.reformer.tokenizer",
         {"paddle", "paddlenlp"},
     ),
+    "a run's gate that is cached": ("import toolkit.parity.gate", set()),
     "the port's process of a gate": (
         f"{ON_THE_CPU}import toolkit.parity.candidate.__main__, models.reformer.modeling, "
         "toolkit.parity.candidate.measure",

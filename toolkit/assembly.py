@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models import families
+from models import collector, families
 from models.lengths import Fit
 from models.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
@@ -115,7 +115,8 @@ def assemble(recipe: Recipe) -> Job:
     Raises:
         UserError: at the recipe's line, if one of them is not as the recipe says.
     """
-    from toolkit.data import build_tokenizer
+    with collector.paused():
+        from toolkit.data import build_tokenizer
 
     task = task_of(recipe)
     splits = task.load_splits(recipe)

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
+    collector.in_a_command()
     settings = Settings()
     with second_interrupt_ends() as interrupted:
         try:

@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from models import families
+from models import collector, families
 from toolkit import checkpoint, ranks, runtime, strict_json
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
@@ -349,7 +349,8 @@ def make_trainer(
     begun_with: int | None = None,
 ) -> Finetuner:
     """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
-    from toolkit.trainer import Finetuner
+    with collector.paused():
+        from toolkit.trainer import Finetuner
 
     return Finetuner(
         model,

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models import kernels
+from models import collector, kernels
 from models.families import part
 from toolkit import runtime
 from toolkit.bench.serve import Measured, serve
@@ -80,6 +80,7 @@ def extra(workload: Workload, order: str) -> Any:
 
 
 if __name__ == "__main__":
+    collector.in_a_command()  # as `toolkit finetune` is
     runtime.configure("cpu")
     loops = ("models.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # Memory is counted above what imports take.

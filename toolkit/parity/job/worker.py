@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import traceback
@@ -32,3 +33,4 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
                 traceback.print_exc()
                 sys.stderr.flush()
             os._exit(1)
+    gc.freeze()  # Python looks for garbage at the end, which takes a second beside a framework: the system takes it all

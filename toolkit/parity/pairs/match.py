@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from toolkit.parity.job.pair import (
     RANDOM,
@@ -116,6 +115,8 @@ def _assigned(
     left: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
     """The cheapest assignment among parameters that could be each other, and whether each pair of it is certain."""
+    from scipy.optimize import linear_sum_assignment  # takes longer than all the rest, and a run's gate matches nothing
+
     possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
     if not possible.any():
         return []
