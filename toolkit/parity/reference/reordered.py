@@ -10,7 +10,8 @@ of a gate of google/reformer-enwik8's size and measures the same noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch._decomp import get_decompositions
@@ -41,6 +42,16 @@ class SumsReordered(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.draw = torch.Generator().manual_seed(seed)
+        self._shared: list[int] | None = None
+
+    @contextlib.contextmanager
+    def parts_of_one(self) -> Iterator[None]:
+        """Inside the ``with`` block all sums, of the same length, are parts of one: cut at the same place."""
+        self._shared = []
+        try:
+            yield
+        finally:
+            self._shared = None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -82,4 +93,11 @@ class SumsReordered(TorchDispatchMode):
 
     def _cut(self, length: int) -> int | None:
         """Where a sum of so many terms is cut; None for one that has no other order."""
-        return int(torch.randint(1, length, (), generator=self.draw)) if length > 2 else None
+        if length <= 2:
+            return None
+        if self._shared:
+            return self._shared[0]
+        cut = int(torch.randint(1, length, (), generator=self.draw))
+        if self._shared is not None:
+            self._shared.append(cut)
+        return cut
