@@ -35,11 +35,10 @@ class GradientByRows(TorchDispatchMode):
     def __init__(self, matrix: torch.Tensor, take: Take, sums: SumsReordered | None = None) -> None:
         super().__init__()
         self.shape = tuple(matrix.shape)
-        self.take = take
         self.sums = sums
+        self.handed_on = _HandedOn(take)
         self.matrix = matrix.detach()
-        self.used = _Used.apply(matrix.detach().requires_grad_(), self._came)
-        self._is_handed_on = False
+        self.used = _Used.apply(matrix.detach().requires_grad_(), self.handed_on)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         if function is not torch.ops.aten.mm.default or not self._is_gradient(*args[:2]):
@@ -47,8 +46,8 @@ class GradientByRows(TorchDispatchMode):
         left, right = args
         with self.sums.parts_of_one() if self.sums else contextlib.nullcontext():
             for start in range(0, len(left), ROWS):
-                self.take(start, function(left[start : start + ROWS], right))
-        self._is_handed_on = True
+                self.handed_on.take(start, function(left[start : start + ROWS], right))
+        self.handed_on.is_done = True
         return left.new_zeros(()).expand(self.shape)  # in its place, without memory
 
     def _is_gradient(self, left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -57,21 +56,29 @@ class GradientByRows(TorchDispatchMode):
         is_own = any(factor.untyped_storage().data_ptr() == own for factor in (left, right))
         return (left.shape[0], right.shape[1]) == self.shape and not is_own
 
-    def _came(self, gradient: torch.Tensor) -> None:
-        if not self._is_handed_on:
-            for start in range(0, len(gradient), ROWS):
-                self.take(start, gradient[start : start + ROWS])
+
+class _HandedOn:
+    """What takes a gradient, and whether it has it. Knows nothing of the matrix, which would keep it alive."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.is_done = False
+
+    def whole(self, gradient: torch.Tensor) -> None:
+        """Hand on one that came as a whole; nothing, where it stands in for one that came by rows."""
+        for start in () if self.is_done else range(0, len(gradient), ROWS):
+            self.take(start, gradient[start : start + ROWS])
 
 
 class _Used(torch.autograd.Function):
     """The same numbers; the gradient goes no further."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: torch.Tensor, came: Callable[[torch.Tensor], None]) -> torch.Tensor:
-        ctx.came = came
+    def forward(ctx: Any, matrix: torch.Tensor, handed_on: _HandedOn) -> torch.Tensor:
+        ctx.handed_on = handed_on
         return matrix.view_as(matrix)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
-        ctx.came(gradient)
+        ctx.handed_on.whole(gradient)
         return None, None

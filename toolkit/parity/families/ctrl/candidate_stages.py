@@ -24,7 +24,7 @@ from models.ctrl.weights import parameters
 from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
-from toolkit.heap import give_back_freed_memory, zeros_apart
+from toolkit.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
@@ -165,9 +165,10 @@ class StreamedCTRL:
         state = self.side.state(before) if before else {}
         after: dict[str, np.ndarray] = {}
         measured: dict[str, Measured] = {}
+        with_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
         for dtype in self.dtypes:
             findings, draws = Findings(truth, dtype), self._draws(stage)
-            with use(draws):
+            with use(draws), large_blocks_given_back() if with_table else contextlib.nullcontext():
                 after.update(self._compute(stage, dtype, state, draws, findings))
             measured[dtype] = findings.measured
             measured[dtype].draw_problems, measured[dtype].unused_draws = draws.problems, draws.unused()
@@ -249,7 +250,6 @@ class StreamedCTRL:
         tied = self.config.tie_word_embeddings
         name = TABLE if tied else "lm_head.weight"
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
-        give_back_freed_memory()
         norm = CTRLModel(self.without_words).layernorm
         norm.to(dtype=dtype)
         self._load(norm, "transformer.layernorm", weights, findings)
@@ -264,10 +264,10 @@ class StreamedCTRL:
         with self._watched(norm, "transformer.layernorm", draws, findings):
             normed = norm(hidden_states)
         logits = self._scores(normed, table, bias)
+        findings.measure("logits", values_of(logits))
         of_logits: list[paddle.Tensor] = []
         logits.register_hook(lambda gradient: of_logits.append(gradient))
         loss = losses.next_token_loss(logits, self.batch["labels"])
-        findings.measure("logits", values_of(logits))
         findings.measure("loss", loss.numpy())
         del logits  # of a large vocabulary, the scores take half a gigabyte
         loss.backward()
@@ -276,7 +276,6 @@ class StreamedCTRL:
         findings.measure("gradient:lm_head.bias", bias.grad.numpy())
         normed, shape = normed.detach(), tuple(table.shape)
         del table, loss
-        give_back_freed_memory()
         rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, findings)
         if not tied:
             findings.measured.tensors[f"gradient:{name}"] = findings.measured.partial.stats(shape)
@@ -317,7 +316,6 @@ class StreamedCTRL:
     def _embedding_backward(
         self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws, findings: Findings
     ) -> Tensors:
-        give_back_freed_memory()
         findings.measure("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])

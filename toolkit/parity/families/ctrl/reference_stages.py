@@ -21,7 +21,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.heap import give_back_freed_memory, keep_freed_memory, zeros_apart
+from toolkit.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
 from toolkit.parity.families.ctrl.reference import (
     config_of,
     mask_notes,
@@ -32,7 +32,7 @@ from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import OwnLoss, ReferenceFacts, ReferenceResult
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
@@ -64,13 +64,19 @@ def variants(noise_runs: dict[str, int]) -> list[Variant]:
 
 
 class Ledger:
-    """What is measured in a stage: R64's tensors, and how far every other run lies from them."""
+    """What is measured in a stage: R64's tensors, and how far every other run lies from them.
 
-    def __init__(self, runs: list[Variant]) -> None:
+    Args:
+        spilled: whether tensors are kept on disk: the scores over a large vocabulary take half a gigabyte.
+
+    Attributes:
+        truth: R64's tensors; as ``float32:NAME`` those of the first float32 run that are shown.
+    """
+
+    def __init__(self, runs: list[Variant], spilled: bool) -> None:
         self.runs = runs
-        self.truth: dict[str, np.ndarray] = {}
+        self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
         self.records: dict[str, TensorRecord] = {}
-        self.first_float32: dict[str, np.ndarray] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
         """Take in one tensor of one run."""
@@ -80,7 +86,7 @@ class Ledger:
             return
         self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
         if run.name == "float32-0" and SHOWN.fullmatch(name):
-            self.first_float32[f"float32:{name}"] = value
+            self.truth[f"float32:{name}"] = value
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
         """Take in the distance of one tensor of one run from R64's."""
@@ -282,13 +288,14 @@ class StreamedCTRL:
             self._run_stage(stage, before, narrowing)
 
     def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
-        ledger = Ledger(self.runs)
+        ledger = Ledger(self.runs, stage == stages.HEAD)
         state = self.side.state(before) if before else {}
         measured = MeasuredStage(ledger.records)
         if stage == stages.EMBEDDING:
             after = self._embedding(ledger)
         elif stage == stages.HEAD:
-            after = self._head(ledger, state, measured)
+            with large_blocks_given_back():
+                after = self._head(ledger, state, measured)
         elif stage == stages.EMBEDDING + stages.BACKWARD:
             after = self._embedding_backward(ledger, state)
         elif stage.endswith(stages.BACKWARD):
@@ -297,7 +304,7 @@ class StreamedCTRL:
             after = self._layer_forward(stage, ledger, state)
         measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
         self._write_draws(stage)
-        self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
+        self.side.write_truth(stage, dict(ledger.truth))
         self.side.finish(stage, after, measured)
 
     def _write_draws(self, stage: str) -> None:
@@ -380,7 +387,6 @@ class StreamedCTRL:
         table = TABLE if self.tied else "lm_head.weight"
         weights = stages.open_weights(self.folder, stages.HEAD)
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
-        give_back_freed_memory()
         room = zeros_apart((math.prod(tables.shape(table)),), "float64")  # of one run after another
         after: dict[str, np.ndarray] = {}
         for run in self._each_run():
