@@ -93,9 +93,7 @@ class RunningStats:
             stats.add(_of_piece(piece))
         return stats
 
-    def add_rows(
-        self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None
-    ) -> None:
+    def add_rows(self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None) -> None:
         """Take in as :meth:`of` some rows of a matrix, those from ``start`` on, but for the ones at the indices
         ``left_out`` of the whole matrix."""
         inside = (left_out >= start) & (left_out < start + len(rows))

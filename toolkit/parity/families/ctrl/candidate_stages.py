@@ -345,7 +345,7 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
     Args:
         rows: those that are of interest; the others may be 0.
     """
-    if not paddle.CPUPlace() == paddle.framework._current_expected_place():
+    if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)
     values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)
     if rows is None:

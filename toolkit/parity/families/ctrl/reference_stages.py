@@ -437,9 +437,7 @@ class StreamedCTRL:
         return model
 
     @contextlib.contextmanager
-    def _gradient_of_table(
-        self, run: Variant, table: str, sizes: dict[str, RunningStats]
-    ) -> Iterator[GradientOfTable]:
+    def _gradient_of_table(self, run: Variant, table: str, sizes: dict[str, RunningStats]) -> Iterator[GradientOfTable]:
         """What takes the output layer's gradient inside the ``with`` block. R64's is in a file of its own after it.
 
         Where the layer is tied to the embedding, sizes are only those of the rows of tokens that the batch does not
