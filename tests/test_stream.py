@@ -21,6 +21,7 @@ from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import judge
+from toolkit.parity.measure.error_stats import ROWS
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.report import Report
 
@@ -51,6 +52,14 @@ def test_scores_with_a_table_of_their_own_are_the_same_stage_by_stage(tmp_path):
     whole, parts = (
         run(request_for(streamed, tie_word_embeddings=False), tmp_path / str(streamed))[0] for streamed in (False, True)
     )
+    assert_alike(whole, parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_of_several_pieces_is_the_same_stage_by_stage(tied, tmp_path):
+    keys = {"vocab_size": 2 * ROWS + 99, "tie_word_embeddings": tied, "n_layer": 1}
+    whole, parts = (run(request_for(streamed, **keys), tmp_path / str(streamed))[0] for streamed in (False, True))
     assert_alike(whole, parts)
 
 

@@ -40,6 +40,24 @@ def test_what_the_library_writes_is_read_one_by_one(tmp_path):
         np.testing.assert_array_equal(read[name], value, strict=True)
 
 
+def test_a_large_tensor_is_written_and_read_in_parts(tmp_path):
+    path, matrix = tmp_path / "tensors.safetensors", np.arange(35.0).reshape(7, 5)
+    with TensorWriter(path) as writer:
+        writer.add("before", np.ones(3, np.float32))
+        writer.begin("matrix", "float64", matrix.shape)
+        for start in range(0, 7, 3):
+            writer.extend(matrix[start : start + 3])
+        writer.add("after", np.zeros(2, np.uint8))
+    np.testing.assert_array_equal(load_file(path)["matrix"], matrix, strict=True)
+    read = TensorFile(path)
+    assert read.shape("matrix") == (7, 5) and read["after"].tolist() == [0, 0]
+    np.testing.assert_array_equal(read.rows("matrix", 2, 5), matrix[2:5], strict=True)
+    np.testing.assert_array_equal(read.rows("matrix", 6, 9), matrix[6:], strict=True)
+    assert [piece.tolist() for piece in read.pieces("before", 2)] == [[1, 1], [1]]
+    assert [len(piece) for piece in read.pieces("matrix", 15)] == [15, 15, 5]
+    np.testing.assert_array_equal(np.concatenate(list(read.pieces("matrix", 15))), matrix.ravel(), strict=True)
+
+
 def test_a_name_written_twice_is_refused_and_nothing_is_left(tmp_path):
     with pytest.raises(ValueError, match="two tensors have the name a"), TensorWriter(tmp_path / "t") as writer:
         writer.add("a", np.zeros(2))

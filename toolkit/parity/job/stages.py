@@ -12,20 +12,25 @@ when it is done, and a run that was interrupted goes on after the last stage tha
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from toolkit.disk import writing
 from toolkit.parity.job import files
+from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 
 Measured = TypeVar("Measured")
 
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 #: Stages that the reference may be ahead of the port: a layer's gradients in float64 are 220 MB.
 AHEAD = 3
+#: Bytes of a header of a stage's tensors.
+HEADER = 2**14
 
 
 def layer(index: int) -> str:
@@ -56,9 +61,14 @@ def failed_weights(job: Path) -> Path:
 
 def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
     """The weights of a stage, as soon as they are there."""
+    return dict(open_weights(job, stage))
+
+
+def open_weights(job: Path, stage: str) -> TensorFile:
+    """As :func:`read_weights`, each read when it is asked for: the embedding alone takes 1.3 GB."""
     path = weights_path(job, stage)
     files.wait_for(path, failed_weights(job))
-    return files.read_tensors(path)
+    return TensorFile(path)
 
 
 class Side:
@@ -106,17 +116,27 @@ class Side:
         """Hand R64's tensors to the port, unless it is through with them; wait while it is too far behind."""
         if (self.other / "stages" / f"{stage}.json").exists():
             return
+        with self.writing_truth(stage, sum(value.nbytes for value in tensors.values())) as writer:
+            for name, value in tensors.items():
+                writer.add(name, value)
+
+    @contextlib.contextmanager
+    def writing_truth(self, stage: str, size: int) -> Iterator[TensorWriter]:
+        """Write R64's tensors of a stage inside the ``with`` block, so many bytes, when the port is not too far
+        behind."""
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
             if self.other_failed.exists():
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
             time.sleep(0.02)
-        files.write_tensors(self.path("truth", stage), tensors)
+        path = self.path("truth", stage)
+        with writing(path, size), TensorWriter(path, HEADER) as writer:
+            yield writer
 
-    def truth_path(self, stage: str) -> Path:
-        """Where R64's tensors of a stage are, as soon as they are."""
+    def truth(self, stage: str) -> TensorFile:
+        """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
         path = self.other / "truth" / f"{stage}.safetensors"
         files.wait_for(path, self.other_failed)
-        return path
+        return TensorFile(path)
 
     def release_truth(self, stages: Sequence[str]) -> None:
         """The port is through with them."""

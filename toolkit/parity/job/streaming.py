@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +85,21 @@ class WeightsWriter(threading.Thread):
         self.stopped = False
 
     def run(self) -> None:
+        embedding, *others = stages.plan(self.depth)[: self.depth + 2]
+        # A third of all weights, for which both workers wait: the layers' are made beside it.
+        first = threading.Thread(target=self._write, args=[[embedding]], daemon=True)
+        first.start()
+        self._write(others)
+        first.join()
+
+    def _write(self, forward: Sequence[str]) -> None:
+        """Write the weights of some stages in order, unless they are there."""
         try:
-            for stage in stages.plan(self.depth)[: self.depth + 2]:
+            for stage in forward:
                 path = stages.weights_path(self.job, stage)
                 if path.exists():
                     continue
-                if self.stopped:
+                if self.stopped or stages.failed_weights(self.job).exists():
                     return
                 names = self.known.weights_of(stage, self.weights)
                 values, randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)

@@ -6,6 +6,7 @@ The files are safetensors, which the library of that name reads too; it writes o
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -53,6 +54,15 @@ class TensorWriter:
         value = np.asarray(value, order="C")
         self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self.header)
         value.tofile(self._file)
+
+    def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        """Announce a tensor that is too large to be there as a whole: its values come next, by :meth:`extend`."""
+        one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
+        self.header[name] = _entry(name, one, self._file.tell() - 8 - self._room, self.header)
+
+    def extend(self, values: np.ndarray) -> None:
+        """Append further values of the tensor that was announced."""
+        np.asarray(values, order="C").tofile(self._file)
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -141,6 +151,28 @@ class TensorFile(_OnDisk):
     def __getitem__(self, name: str) -> np.ndarray:
         with open(self.path, "rb") as file:
             return _read(file, self.header[name], self._start)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor that need not be read for it."""
+        return tuple(self.header[name]["shape"])
+
+    def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
+        """The values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
+        kind, (begin, end) = TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
+        with open(self.path, "rb") as file:
+            file.seek(self._start + begin)
+            for left in range((end - begin) // kind.itemsize, 0, -count):
+                yield np.fromfile(file, kind, min(count, left))
+
+    def rows(self, name: str, start: int, end: int) -> np.ndarray:
+        """Some rows of a tensor, those from ``start`` to ``end``, which may lie beyond the last."""
+        entry = self.header[name]
+        height, *rest = entry["shape"]
+        start, end = min(start, height), min(end, height)
+        kind, each = TYPES[entry["dtype"]], math.prod(rest)
+        with open(self.path, "rb") as file:
+            file.seek(self._start + entry["data_offsets"][0] + start * each * kind.itemsize)
+            return np.fromfile(file, kind, (end - start) * each).reshape(end - start, *rest)
 
 
 def _entry(name: str, value: np.ndarray, start: int, header: Mapping[str, Any]) -> dict[str, Any]:

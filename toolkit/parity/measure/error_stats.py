@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 #: Elements looked at at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
-#: Rows of a matrix that are read from disk at a time.
+#: Rows of a large matrix that are looked at at a time.
 ROWS = 4096
 
 
@@ -94,22 +93,14 @@ class RunningStats:
             stats.add(_of_piece(piece))
         return stats
 
-    @classmethod
-    def of_rows(cls, values: np.ndarray, left_out: np.ndarray, truth: Any = None) -> RunningStats:
-        """As :meth:`of`, of the rows of a matrix but those at the indices ``left_out``.
-
-        Args:
-            truth: anything of the same shape that gives a slice of its rows, such as a tensor in a file.
-        """
-        stats = cls()
-        for start in range(0, len(values), ROWS):
-            end = min(start + ROWS, len(values))
-            rows, true = values[start:end], None if truth is None else truth[start:end]
-            if np.any((left_out >= start) & (left_out < end)):
-                kept = np.setdiff1d(np.arange(start, end), left_out, assume_unique=True) - start
-                rows, true = rows[kept], None if true is None else true[kept]
-            stats.add(cls.of(rows, true))
-        return stats
+    def add_rows(self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None) -> None:
+        """Take in as :meth:`of` some rows of a matrix, those from ``start`` on, but for the ones at the indices
+        ``left_out`` of the whole matrix."""
+        inside = (left_out >= start) & (left_out < start + len(rows))
+        if inside.any():
+            kept = np.setdiff1d(np.arange(len(rows)), left_out[inside] - start, assume_unique=True)
+            rows, truth = rows[kept], None if truth is None else truth[kept]
+        self.add(RunningStats.of(rows, truth))
 
     def add(self, other: RunningStats) -> None:
         """Take in the values of another."""

@@ -10,24 +10,43 @@ of a gate of google/reformer-enwik8's size and measures the same noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
+
+
+def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """As torch takes it apart, with the same roundings, in as little memory as it can: the scores over a large
+    vocabulary take half a gigabyte."""
+    x = x.contiguous()
+    shifted = x - x.amax(dim, keepdim=True)
+    return shifted.sub_(shifted.exp().sum(dim, keepdim=True).log())
+
+
+def _log_softmax_backward(gradient: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """Likewise."""
+    of_sum = output.exp().mul_(gradient.sum(dim, keepdim=True))
+    return torch.sub(gradient, of_sum, out=of_sum)
+
+
 #: Kernels that hide a sum among other steps, taken apart.
-FUSED = get_decompositions(
-    [
-        aten._softmax,
-        aten._softmax_backward_data,
-        aten._log_softmax,
-        aten._log_softmax_backward_data,
-        aten.native_layer_norm,
-        aten.native_layer_norm_backward,
-    ]
-)
+FUSED = {
+    **get_decompositions(
+        [
+            aten._softmax,
+            aten._softmax_backward_data,
+            aten.native_layer_norm,
+            aten.native_layer_norm_backward,
+        ]
+    ),
+    aten._log_softmax.default: _log_softmax,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
+}
 
 
 #: Products of more numbers are added up in pieces of so many rows.
@@ -41,6 +60,16 @@ class SumsReordered(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.draw = torch.Generator().manual_seed(seed)
+        self._shared: list[int] | None = None
+
+    @contextlib.contextmanager
+    def parts_of_one(self) -> Iterator[None]:
+        """Inside the ``with`` block all sums, of the same length, are parts of one: cut at the same place."""
+        self._shared = []
+        try:
+            yield
+        finally:
+            self._shared = None
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -82,4 +111,11 @@ class SumsReordered(TorchDispatchMode):
 
     def _cut(self, length: int) -> int | None:
         """Where a sum of so many terms is cut; None for one that has no other order."""
-        return int(torch.randint(1, length, (), generator=self.draw)) if length > 2 else None
+        if length <= 2:
+            return None
+        if self._shared:
+            return self._shared[0]
+        cut = int(torch.randint(1, length, (), generator=self.draw))
+        if self._shared is not None:
+            self._shared.append(cut)
+        return cut

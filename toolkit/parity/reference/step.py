@@ -368,12 +368,18 @@ def nudge_(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
         return value
     steps = steps_of(nudge, value.numel(), value.dtype)
     for piece in value.view(-1).split(PIECE):
-        zero = piece == 0
-        # The next number away from zero, or towards it, is the next bit pattern.
-        piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
-        if zero.any():
-            piece[zero] = torch.finfo(value.dtype).tiny
+        move_(piece, steps, units)
     return value
+
+
+def move_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
+    """Move a piece of a parameter, in place: each of its elements by ``units`` in the last place as :func:`steps_of`
+    says, of which it takes as many as it has elements."""
+    zero = piece == 0
+    # The next number away from zero, or towards it, is the next bit pattern.
+    piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
+    if zero.any():
+        piece[zero] = torch.finfo(piece.dtype).tiny
 
 
 @functools.lru_cache(maxsize=8)

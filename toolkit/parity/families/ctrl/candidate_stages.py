@@ -15,7 +15,6 @@ import numpy as np
 import paddle
 from paddle import nn
 from paddle.base.framework import EagerParamBase
-from safetensors import safe_open
 
 from models import lora, losses
 from models.adapter import adapt
@@ -25,6 +24,7 @@ from models.ctrl.weights import parameters
 from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
+from toolkit.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, watch
@@ -33,8 +33,9 @@ from toolkit.parity.families.ctrl.candidate import table_error, table_place
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
+from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import RunningStats, TensorStats
+from toolkit.parity.measure.error_stats import PIECE, ROWS, RunningStats, TensorStats
 from toolkit.parity.measure.naming import ModuleStack
 
 TABLE = "transformer.w.weight"
@@ -66,14 +67,24 @@ class MeasuredStage:
 class Findings:
     """Measures a stage in one dtype."""
 
-    def __init__(self, truth: dict[str, np.ndarray], dtype: str) -> None:
+    def __init__(self, truth: TensorFile, dtype: str) -> None:
         self.truth = truth
         self.dtype = dtype
         self.measured = Measured()
 
     def hold(self, name: str, parameter: paddle.Tensor, value: np.ndarray) -> None:
         """See that a parameter holds what it was given."""
-        error = RunningStats.of(values_of(parameter), value)
+        self._hold(name, RunningStats.of(values_of(parameter), value))
+
+    def hold_table(self, name: str, parameter: paddle.Tensor, given: TensorFile) -> None:
+        """As :meth:`hold`, of a large one that is read piece by piece."""
+        flat, error, start = np.ravel(values_of(parameter)), RunningStats(), 0
+        for piece in given.pieces(name, PIECE):
+            error.add(RunningStats.of(flat[start : start + len(piece)], piece))
+            start += len(piece)
+        self._hold(name, error)
+
+    def _hold(self, name: str, error: RunningStats) -> None:
         self.measured.parameter_errors[name] = error.largest if error.finite else float("inf")
 
     def measure(self, name: str, value: np.ndarray) -> None:
@@ -116,7 +127,7 @@ class StreamedCTRL:
         layer.train()
         return layer
 
-    def _load(self, layer: nn.Layer, prefix: str, weights: Tensors, findings: Findings) -> None:
+    def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile, findings: Findings) -> None:
         """Give a layer its weights, and see that it holds what it was given."""
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
@@ -150,13 +161,14 @@ class StreamedCTRL:
         """Run a stage on what the stage ``before`` left, unless it is done."""
         if self.side.is_done(stage):
             return
-        truth = files.read_tensors(self.side.truth_path(stage))
+        truth = self.side.truth(stage)
         state = self.side.state(before) if before else {}
         after: dict[str, np.ndarray] = {}
         measured: dict[str, Measured] = {}
+        with_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
         for dtype in self.dtypes:
             findings, draws = Findings(truth, dtype), self._draws(stage)
-            with use(draws):
+            with use(draws), large_blocks_given_back() if with_table else contextlib.nullcontext():
                 after.update(self._compute(stage, dtype, state, draws, findings))
             measured[dtype] = findings.measured
             measured[dtype].draw_problems, measured[dtype].unused_draws = draws.problems, draws.unused()
@@ -167,7 +179,7 @@ class StreamedCTRL:
     def _compute(
         self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws, findings: Findings
     ) -> dict[str, np.ndarray]:
-        weights = stages.read_weights(self.folder, stage)
+        weights = stages.open_weights(self.folder, stage)
         if stage == stages.EMBEDDING:
             with paddle.no_grad():
                 return {dtype: self._embed(dtype, weights, draws, findings)[0].numpy()}
@@ -211,16 +223,17 @@ class StreamedCTRL:
         return hidden_states.grad.numpy()
 
     def _embed(
-        self, dtype: str, weights: Tensors, draws: RecordedDraws, findings: Findings | None
+        self, dtype: str, weights: TensorFile, draws: RecordedDraws, findings: Findings | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward."""
+        """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward, with
+        no more of the parameter than the batch has."""
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
-        body.w.weight = _parameter(weights[TABLE], dtype)
+        body.w.weight = _table(weights, TABLE, dtype, None if findings else self.rows)
         body.train()
         if findings is not None:
-            findings.hold(TABLE, body.w.weight, weights[TABLE])
+            findings.hold_table(TABLE, body.w.weight, weights)
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             if findings is not None and called in ("output:transformer.w", "output:transformer.dropout"):
@@ -230,50 +243,78 @@ class StreamedCTRL:
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
     def _head(
-        self, dtype: str, weights: Tensors, hidden: np.ndarray, draws: RecordedDraws, findings: Findings
+        self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws, findings: Findings
     ) -> Tensors:
+        """The last norm, the logits, the loss and their backward. The port's head is asked for the gradient of its
+        weight block by block, with that of the logits: the weight and its gradient take 2.5 GB each."""
         tied = self.config.tie_word_embeddings
         name = TABLE if tied else "lm_head.weight"
-        if tied:
-            weights = {**weights, **stages.read_weights(self.folder, stages.EMBEDDING)}
+        tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
         norm = CTRLModel(self.without_words).layernorm
         norm.to(dtype=dtype)
         self._load(norm, "transformer.layernorm", weights, findings)
-        head = LMHead(self.without_words)
-        head.bias = _parameter(weights["lm_head.bias"], dtype)
-        findings.hold("lm_head.bias", head.bias, weights["lm_head.bias"])
-        table = _parameter(weights[name], dtype)
+        biases = weights["lm_head.bias"]
+        bias = _parameter(biases, dtype)
+        findings.hold("lm_head.bias", bias, biases)
+        table = _table(tables, name, dtype)
         if not tied:
-            head.weight = table
-            findings.hold(name, table, weights[name])
-        del weights
+            findings.hold_table(name, table, tables)
+        table.stop_gradient = True
         hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
         with self._watched(norm, "transformer.layernorm", draws, findings):
             normed = norm(hidden_states)
-        logits = head(normed, table)
+        logits = self._scores(normed, table, bias)
+        findings.measure("logits", values_of(logits))
+        of_logits: list[paddle.Tensor] = []
+        logits.register_hook(lambda gradient: of_logits.append(gradient))
         loss = losses.next_token_loss(logits, self.batch["labels"])
-        findings.measure("logits", logits.numpy())
         findings.measure("loss", loss.numpy())
+        del logits  # of a large vocabulary, the scores take half a gigabyte
         loss.backward()
         for key, parameter in norm.named_parameters():
             findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
-        findings.measure("gradient:lm_head.bias", head.bias.grad.numpy())
-        gradient = table.grad if table.grad is not None else paddle.zeros_like(table)  # a head that sends none back
-        findings.measured.partial = self._compare_rows(gradient, name)
+        findings.measure("gradient:lm_head.bias", bias.grad.numpy())
+        normed, shape = normed.detach(), tuple(table.shape)
+        del table, loss
+        rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, findings)
         if not tied:
-            findings.measured.tensors[f"gradient:{name}"] = findings.measured.partial.stats(tuple(table.shape))
-        rows = paddle.index_select(gradient, paddle.to_tensor(self.rows)).numpy()
+            findings.measured.tensors[f"gradient:{name}"] = findings.measured.partial.stats(shape)
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
-    def _compare_rows(self, gradient: paddle.Tensor, name: str) -> RunningStats:
-        """The distance from R64 of the output layer's gradient; where it is tied to the embedding, over the rows of
-        tokens that the batch does not have."""
+    def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
+        """What the port's head makes of some rows of its weight and bias, or of all."""
+        head = LMHead(self.without_words)
+        head.bias = bias
+        if not self.config.tie_word_embeddings:
+            head.weight = table
+        return head(normed, table)
+
+    def _gradient_of_table(
+        self,
+        normed: paddle.Tensor,
+        tables: TensorFile,
+        name: str,
+        of_logits: paddle.Tensor,
+        biases: np.ndarray,
+        findings: Findings,
+    ) -> np.ndarray:
+        """Compare the gradient of the output layer with R64's, and return its rows of the batch's tokens. Where the
+        layer is tied to the embedding, only the rows of other tokens are compared."""
         left_out = self.rows if self.config.tie_word_embeddings else np.array([], int)
-        with safe_open(self.side.truth_path("head-table"), framework="np") as file:
-            return RunningStats.of_rows(values_of(gradient), left_out, file.get_slice(name))
+        truth, kept = self.side.truth("head-table"), []
+        for start in range(0, len(biases), ROWS):
+            end = min(start + ROWS, len(biases))
+            block = _parameter(tables.rows(name, start, end), findings.dtype)
+            scores = self._scores(normed, block, _parameter(biases[start:end], findings.dtype))
+            paddle.autograd.backward([scores], [of_logits[..., start:end]])
+            sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may send none back
+            gradient = values_of(sent)
+            findings.measured.partial.add_rows(gradient, start, left_out, truth.rows(name, start, end))
+            kept.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
+        return np.concatenate(kept)
 
     def _embedding_backward(
-        self, dtype: str, weights: Tensors, gradient: np.ndarray, draws: RecordedDraws, findings: Findings
+        self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws, findings: Findings
     ) -> Tensors:
         findings.measure("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
@@ -296,6 +337,26 @@ def values_of(tensor: paddle.Tensor) -> np.ndarray:
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
     """A parameter of these values; the port's own constructors would fill a large one with random numbers first."""
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
+
+
+def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
+    """A large parameter, read piece by piece.
+
+    Args:
+        rows: those that are of interest; the others may be 0.
+    """
+    if paddle.get_device() != "cpu":
+        return _parameter(weights[name], dtype)
+    values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)
+    if rows is None:
+        flat, start = values.reshape(-1), 0
+        for piece in weights.pieces(name, PIECE):
+            flat[start : start + len(piece)] = piece
+            start += len(piece)
+    else:
+        for row in rows.tolist():
+            values[row] = weights.rows(name, row, row + 1)[0]
+    return EagerParamBase.from_tensor(paddle.utils.dlpack.from_dlpack(values))  # the same memory
 
 
 def run(job: Job, folder: Path) -> CandidateResult:

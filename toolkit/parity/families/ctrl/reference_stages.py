@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
+from toolkit.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
 from toolkit.parity.families.ctrl.reference import (
     config_of,
     mask_notes,
@@ -31,16 +32,18 @@ from toolkit.parity.families.ctrl.stage_names import SHOWN
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import OwnLoss, ReferenceFacts, ReferenceResult
+from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import RunningStats, TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName, is_gradient
 from toolkit.parity.reference import own_loss
+from toolkit.parity.reference.by_rows import GradientByRows
 from toolkit.parity.reference.clean import NarrowingWatch, no_downcast
 from toolkit.parity.reference.lora import adapt
 from toolkit.parity.reference.points import ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor
 from toolkit.parity.reference.reordered import SumsReordered
-from toolkit.parity.reference.step import DTYPES, PIECE, nudge_, nudged, steps_of
+from toolkit.parity.reference.step import DTYPES, PIECE, move_, nudge_, nudged, steps_of
 
 TABLE = "transformer.w.weight"
 
@@ -61,13 +64,19 @@ def variants(noise_runs: dict[str, int]) -> list[Variant]:
 
 
 class Ledger:
-    """What is measured in a stage: R64's tensors, and how far every other run lies from them."""
+    """What is measured in a stage: R64's tensors, and how far every other run lies from them.
 
-    def __init__(self, runs: list[Variant]) -> None:
+    Args:
+        spilled: whether tensors are kept on disk: the scores over a large vocabulary take half a gigabyte.
+
+    Attributes:
+        truth: R64's tensors; as ``float32:NAME`` those of the first float32 run that are shown.
+    """
+
+    def __init__(self, runs: list[Variant], spilled: bool) -> None:
         self.runs = runs
-        self.truth: dict[str, np.ndarray] = {}
+        self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
         self.records: dict[str, TensorRecord] = {}
-        self.first_float32: dict[str, np.ndarray] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
         """Take in one tensor of one run."""
@@ -77,7 +86,7 @@ class Ledger:
             return
         self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
         if run.name == "float32-0" and SHOWN.fullmatch(name):
-            self.first_float32[f"float32:{name}"] = value
+            self.truth[f"float32:{name}"] = value
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
         """Take in the distance of one tensor of one run from R64's."""
@@ -149,6 +158,42 @@ class Given(nn.Module):
         return BaseModelOutputWithPast(last_hidden_state=self.layernorm(self.hidden_states))
 
 
+class GradientOfTable:
+    """Takes the gradient of the output layer, some rows after the others (:class:`.GradientByRows`).
+
+    Args:
+        rows: the batch's, in order, which are kept.
+        left_out: rows that are not measured.
+        size: of R64's gradient, or of another run's distance from it; grows.
+        truth: R64's rows from one number to another; None of R64 itself.
+        write: takes all rows.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        left_out: np.ndarray,
+        size: RunningStats,
+        truth: Callable[[int, int], np.ndarray] | None = None,
+        write: Callable[[np.ndarray], None] | None = None,
+    ) -> None:
+        self.rows, self.left_out, self.size, self.truth, self.write = rows, left_out, size, truth, write
+        self.kept: list[np.ndarray] = []
+
+    def take(self, start: int, rows: torch.Tensor) -> None:
+        """As :data:`.by_rows.Take`."""
+        value, end = rows.numpy(force=True), start + len(rows)
+        if self.write is not None:
+            self.write(value)
+        true = None if self.truth is None else self.truth(start, end)
+        self.size.add_rows(value, start, self.left_out, true)
+        self.kept.append(value[self.rows[(self.rows >= start) & (self.rows < end)] - start])
+
+    def rows_of_batch(self) -> np.ndarray:
+        """Those of the batch's tokens."""
+        return np.concatenate(self.kept)
+
+
 class StreamedCTRL:
     """The worker's state between stages."""
 
@@ -168,12 +213,14 @@ class StreamedCTRL:
         self.arguments = {name: self._layer_arguments(dtype) for name, dtype in DTYPES.items()}
         self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
         self.leaks: list[str] = []
+        self.sums: SumsReordered | None = None
 
     def _each_run(self) -> Iterator[Variant]:
         """The runs one after another, those that measure float64's noise with every sum in another order."""
         for run in self.runs:
             is_float64s_noise = run.dtype == "float64" and run.name != "truth"
-            with SumsReordered(run.nudge) if is_float64s_noise else contextlib.nullcontext():
+            self.sums = SumsReordered(run.nudge) if is_float64s_noise else None
+            with self.sums or contextlib.nullcontext():
                 yield run
 
     # -- parts of the reference ---------------------------------------------------------------------------------------
@@ -203,18 +250,29 @@ class StreamedCTRL:
         with torch.no_grad():
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
-    def _table(self, run: Variant, weights: dict[str, np.ndarray], name: str = TABLE) -> nn.Parameter:
-        value = nudged(torch.from_numpy(weights[name]), DTYPES[run.dtype], run.nudge)
-        return nn.Parameter(value.to(self.device))
+    def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
+        """A large parameter as :func:`.step.nudged` gives it, piece by piece.
 
-    def _rows_of_table(self, run: Variant, weights: dict[str, np.ndarray]) -> nn.Parameter:
-        """The rows of the embedding that the batch has, as :meth:`_table` gives them: of 246,534 it has some
-        hundreds."""
-        value, rows = torch.from_numpy(weights[TABLE]), self.rows.cpu()
-        taken = value[rows].to(DTYPES[run.dtype])
+        Args:
+            room: that it is put into.
+        """
+        dtype, shape = DTYPES[run.dtype], weights.shape(name)
+        flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
+        steps = steps_of(run.nudge, len(flat), dtype) if run.nudge else None
+        for piece, values in zip(flat.split(PIECE), weights.pieces(name, PIECE), strict=True):
+            piece.copy_(torch.from_numpy(values))
+            if steps is not None:
+                move_(piece, steps)
+        return flat.view(shape).to(self.device)
+
+    def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
+        """The rows of the embedding that the batch has, of which they are ``value``, as :meth:`_table` gives them: of
+        246,534 it has some hundreds."""
+        rows, width = self.rows.cpu(), self.config.n_embd
+        taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
-            steps = steps_of(run.nudge, value.numel(), taken.dtype)
-            places = (rows[:, None] * value.shape[1] + torch.arange(value.shape[1])) % PIECE
+            steps = steps_of(run.nudge, self.config.vocab_size * width, taken.dtype)
+            places = (rows[:, None] * width + torch.arange(width)) % PIECE
             zero = taken == 0
             taken.view(steps.dtype).add_(steps[places])
             taken[zero] = torch.finfo(taken.dtype).tiny
@@ -230,13 +288,14 @@ class StreamedCTRL:
             self._run_stage(stage, before, narrowing)
 
     def _run_stage(self, stage: str, before: str | None, narrowing: NarrowingWatch) -> None:
-        ledger = Ledger(self.runs)
+        ledger = Ledger(self.runs, stage == stages.HEAD)
         state = self.side.state(before) if before else {}
         measured = MeasuredStage(ledger.records)
         if stage == stages.EMBEDDING:
             after = self._embedding(ledger)
         elif stage == stages.HEAD:
-            after = self._head(ledger, state, measured)
+            with large_blocks_given_back():
+                after = self._head(ledger, state, measured)
         elif stage == stages.EMBEDDING + stages.BACKWARD:
             after = self._embedding_backward(ledger, state)
         elif stage.endswith(stages.BACKWARD):
@@ -245,7 +304,7 @@ class StreamedCTRL:
             after = self._layer_forward(stage, ledger, state)
         measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
         self._write_draws(stage)
-        self.side.write_truth(stage, {**ledger.truth, **ledger.first_float32})
+        self.side.write_truth(stage, dict(ledger.truth))
         self.side.finish(stage, after, measured)
 
     def _write_draws(self, stage: str) -> None:
@@ -254,16 +313,19 @@ class StreamedCTRL:
         self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
 
     def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
-        weights = stages.read_weights(self.folder, stages.EMBEDDING)
-        return {run.name: to_numpy(self._embed(run, weights, ledger)[0]) for run in self.runs}
+        rows = self._read_rows()
+        return {run.name: to_numpy(self._embed(run, rows, ledger)[0]) for run in self.runs}
 
-    def _embed(
-        self, run: Variant, weights: dict[str, np.ndarray], ledger: Ledger | None
-    ) -> tuple[torch.Tensor, nn.Parameter]:
+    def _read_rows(self) -> np.ndarray:
+        """The rows of the embedding that the batch has."""
+        weights = stages.open_weights(self.folder, stages.EMBEDDING)
+        return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
+
+    def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
         """What goes into the first layer, and the rows of the embedding that the batch has; without a ledger, ready
         for a backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
-        body.w.weight = self._rows_of_table(run, weights)
+        body.w.weight = self._rows_of_table(run, rows)
         tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # where each one's row is among them
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
@@ -322,66 +384,75 @@ class StreamedCTRL:
 
     def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measured: MeasuredStage) -> dict[str, np.ndarray]:
         """The last norm, the logits, the loss and their backward. The output layer's gradient has a file of its own."""
-        weights = stages.read_weights(self.folder, stages.HEAD)
         table = TABLE if self.tied else "lm_head.weight"
-        if self.tied:
-            weights.update(stages.read_weights(self.folder, stages.EMBEDDING))
+        weights = stages.open_weights(self.folder, stages.HEAD)
+        tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
+        room = zeros_apart((math.prod(tables.shape(table)),), "float64")  # of one run after another
         after: dict[str, np.ndarray] = {}
         for run in self._each_run():
-            model = self._head_model(run, weights, table)
-            hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
-            model.transformer.hidden_states = hidden_states
+            with self._gradient_of_table(run, table, measured.partial) as gradient:
+                by_rows = GradientByRows(self._table(run, tables, table, room), gradient.take, self.sums)
+                model = self._head_model(run, weights, by_rows.used)
+                hidden_states = torch.from_numpy(state[run.name]).to(self.device).requires_grad_()
+                model.transformer.hidden_states = hidden_states
 
-            def keep(name: str, value: np.ndarray, run: Variant = run) -> None:
-                if name == "output:transformer.layernorm":
-                    ledger.keep(run, name, value)
+                def keep(name: str, value: np.ndarray, run: Variant = run) -> None:
+                    if name == "output:transformer.layernorm":
+                        ledger.keep(run, name, value)
 
-            recorder = Recorder(model, self.draws, keep)
-            with no_downcast() as leaks, recorder.watch():
-                output = model(**self.batch)
-            self.leaks = sorted({*self.leaks, *leaks})
-            loss = output.loss
-            ledger.keep(run, "logits", output.logits.numpy(force=True))
-            ledger.keep(run, "loss", to_numpy(loss))
-            del output  # of a large vocabulary, the scores take half a gigabyte
-            loss.backward()
+                recorder = Recorder(model, self.draws, keep)
+                with no_downcast() as leaks, recorder.watch():
+                    output = model(**self.batch)
+                self.leaks = sorted({*self.leaks, *leaks})
+                loss = output.loss
+                ledger.keep(run, "logits", output.logits.numpy(force=True))
+                ledger.keep(run, "loss", to_numpy(loss))
+                del output  # of a large vocabulary, the scores take half a gigabyte
+                with by_rows:
+                    loss.backward()
             for name, parameter in model.named_parameters():
-                if name != "lm_head.weight":
-                    ledger.keep(run, f"gradient:{name}", to_numpy(parameter.grad))
-            gradient = model.lm_head.weight.grad.cpu()
-            if run.name == "truth":
-                self.side.write_truth("head-table", {table: gradient.numpy()})
-                batch = {name: to_numpy(value) for name, value in self.batch.items()}
-                measured.own_loss = own_loss.check(ledger.truth, batch, "causal_lm", model)
-            measured.partial[run.name] = self._compare_rows(gradient, run, table)
+                ledger.keep(run, f"gradient:{name}", to_numpy(parameter.grad))
             after[run.name] = to_numpy(hidden_states.grad)
-            after[f"rows:{run.name}"] = to_numpy(gradient[self.rows.cpu()])
-            del model, loss, gradient
+            after[f"rows:{run.name}"] = gradient.rows_of_batch()
+            del model, loss, by_rows
+        del room
+        batch = {name: to_numpy(value) for name, value in self.batch.items()}
+        skeleton = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
+        measured.own_loss = own_loss.check(ledger.truth, batch, "causal_lm", skeleton)
         if not self.tied:
             self._record_table(ledger, table, measured.partial)
         return after
 
-    def _head_model(self, run: Variant, weights: dict[str, np.ndarray], table: str) -> nn.Module:
+    def _head_model(self, run: Variant, weights: TensorFile, table: torch.Tensor) -> nn.Module:
         model = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
         norm = model.transformer.layernorm.to(DTYPES[run.dtype]).to_empty(device=self.device)
         with torch.no_grad():
             for name, parameter in norm.named_parameters():
                 fill(parameter, torch.from_numpy(weights[f"transformer.layernorm.{name}"]), run.nudge)
         model.transformer = Given(norm)
-        model.lm_head.weight = self._table(run, weights, table)
-        model.lm_head.bias = self._table(run, weights, "lm_head.bias")
+        bias = nudged(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
+        model.lm_head.bias = nn.Parameter(bias.to(self.device))
+        del model.lm_head.weight  # a parameter, in whose place nothing else may be put
+        model.lm_head.weight = table
         return model
 
-    def _compare_rows(self, gradient: torch.Tensor, run: Variant, table: str) -> RunningStats:
-        """The size of R64's gradient of the output layer, or of another run's distance from it.
+    @contextlib.contextmanager
+    def _gradient_of_table(self, run: Variant, table: str, sizes: dict[str, RunningStats]) -> Iterator[GradientOfTable]:
+        """What takes the output layer's gradient inside the ``with`` block. R64's is in a file of its own after it.
 
-        Where the layer is tied to the embedding, only over the rows of tokens that the batch does not have: the others
-        are complete when the embedding's share has been added.
+        Where the layer is tied to the embedding, sizes are only those of the rows of tokens that the batch does not
+        have: the others are complete when the embedding's share has been added.
         """
-        left_out = self.rows.cpu().numpy() if self.tied else np.array([], int)
-        with safe_open(self.side.path("truth", "head-table"), framework="np") as file:
-            truth = None if run.name == "truth" else file.get_slice(table)
-            return RunningStats.of_rows(gradient.numpy(), left_out, truth)
+        rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
+        left_out = rows if self.tied else np.array([], int)
+        sizes[run.name] = RunningStats()
+        if run.name != "truth":
+            truth = TensorFile(self.side.path("truth", "head-table"))
+            yield GradientOfTable(rows, left_out, sizes[run.name], functools.partial(truth.rows, table))
+            return
+        with self.side.writing_truth("head-table", 8 * math.prod(shape)) as writer:
+            writer.begin(table, "float64", shape)
+            yield GradientOfTable(rows, left_out, sizes[run.name], write=writer.extend)
 
     def _record_table(self, ledger: Ledger, table: str, sizes: dict[str, RunningStats]) -> None:
         shape = (self.config.vocab_size, self.config.n_embd)
@@ -393,14 +464,14 @@ class StreamedCTRL:
                 ledger.add_noise(run, f"gradient:{table}", stats)
 
     def _embedding_backward(self, ledger: Ledger, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        weights = stages.read_weights(self.folder, stages.EMBEDDING)
+        embedded = self._read_rows()
         head, partial = self.side.state(stages.HEAD), self.side.measured(stages.HEAD, MeasuredStage).partial
         rows = self.rows.cpu()
         unused = (self.config.vocab_size - len(rows)) * self.config.n_embd
         sizes = {}
         for run in self._each_run():
             ledger.keep(run, "gradient:transformer.dropout", state[run.name])
-            hidden_states, table = self._embed(run, weights, None)
+            hidden_states, table = self._embed(run, embedded, None)
             hidden_states.backward(torch.from_numpy(state[run.name]).to(self.device))
             gradient = to_numpy(table.grad)
             rest = RunningStats(unused)
@@ -429,6 +500,7 @@ def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """Go through all stages."""
+    keep_freed_memory()
     model = StreamedCTRL(job, folder)
     constants = {"transformer.pos_encoding": model.position_table().numpy()}
     files.write_tensors(folder / "reference" / "constants.safetensors", constants)

@@ -1,0 +1,69 @@
+"""The memory of this process: what of it that was freed stays, and what goes back to the system."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+from collections.abc import Iterator
+
+import numpy as np
+
+#: Parameters of ``mallopt`` in <malloc.h>.
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
+#: How many blocks glibc takes from the system one by one unless told otherwise, and the largest size from which on it
+#: can be told to do so.
+MMAP_MAX_DEFAULT, LARGE = 65536, 32 * 2**20
+
+_is_kept = False
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep freed blocks for the next allocation in place of giving them back to the system.
+
+    Paddle's CPU allocator takes every large tensor from ``malloc``, and so does torch's. glibc serves blocks above 32
+    MiB at the most by ``mmap``: each operation then pays for fresh, zeroed pages. Measured with Paddle on 4 million
+    float32: exp 9.5 ms against 2.9, softmax 12 against 4.4, concat 7.1 against 0.6. On other C libraries this does
+    nothing.
+    """
+    global _is_kept
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        _is_kept = bool(libc.mallopt(MMAP_MAX, 0))
+        libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(TOP_PAD, 64 * 2**20)
+
+
+@contextlib.contextmanager
+def large_blocks_given_back() -> Iterator[None]:
+    """Inside the ``with`` block large tensors go back to the system when they are freed, whatever
+    :func:`keep_freed_memory` says: of those of half a gigabyte, what is kept is where the next does not fit. What was
+    kept before is given back, too. On other C libraries this does nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.malloc_trim(0)
+        libc.mallopt(MMAP_THRESHOLD, LARGE)
+        libc.mallopt(MMAP_MAX, MMAP_MAX_DEFAULT)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError):
+            libc.malloc_trim(0)
+            libc.mallopt(MMAP_MAX, 0 if _is_kept else MMAP_MAX_DEFAULT)
+
+
+def zeros_apart(shape: tuple[int, ...], dtype: str, huge_pages: bool = True) -> np.ndarray:
+    """Zeros in memory of their own, which goes back to the system when they do.
+
+    Args:
+        huge_pages: where all of it is to be written. Otherwise a page takes no memory until it is.
+    """
+    kind = np.dtype(dtype)
+    size = max(1, int(np.prod(shape)) * kind.itemsize)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.zeros(shape, kind)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if huge_pages and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # of a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, kind, int(np.prod(shape))).reshape(shape)

@@ -1,0 +1,84 @@
+"""The gradient of a matrix so large that it is not to be there as a whole: that of an output layer over 246,534 words
+takes 2.5 GB in float64, as much as the layer itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from toolkit.parity.measure.error_stats import ROWS
+from toolkit.parity.reference.reordered import SumsReordered
+
+#: Takes the number of the first row, and some rows of a gradient.
+Take = Callable[[int, torch.Tensor], None]
+
+
+class GradientByRows(TorchDispatchMode):
+    """Inside the ``with`` block, a backward hands the gradient of a matrix on in order, :data:`.ROWS` rows at a time.
+
+    The product that makes it is torch's own, of some rows of its left factor after the others; each element is the
+    same sum as in the whole product. A gradient that torch makes in another way is handed on when it is there.
+
+    Args:
+        matrix: (rows, columns).
+        take: gets the gradient.
+        sums: by which all sums are reordered, if they are.
+
+    Attributes:
+        used: the matrix, as the model is to use it.
+    """
+
+    def __init__(self, matrix: torch.Tensor, take: Take, sums: SumsReordered | None = None) -> None:
+        super().__init__()
+        self.shape = tuple(matrix.shape)
+        self.sums = sums
+        self.handed_on = _HandedOn(take)
+        self.matrix = matrix.detach()
+        self.used = _Used.apply(matrix.detach().requires_grad_(), self.handed_on)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        if function is not torch.ops.aten.mm.default or not self._is_gradient(*args[:2]):
+            return function(*args, **(kwargs or {}))
+        left, right = args
+        with self.sums.parts_of_one() if self.sums else contextlib.nullcontext():
+            for start in range(0, len(left), ROWS):
+                self.handed_on.take(start, function(left[start : start + ROWS], right))
+        self.handed_on.is_done = True
+        return left.new_zeros(()).expand(self.shape)  # in its place, without memory
+
+    def _is_gradient(self, left: torch.Tensor, right: torch.Tensor) -> bool:
+        """Whether a product is the matrix's gradient: of its shape, and not a product of the matrix itself."""
+        own = self.matrix.untyped_storage().data_ptr()
+        is_own = any(factor.untyped_storage().data_ptr() == own for factor in (left, right))
+        return (left.shape[0], right.shape[1]) == self.shape and not is_own
+
+
+class _HandedOn:
+    """What takes a gradient, and whether it has it. Knows nothing of the matrix, which would keep it alive."""
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.is_done = False
+
+    def whole(self, gradient: torch.Tensor) -> None:
+        """Hand on one that came as a whole; nothing, where it stands in for one that came by rows."""
+        for start in () if self.is_done else range(0, len(gradient), ROWS):
+            self.take(start, gradient[start : start + ROWS])
+
+
+class _Used(torch.autograd.Function):
+    """The same numbers; the gradient goes no further."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: torch.Tensor, handed_on: _HandedOn) -> torch.Tensor:
+        ctx.handed_on = handed_on
+        return matrix.view_as(matrix)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+        ctx.handed_on.whole(gradient)
+        return None, None
