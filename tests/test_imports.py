@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 HEAVY = (
     "paddle", "paddlenlp", "torch", "transformers", "datasets", "pandas", "pyarrow", "sklearn", "scipy.stats",
     "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx", "babel.dates",
+    "numba",
 )  # fmt: skip
 #: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
