@@ -18,7 +18,7 @@ from paddle.autograd import PyLayer
 
 from models import compiled, kernels
 from models.precision import is_lowered
-from models.trace import at, is_observed
+from models.trace import at, takes_apart
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
@@ -74,7 +74,7 @@ class _Keys(PyLayer):
 
 def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
     """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, and over ``divisor``."""
-    if compiled.suits(x, loop="keys") and not is_observed():
+    if compiled.suits(x, loop="keys") and not takes_apart():
         return _Keys.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
     return x * paddle.rsqrt(mean_square + epsilon) / divisor
@@ -352,7 +352,7 @@ def masked_softmax(
         masks: pairs of a bool tensor that broadcasts to ``scores`` and the value for where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
-    if compiled.suits(scores, loop="softmax") and not is_observed():
+    if compiled.suits(scores, loop="softmax") and not takes_apart():
         return _CompiledSoftmax.apply(scores, masks, with_normaliser)
     if is_composed(scores):
         return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from gates import copied_source, quiet, toolkit_in
 
 from models import compiled, kernels, ops
 from toolkit.parity.candidate import attribution as candidate
+from toolkit.parity.candidate import forced_input
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
-from toolkit.parity.followup import attribution
+from toolkit.parity.followup import attribution, trace
 from toolkit.parity.followup.attribution import Substitution
 from toolkit.parity.job import files
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import AttributionResult, ReferenceResult, read_results
 from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import LOOPS, by_name
 from toolkit.parity.trials.mutation import trial_request
 
@@ -71,6 +74,39 @@ def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, l
     assert found[0].before > 1 and sum(one.is_loop and one.restores for one in found) == 1
 
 
+@pytest.fixture(scope="module")
+def traced(measured):
+    """The Reformer's job of :func:`measured`, and what the reference is off by in each operation."""
+    job, _ = measured("reformer")
+    content = files.read_job(job)
+    run_workers([job], quiet(), {"reference": sys.executable}, task=trace.TASK)
+    return content, job, files.read(files.result_path(job, "reference", trace.TASK), dict[str, TensorRecord])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "operation"),
+    [
+        ("float32-softmax", "probabilities:"),
+        ("float32-softmax-backward", "gradient:scores:"),
+        ("float32-keys", "key:"),
+        ("float32-keys-backward", "gradient:"),
+    ],
+)
+def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, monkeypatch):
+    """And beside it what lies inside, of the loop taken apart."""
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    job, folder, records = traced
+    truth = TensorFile(folder / "reference" / "forced_input.safetensors")
+    with by_name(fault).in_force():
+        found = forced_input.measure(job, folder, truth, "float32")
+    judged = trace.summary(records, {"float32": found})
+    assert judged.faulty[0].name.startswith(operation), judged.faulty
+    inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
+    assert all(any(name.startswith(one) for name in found.tensors) for one in inside)
+    assert all(one.name.startswith((operation, "gradient:")) for one in judged.faulty)
+
+
 @pytest.mark.parametrize("model", ["ctrl", "reformer"])
 def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_without_need(model, measured, monkeypatch):
     found = tried(*measured(model), monkeypatch)
@@ -103,11 +139,15 @@ CALLS = {
 @pytest.mark.parametrize("loop", CALLS)
 def test_a_loop_that_is_left_out_is_composed_forward_and_backward_and_no_other_is(loop, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    ran = []
-    for name in ("softmax", "layer_norm", "keys", "keep", "add_row", "softmax_backward", "layer_norm_backward",
-                 "keys_backward"):  # fmt: skip
-        monkeypatch.setattr(compiled, name, lambda *given, name=name, plain=getattr(compiled, name):
-                            ran.append(name) or plain(*given))  # fmt: skip
+    ran: list[str] = []
+
+    def watched(name: str):
+        plain = getattr(compiled, name)
+        return lambda *given: ran.append(name) or plain(*given)
+
+    backward = ("softmax_backward", "layer_norm_backward", "keys_backward")
+    for name in ("softmax", "layer_norm", "keys", "keep", "add_row", *backward):
+        monkeypatch.setattr(compiled, name, watched(name))
 
     def run() -> np.ndarray:
         x, row = paddle.to_tensor(np.arange(12.0, dtype="float32").reshape(3, 4)), paddle.ones([4])
