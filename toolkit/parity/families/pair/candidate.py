@@ -39,7 +39,7 @@ class PairStep(Step):
     Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
     """
 
-    is_ours = False
+    is_ported = False
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None

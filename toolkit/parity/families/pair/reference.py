@@ -46,7 +46,7 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 class PairStep(Step):
     """A step of a user's module."""
 
-    is_known = False
+    is_ported = False
 
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
