@@ -1,5 +1,4 @@
-"""P32 again, for a job whose float32 drifts, with one compiled loop composed, or one kind of kernel the reference's.
-"""
+"""P32 again, where float32 drifts: with one compiled loop composed, or one kind of kernel the reference's."""
 
 from __future__ import annotations
 
