@@ -104,8 +104,8 @@ def _positions_from_zero(port):
 def _cache(port, change):
     """The keys and values of the past become ``change(past)``."""
 
-    def forward(plain, self, hidden_states, bias, past=None):
-        return plain(self, hidden_states, bias, None if past is None else change(past))
+    def forward(plain, self, hidden_states, bias, past=None, **how):
+        return plain(self, hidden_states, bias, None if past is None else change(past), **how)
 
     return around(port.modeling.MultiHeadAttention, "forward", forward)
 
