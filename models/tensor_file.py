@@ -17,7 +17,7 @@ import numpy as np
 
 #: NumPy's types by their name in the format, in the order in which a file has them: that of the library, by which what
 #: is written here is the same to the byte.
-TYPES = {
+TYPES: dict[np.dtype, str] = {
     np.dtype("<u8"): "U64",
     np.dtype("<i8"): "I64",
     np.dtype("<f8"): "F64",

@@ -58,6 +58,7 @@ PLAIN: dict[type, Callable[[Any, Tensor], Tensor]] = {
     Linear: _map,
     LayerNorm: _norm,
     Dropout: lambda layer, x: x,
+    nn.Embedding: lambda layer, x: F.embedding(x, layer.weight),
     nn.ReLU: lambda layer, x: F.relu(x),
     nn.Sequential: _one_after_another,
 }
@@ -117,12 +118,12 @@ class Continuation:
         bias = None
         if self.attention_mask is not None:
             bias = self._bias_of(position, 1, self.attention_mask, str(body.w.weight.dtype).rsplit(".", 1)[-1])
-        hidden_states = body.embed(tokens, paddle.full_like(tokens, position))  # (B, 1, n_embd)
+        hidden_states = body.embed(tokens, paddle.full_like(tokens, position), call=plainly)  # (B, 1, n_embd)
         for index, layer in enumerate(body.h):
             hidden_states, self.past[index] = plainly(layer, hidden_states, bias, self.past[index])
         head = self.model.lm_head
         weight = getattr(head, "weight", body.w.weight)
-        return paddle.matmul(_norm(body.layernorm, hidden_states[:, 0]), weight, transpose_y=True) + head.bias
+        return paddle.matmul(_norm(body.layernorm, hidden_states.squeeze(1)), weight, transpose_y=True) + head.bias
 
     def _keep(self, tokens: Tensor, kept: Tensor | None, position: int) -> None:
         """Put the tokens' own part behind the mask."""

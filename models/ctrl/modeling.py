@@ -21,7 +21,7 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ctrl.continuation import Call, Continuation, as_a_layer
+from models.ctrl.continuation import Call, Continuation, as_a_layer, plainly
 from models.ctrl.heads import merge_heads, split_heads
 from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
@@ -101,7 +101,9 @@ class MultiHeadAttention(nn.Layer):
         scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
         masked = at("masked_scores", scores if bias is None else scores + bias)
-        probabilities = at("probabilities", softmax(masked, unmasked=scores))
+        # What Paddle's own loses of small weights is lost to gradients alone.
+        weighed = F.softmax(masked) if call is plainly else softmax(masked, unmasked=scores)
+        probabilities = at("probabilities", weighed)
         context = at("context", product(probabilities, value))  # (B, heads, T, depth)
         merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
         return call(self.dense, merged.reshape(hidden_states.shape)), (key, value)
@@ -170,14 +172,16 @@ class CTRLModel(CTRLPretrainedModel):
                 self._table = (self.pos_encoding, table)
         return table
 
-    def embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def embed(
+        self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None, call: Call = as_a_layer
+    ) -> Tensor:
         """(B, T) -> (B, T, n_embd): tokens scaled by sqrt(n_embd), plus positions, through dropout."""
         scale = math.sqrt(self.config.n_embd)
-        embedded = self.w(input_ids) * scale
+        embedded = call(self.w, input_ids) * scale
         embedded = embedded + F.embedding(position_ids, self.table_in(embedded.dtype))
         if token_type_ids is not None:
-            embedded = embedded + self.w(token_type_ids) * scale
-        return self.dropout(embedded)
+            embedded = embedded + call(self.w, token_type_ids) * scale
+        return call(self.dropout, embedded)
 
     def forward(
         self,

@@ -20,7 +20,7 @@ import numpy as np
 from models.tensor_file import TYPES, entry, header
 
 #: NumPy's types by their name in the format.
-NAMED = {name: kind for kind, name in TYPES.items()}
+NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 #: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
 ROOM = 2**20
 
