@@ -7,11 +7,42 @@ Each takes contiguous tensors or makes them so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import paddle
 
 from models import kernels
+
+#: The loops that round, forward and backward, by what each computes.
+LOOPS = {
+    "softmax": "attention's softmax with its masks and normaliser",
+    "layer_norm": "layer normalisation",
+    "keys": "LSH's keys of unit mean square",
+    "dropout": "what dropout keeps, scaled",
+    "bias": "a bias added to rows",
+    "axial_positions": "the axial position table with columns dropped",
+    "streams": "the sums of residual streams",
+}
+
+_left_out: Collection[str] = ()
+_asked: Counter[str] = Counter()
+
+
+@contextmanager
+def composed(loops: Collection[str]) -> Iterator[Counter[str]]:
+    """Inside the ``with`` block these of :data:`LOOPS` are composed of Paddle's operations, as without Numba.
+
+    Yields:
+        How often each loop would have been run.
+    """
+    global _left_out, _asked
+    before, _left_out, _asked = (_left_out, _asked), loops, Counter()
+    try:
+        yield _asked
+    finally:
+        _left_out, _asked = before
 
 
 def is_chosen() -> bool:
@@ -19,9 +50,17 @@ def is_chosen() -> bool:
     return paddle.in_dynamic_mode() and kernels.chosen() == kernels.COMPILED
 
 
-def suits(*tensors: paddle.Tensor, dtype: paddle.dtype = paddle.float32) -> bool:
-    """Whether compiled loops can work on all of these."""
-    return is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and x.size for x in tensors)
+def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.float32) -> bool:
+    """Whether a compiled loop can work on all of these.
+
+    Args:
+        loop: which, of :data:`LOOPS`; "" for one that rounds nothing.
+    """
+    can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and x.size for x in tensors)
+    if not (can and _left_out):
+        return can
+    _asked[loop] += 1
+    return loop not in _left_out
 
 
 def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:

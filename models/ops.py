@@ -18,7 +18,7 @@ from paddle.autograd import PyLayer
 
 from models import compiled, kernels
 from models.precision import is_lowered
-from models.trace import at, is_observed
+from models.trace import at, takes_apart
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
@@ -74,7 +74,7 @@ class _Keys(PyLayer):
 
 def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
     """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, and over ``divisor``."""
-    if compiled.suits(x) and not is_observed():
+    if compiled.suits(x, loop="keys") and not takes_apart():
         return _Keys.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
     return x * paddle.rsqrt(mean_square + epsilon) / divisor
@@ -84,7 +84,7 @@ class _AddBias(PyLayer):
     @staticmethod
     def forward(ctx, x, bias):
         ctx.wanted = _wanted(x, bias)
-        return compiled.add_row(x, bias) if compiled.suits(x, bias) else x + bias
+        return compiled.add_row(x, bias) if compiled.suits(x, bias, loop="bias") else x + bias
 
     @staticmethod
     def backward(ctx, grad):
@@ -118,7 +118,7 @@ class _AxialTable(PyLayer):
 
 def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
     """(rows, 1, a) and (1, columns, b) side by side at every place: (rows, columns, a + b)."""
-    if compiled.suits(of_rows, of_columns):
+    if compiled.suits(of_rows, of_columns, loop="axial_positions"):
         return _AxialTable.apply(of_rows, of_columns)
     places = [of_rows.shape[0], of_columns.shape[1], -1]
     return paddle.concat([of_rows.expand(places), of_columns.expand(places)], axis=-1)
@@ -209,7 +209,7 @@ class _LayerNorm(PyLayer):
         ctx.wanted = _wanted(x, gain, bias)
         if x.dtype == paddle.float64:  # Paddle's kernel rounds epsilon to float32: 1e-5 becomes 9.9999997e-6
             return _normed(x, epsilon)[0] * gain + bias
-        if compiled.suits(x, gain, bias):
+        if compiled.suits(x, gain, bias, loop="layer_norm"):
             return compiled.layer_norm(x, gain, bias, epsilon)
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
 
@@ -217,7 +217,7 @@ class _LayerNorm(PyLayer):
     def backward(ctx, grad):
         x, gain = ctx.saved_tensor()
         of_x, of_gain, of_bias = ctx.wanted
-        if compiled.suits(grad, x, gain):
+        if compiled.suits(grad, x, gain, loop="layer_norm"):
             grad_x, sums = compiled.layer_norm_backward(grad, x, gain, ctx.epsilon)
             grad_gain, grad_bias = _column_sums(sums).split(2)
             return grad_x if of_x else None, grad_gain if of_gain else None, grad_bias if of_bias else None
@@ -352,7 +352,7 @@ def masked_softmax(
         masks: pairs of a bool tensor that broadcasts to ``scores`` and the value for where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
-    if compiled.suits(scores) and not is_observed():
+    if compiled.suits(scores, loop="softmax") and not takes_apart():
         return _CompiledSoftmax.apply(scores, masks, with_normaliser)
     if is_composed(scores):
         return _MaskedSoftmax.apply(scores, masks, with_normaliser, _suits_the_kernel(scores))
@@ -368,7 +368,7 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
         unmasked: the scores before some were made very small, which decide how to compute it. Paddle's kernel gives
             those the weight exp(-64), and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
-    if compiled.suits(scores):
+    if compiled.suits(scores, loop="softmax"):
         return _CompiledSoftmax.apply(scores, (), False)
     if not is_composed(scores):
         return F.softmax(scores)
@@ -428,17 +428,22 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor
     return F.cross_entropy(logits, labels, reduction="none")
 
 
+def _fits_a_mask(x: paddle.Tensor, kept: paddle.Tensor) -> bool:
+    """Whether a compiled loop can drop what a mask does not keep."""
+    return kept.shape == x.shape and kept.dtype == paddle.bool and compiled.suits(x, loop="dropout")
+
+
 class _Keep(PyLayer):
     @staticmethod
     def forward(ctx, x, kept, scale):
         ctx.kept, ctx.scale = kept, scale
-        if compiled.suits(x) and kept.shape == x.shape and kept.dtype == paddle.bool:
+        if _fits_a_mask(x, kept):
             return compiled.keep(x, kept, scale)
         return x * kept.astype(x.dtype) * scale
 
     @staticmethod
     def backward(ctx, grad):
-        if compiled.suits(grad) and ctx.kept.shape == grad.shape and ctx.kept.dtype == paddle.bool:
+        if _fits_a_mask(grad, ctx.kept):
             return compiled.keep(grad, ctx.kept, ctx.scale)
         return grad * ctx.kept.astype(grad.dtype) * ctx.scale
 

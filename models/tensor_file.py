@@ -1,20 +1,23 @@
 """Arrays that are made when they are asked for, and safetensors files that are written of them one after another.
 
 The library of that name writes only what it is given as a whole: of a model as large as half of the memory, the copies
-that a file is made of do not fit beside it.
+that a file is made of do not fit beside it. The gate's files (:mod:`toolkit.parity.job.tensor_file`) are written in
+these words, too, by a process that has torch and no Paddle: nothing but NumPy is imported here.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 #: NumPy's types by their name in the format, in the order in which a file has them: that of the library, by which what
 #: is written here is the same to the byte.
-TYPES = {
+TYPES: dict[np.dtype, str] = {
     np.dtype("<u8"): "U64",
     np.dtype("<i8"): "I64",
     np.dtype("<f8"): "F64",
@@ -28,6 +31,29 @@ TYPES = {
     np.dtype("u1"): "U8",
     np.dtype("?"): "BOOL",
 }
+
+
+def entry(dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
+    """What a header says of a tensor.
+
+    Args:
+        dtype: one of :data:`TYPES`.
+        start: where its values begin, counted from the end of the header.
+    """
+    end = start + dtype.itemsize * math.prod(shape)
+    return {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+
+
+def header(entries: Mapping[str, Any], room: int = 0) -> bytes:
+    """The first bytes of a file, up to the first tensor's: the length of the header, and it, filled up with blanks.
+
+    Args:
+        entries: by name, what :func:`entry` gives; the library's own ``__metadata__`` first, if there is any.
+        room: what the header takes at the least.
+    """
+    written = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    written = written.ljust(max(room, -(-len(written) // 8) * 8))
+    return len(written).to_bytes(8, "little") + written
 
 
 class OnDemand(Mapping[str, np.ndarray]):
@@ -75,15 +101,13 @@ def write_tensors(
         del value  # before the next one is made
     ranks = list(TYPES)
     names = sorted(shapes, key=lambda name: (ranks.index(shapes[name][0]), name.encode()))
-    header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    entries: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name in names:
         dtype, shape, size = shapes[name]
-        header[name] = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [end, end + size]}
+        entries[name] = entry(dtype, shape, end)
         end += size
-    written = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    written += b" " * (-len(written) % 8)
     with open(path, "wb") as file:
-        file.write(len(written).to_bytes(8, "little") + written)
+        file.write(header(entries))
         for name in names:
             file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)

@@ -15,6 +15,7 @@ import paddle
 Observer = Callable[[str, paddle.Tensor], paddle.Tensor]
 
 _observer: Observer | None = None
+_takes_apart = False
 
 
 def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
@@ -22,17 +23,19 @@ def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
     return result if _observer is None else _observer(operation, result)
 
 
-def is_observed() -> bool:
-    """Whether somebody looks on: then operations that are otherwise one loop are taken apart."""
-    return _observer is not None
+def takes_apart() -> bool:
+    """Whether operations that have points inside are computed one after another where they are otherwise one loop."""
+    return _takes_apart
 
 
 @contextmanager
-def observed(observer: Observer) -> Iterator[None]:
-    """Inside the ``with`` block ``observer`` is called at every point."""
-    global _observer
-    before, _observer = _observer, observer
+def observed(observer: Observer, apart: bool = False) -> Iterator[None]:
+    """Inside the ``with`` block ``observer`` is called at every point; ``apart``, also at those inside of compiled
+    loops, in whose place others compute."""
+    global _observer, _takes_apart
+    before = _observer, _takes_apart
+    _observer, _takes_apart = observer, apart
     try:
         yield
     finally:
-        _observer = before
+        _observer, _takes_apart = before

@@ -179,6 +179,42 @@ def test_going_on_token_by_token_computes_what_the_model_does(dtype, rounding):
             going_on(one)
 
 
+@pytest.mark.parametrize("how", ["plainly", "as a layer"])
+def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monkeypatch):
+    """Padding has positions, as in the reference, and is not attended to: whatever tokens it is of."""
+    from models.ctrl import continuation
+
+    if how == "as a layer":
+        monkeypatch.setattr(continuation, "_is_plain", lambda model: False)
+    model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=12))
+    model.eval()
+    tokens = np.random.default_rng(0).integers(1, 50, (3, 9))
+    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]])
+    other = np.where(np.pad(mask, ((0, 0), (0, 4)), constant_values=1) == 0, 7, tokens)
+    rows = np.array([2, 0, 0])
+
+    def said(ids: np.ndarray, kept: np.ndarray | None) -> list[np.ndarray]:
+        ids = paddle.to_tensor(ids)
+        with paddle.no_grad():
+            logits, going_on = model.begin(ids[:, :5], None if kept is None else paddle.to_tensor(kept))
+            found = [logits.numpy(), going_on(ids[:, 5:6]).numpy()]
+            going_on.choose(paddle.to_tensor(rows))
+            later = paddle.to_tensor(np.array([[1], [0], [1]])) if kept is not None else None
+            return [*found, going_on(ids[:, 6:7], later).numpy(), going_on(ids[:, 7:8]).numpy()]
+
+    padded = said(tokens, mask)
+    for one, same in zip(padded, said(other, mask), strict=True):
+        np.testing.assert_allclose(one, same, rtol=1e-5, atol=1e-6)
+    for one, unmasked in zip(padded[:2], said(tokens, None), strict=False):
+        np.testing.assert_allclose(one[1], unmasked[1], rtol=1e-5, atol=1e-6)
+        assert np.abs(one[0] - unmasked[0]).max() > 1e-4
+    with paddle.no_grad():
+        texts = np.concatenate([tokens[rows][:, :6], tokens[:, 6:8]], axis=1)
+        kept = np.concatenate([mask[rows], [[1, 1, 1], [1, 0, 1], [1, 1, 1]]], axis=1)
+        whole = model(paddle.to_tensor(texts), paddle.to_tensor(kept)).logits[:, -1].numpy()
+    np.testing.assert_allclose(padded[-1], whole, rtol=1e-5, atol=1e-6)
+
+
 def test_an_adapted_model_goes_on_with_its_adapter():
     from models.adapter import adapt
     from models.lora import LoRA

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 HEAVY = (
     "paddle", "paddlenlp", "torch", "transformers", "datasets", "pandas", "pyarrow", "sklearn", "scipy.stats",
     "scipy.optimize", "fastapi", "aiohttp", "visualdl", "wandb", "seqeval", "narwhals", "matplotlib", "onnx",
-    "babel.dates",
+    "babel.dates", "numba",
 )  # fmt: skip
 #: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_train import recipe_file  # noqa: F401
 
+from models import kernels
 from models.families import part
 from toolkit import recipe_memory
 from toolkit.memory import parameters_of
@@ -81,6 +82,23 @@ def test_processes_share_moments_and_with_stage_2_gradients():
     whole, first, second = held(None), held("stage1"), held("stage2")
     assert first["moments"] == whole["moments"] / 4 and first["gradients"] == whole["gradients"]
     assert second["gradients"] == whole["gradients"] / 4
+
+
+@pytest.mark.parametrize(("device", "counted"), [("cpu", 110e6), ("gpu", 0)])
+def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, recipe_file, monkeypatch):  # noqa: F811
+    recipe = load_recipe(recipe_file)
+    config, length = recipe_memory.known_model(recipe)
+    totals = {}
+    for choice in (kernels.COMPILED, kernels.COMPOSED):
+        monkeypatch.setattr(kernels, "chosen", lambda choice=choice: choice)
+        totals[choice] = recipe_memory.training_of(recipe, config, length, device, "autograd").total
+    assert totals[kernels.COMPILED] - totals[kernels.COMPOSED] == counted
+
+
+def test_kernels_that_are_no_choice_are_bad_input_of_a_check(recipe_file, command_line, monkeypatch):  # noqa: F811
+    monkeypatch.setenv(kernels.VARIABLE, "compield")
+    status, _, err = command_line("recipe", "check", recipe_file)
+    assert status == 2 and err.startswith("error: TOOLKIT_KERNELS=compield: is no choice") and err.count("\n") == 1
 
 
 def test_a_check_says_what_training_and_the_gate_take(recipe_file, command_line):  # noqa: F811

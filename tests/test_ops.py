@@ -9,7 +9,7 @@ import pytest
 
 from models import ops
 from models.kernels import COMPILED, COMPOSED, PADDLE
-from models.reformer.rows import adjacent_chunks, heads_first, reorder
+from models.rows import adjacent_chunks, heads_first, reorder
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

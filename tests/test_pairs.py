@@ -419,3 +419,42 @@ def test_a_user_error_is_one(pair):
 
     with pytest.raises(UserError, match="no such file"):
         require_parity("nothing.py", "reference.py")
+
+
+#: What a side does otherwise in the second half of the gate, in which it is compared, and the words for it.
+LATER = {
+    "in evaluation": (
+        "    def forward(self, ids, labels):\n",
+        "    def forward(self, ids, labels):\n        if not self.training:\n"
+        "            raise ValueError('only to train')\n",
+        "the port could not run: port.py:19: ValueError: only to train",
+    ),
+    "one model again": (
+        'return Net(config.get("hidden", 16))',
+        "return KEPT.setdefault(0, Net(16))\n\n\nKEPT = {}",
+        "the port could not run: port.py: build() gave one module twice; it is to make a new one",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", LATER)
+def test_what_a_side_raises_after_it_was_described_is_bad_input_in_one_line(how, pair, command_line):
+    right, wrong, words = LATER[how]
+    text = (pair / "port.py").read_text()
+    assert right in text
+    (pair / "port.py").write_text(text.replace(right, wrong))
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and err == f"error: {words}\n"
+
+
+def test_that_no_memory_is_left_is_no_fault_of_a_users_file(tmp_path):
+    """Nor is what other code raises in a block in which it runs, too."""
+    (tmp_path / "side.py").write_text("def full(): raise MemoryError\ndef wrong(): return 1 / 0\n")
+    source = user_code.load(str(tmp_path / "side.py"))
+    with pytest.raises(MemoryError), user_code.running(source):
+        source.full()
+    with pytest.raises(KeyError), user_code.running(source, alone=False):
+        {}["gone"]
+    with pytest.raises(UserError, match=r"side\.py:2: ZeroDivisionError"), user_code.running(source, alone=False):
+        source.wrong()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models import families
+from models import families, kernels
 from models.lora import maps, parameters
 from toolkit import runtime
 from toolkit.errors import ToolkitError
@@ -120,6 +120,7 @@ def training_of(
         clipped=train.max_grad_norm is not None,
         bfloat16=train.precision == "bfloat16",
         on_gpu=(device or recipe.runtime.device) == "gpu",
+        compiled=runtime.chosen_kernels() == kernels.COMPILED,
         processes=runtime.processes(),
         sharding=train.sharding,
     )

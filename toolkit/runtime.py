@@ -127,7 +127,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
         "FLAGS_cudnn_deterministic": "1",
         "GLOG_minloglevel": "2",
         "TOKENIZERS_PARALLELISM": "false",
-        kernels.VARIABLE: _chosen_kernels(),
+        kernels.VARIABLE: chosen_kernels(),
     }
     if path := mkl_cpu_type():
         wanted["MKL_DEBUG_CPU_TYPE"] = path
@@ -136,7 +136,12 @@ def environment(threads: int | None = None) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in wanted.items()}
 
 
-def _chosen_kernels() -> str:
+def chosen_kernels() -> str:
+    """:func:`models.kernels.chosen`; imports neither Paddle nor Numba.
+
+    Raises:
+        UserError: ``TOOLKIT_KERNELS`` is no choice.
+    """
     try:
         return kernels.chosen()
     except ValueError as problem:

@@ -17,6 +17,9 @@ from toolkit.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
+#: Bytes that Numba takes once the first compiled loop (:mod:`models.loops`) has run: 106 MB beside a small run whose
+#: operations are composed, 118 MB by itself, with the loops on disk.
+LOOPS = 110e6
 #: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
 #: it begins with.
 WEIGHT, FIRST = 4, 4
@@ -91,6 +94,7 @@ def training_memory(
     clipped: bool = True,
     bfloat16: bool = False,
     on_gpu: bool = False,
+    compiled: bool = False,
     processes: int = 1,
     sharding: str | None = None,
 ) -> TrainingMemory:
@@ -108,6 +112,7 @@ def training_memory(
         clipped: gradients are (``max_grad_norm``), which takes a copy of them.
         bfloat16: matrix products are computed in it.
         on_gpu: count the memory of the GPU, not that of the machine.
+        compiled: a processor takes compiled loops (:mod:`models.kernels`); a GPU never does.
         processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
             gradients, too.
     """
@@ -118,6 +123,8 @@ def training_memory(
     held: dict[str, float] = {} if on_gpu else {"the program": IDLE}
     held |= {"weights": WEIGHT * parameters}
     start = {} if on_gpu else {**held, "the first weights": FIRST * parameters, "a copy of one": COPIED * largest}
+    if compiled and not on_gpu:  # none has run when the model is given its weights
+        held |= {"the compiled loops": LOOPS}
     held |= {
         "gradients": GRADIENT * trained / (shared if sharding == "stage2" else 1),
         "moments": MOMENTS * trained / shared,

@@ -21,7 +21,7 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ctrl.continuation import Continuation
+from models.ctrl.continuation import Call, Continuation, as_a_layer, plainly
 from models.ctrl.heads import merge_heads, split_heads
 from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
@@ -85,23 +85,28 @@ class MultiHeadAttention(nn.Layer):
         self.Wv = Linear(config.n_embd, config.n_embd)
         self.dense = Linear(config.n_embd, config.n_embd)
 
-    def forward(self, hidden_states: Tensor, bias: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
+    def forward(
+        self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None, call: Call = as_a_layer
+    ) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
 
         Args:
-            bias: as :func:`attention_bias` gives it.
+            bias: as :func:`attention_bias` gives it; None where every position sees all.
             past: the keys and values of earlier positions.
+            call: calls a layer inside this one.
         """
-        query = self._split(self.Wq(hidden_states))
-        key, value = self._split(self.Wk(hidden_states)), self._split(self.Wv(hidden_states))
+        query, key, value = (self._split(call(of, hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
         scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
-        probabilities = at("probabilities", softmax(at("masked_scores", scores + bias), unmasked=scores))
+        masked = at("masked_scores", scores if bias is None else scores + bias)
+        # What Paddle's own loses of small weights is lost to gradients alone.
+        weighed = F.softmax(masked) if call is plainly else softmax(masked, unmasked=scores)
+        probabilities = at("probabilities", weighed)
         context = at("context", product(probabilities, value))  # (B, heads, T, depth)
         merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
-        return self.dense(merged.reshape(hidden_states.shape)), (key, value)
+        return call(self.dense, merged.reshape(hidden_states.shape)), (key, value)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
@@ -120,11 +125,14 @@ class EncoderLayer(nn.Layer):
         self.dropout1 = Dropout(config.resid_pdrop)
         self.dropout2 = Dropout(config.resid_pdrop)
 
-    def forward(self, hidden_states: Tensor, bias: Tensor, past: Cache | None = None) -> tuple[Tensor, Cache]:
+    def forward(
+        self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None, call: Call = as_a_layer
+    ) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
-        attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
-        hidden_states = at("stream", hidden_states + self.dropout1(attended))
-        return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present
+        attended, present = call(self.multi_head_attention, call(self.layernorm1, hidden_states), bias, past)
+        hidden_states = at("stream", hidden_states + call(self.dropout1, attended))
+        fed = call(self.ffn, call(self.layernorm2, hidden_states))
+        return hidden_states + call(self.dropout2, fed), present
 
 
 class CTRLPretrainedModel(Port):
@@ -149,20 +157,31 @@ class CTRLModel(CTRLPretrainedModel):
         self.h = nn.LayerList([EncoderLayer(config) for _ in range(config.n_layer)])
         self.layernorm = LayerNorm(config.n_embd, epsilon=config.layer_norm_epsilon)
         self.pos_encoding = position_table(config.n_positions, config.n_embd)
+        self._table: tuple[np.ndarray | None, Tensor] = (None, paddle.zeros([0]))
         self.enable_recompute = False
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.w
 
-    def embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+    def table_in(self, dtype: paddle.dtype) -> Tensor:
+        """The position table as a tensor, made once: of a long table that takes as long as a layer on one token."""
+        held, table = self._table
+        if held is not self.pos_encoding or table.dtype != dtype or not paddle.in_dynamic_mode():
+            table = paddle.to_tensor(self.pos_encoding).astype(dtype)
+            if paddle.in_dynamic_mode():  # that of a static graph belongs to it
+                self._table = (self.pos_encoding, table)
+        return table
+
+    def embed(
+        self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None, call: Call = as_a_layer
+    ) -> Tensor:
         """(B, T) -> (B, T, n_embd): tokens scaled by sqrt(n_embd), plus positions, through dropout."""
         scale = math.sqrt(self.config.n_embd)
-        embedded = self.w(input_ids) * scale
-        table = paddle.to_tensor(self.pos_encoding).astype(embedded.dtype)
-        embedded = embedded + F.embedding(position_ids, table)
+        embedded = call(self.w, input_ids) * scale
+        embedded = embedded + F.embedding(position_ids, self.table_in(embedded.dtype))
         if token_type_ids is not None:
-            embedded = embedded + self.w(token_type_ids) * scale
-        return self.dropout(embedded)
+            embedded = embedded + call(self.w, token_type_ids) * scale
+        return call(self.dropout, embedded)
 
     def forward(
         self,
@@ -274,11 +293,15 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         loss = None if labels is None else losses.next_token_loss(logits, labels)
         return outputs.CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
 
-    def begin(self, input_ids: Tensor) -> tuple[Tensor, Continuation]:
-        """The logits (B, vocabulary) after texts (B, T), and what gives those after each further token."""
-        body = self.transformer(input_ids, use_cache=True)
+    def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Continuation]:
+        """The logits (B, vocabulary) after texts (B, T), and what gives those after each further token.
+
+        Args:
+            attention_mask: (B, T), 0 for padding; all 1 if absent. A text that is padded is to be so on the left.
+        """
+        body = self.transformer(input_ids, attention_mask, use_cache=True)
         logits = self.lm_head(body.last_hidden_state[:, -1:], self.transformer.w.weight)
-        return logits[:, 0], Continuation(self, body.past_key_values)
+        return logits[:, 0], Continuation(self, body.past_key_values, attention_mask, attention_bias)
 
 
 class CTRLForSequenceClassification(CTRLPretrainedModel):

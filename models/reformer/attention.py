@@ -22,8 +22,8 @@ from models.batch import batch_size
 from models.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
 from models.randomness import dropout, normal
 from models.reformer.config import ReformerConfig
-from models.reformer.rows import Order, adjacent_chunks, heads_first, reorder
 from models.reformer.schema import num_buckets
+from models.rows import Order, adjacent_chunks, heads_first, reorder
 from models.trace import at
 
 #: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.

@@ -75,7 +75,7 @@ class AxialPositionEmbeddings(nn.Layer):
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
         if self.training:  # whole columns of the table are dropped, for every example anew
             axes = [batch, columns, 1, 1]
-            if compiled.suits(*self.weights):
+            if compiled.suits(*self.weights, loop="axial_positions"):
                 factors = dropout(paddle.ones(axes), self.dropout, True).reshape([batch, columns])
                 return scale_columns(self.table(), factors).reshape([batch, length, -1])
             table = self.table().expand([batch, rows, columns, -1]).transpose([0, 2, 1, 3])

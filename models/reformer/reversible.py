@@ -70,7 +70,7 @@ class GridStream:
         return (update.astype("float64") + self.rounder) - self.rounder
 
     def _plus(self, update: Tensor, sign: float) -> GridStream:
-        if compiled.suits(update):
+        if compiled.suits(update, loop="streams"):
             exact, value = compiled.add_on_grid(self.exact, update, self.rounder, sign)
             return GridStream(exact, self.rounder, self.dtype, value)
         return GridStream(self.exact + sign * self._on_grid(update), self.rounder, self.dtype)

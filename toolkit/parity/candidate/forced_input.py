@@ -18,6 +18,7 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
+from models import compiled
 from models.trace import observed
 from toolkit.parity.candidate.places import LOGITS
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
@@ -46,10 +47,15 @@ def run(job: Job, folder: Path, kernels: object = None) -> ForcedInputResult:
 
 
 def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> ForcedInputDtype:
-    """One step in ``dtype``."""
+    """One step in ``dtype``; where compiled loops compute in it, once as training runs it, and what lies inside of the
+    loops from once more with all of them taken apart."""
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(truth)
-    bucket_flips = _run(step, points)
+    bucket_flips = _run(step, points, apart=True)
+    if dtype != "float64" and compiled.is_chosen():
+        whole = Points(truth)
+        bucket_flips = _run(step, whole, apart=False)
+        points.take_over(whole)
     points.add_missing()
     return ForcedInputDtype(points.errors, points.lines, step.places(), bucket_flips)
 
@@ -100,6 +106,12 @@ class Points:
         for name in self.awaited & self.truth.keys() - self.errors.keys():
             self.errors[name] = TensorStats([], missing=True)
 
+    def take_over(self, others: Points) -> None:
+        """Put what ``others`` have measured in the place of what was measured here."""
+        self.errors |= others.errors
+        self.lines |= others.lines
+        self.awaited |= others.awaited
+
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Measure a tensor, and give what goes on in its place."""
         self.measure(name, x.numpy())
@@ -121,9 +133,9 @@ class _Point(PyLayer):
         return ctx.points.replaced(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points) -> dict[str, Flips]:
+def _run(step: Step, points: Points, apart: bool) -> dict[str, Flips]:
     """Forward and backward, with everything passing through ``points``; returns by LSH module where its buckets are not
-    R64's, of whose vectors they were made."""
+    R64's, of whose vectors they were made. ``apart`` as of :func:`models.trace.observed`."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
@@ -148,7 +160,7 @@ def _run(step: Step, points: Points) -> dict[str, Flips]:
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)
 
     step.model.clear_gradients()
-    with step.given(left, entered=entered) as draws, observed(at):
+    with step.given(left, entered=entered) as draws, observed(at, apart):
         output = step.compute(step.batch)
         for name in LOGITS:
             if getattr(output, name, None) is not None:

@@ -171,8 +171,8 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 }
 
 
-#: Of operations of these kinds the port's compiled loops are made, which must be taken apart to have them replaced.
-COMPILED_OF = frozenset(["sum", "rsqrt"])
+#: The compiled loops that are made of operations of a kind, and have to be composed of them to have these replaced.
+COMPILED_OF = {"sum": ["keys"], "rsqrt": ["keys"]}
 
 
 @contextlib.contextmanager
@@ -183,9 +183,7 @@ def reference_kernels(client: KernelClient, kinds: Sequence[str]) -> Iterator[No
         return _Served.apply(_Request(client, kernel, options, tuple(rest)), *inputs)
 
     with contextlib.ExitStack() as undo:
-        if not COMPILED_OF.isdisjoint(kinds):
-            undo.callback(setattr, compiled, "is_chosen", compiled.is_chosen)
-            compiled.is_chosen = lambda: False
+        undo.enter_context(compiled.composed({loop for kind in kinds for loop in COMPILED_OF.get(kind, ())}))
         for kind in kinds:
             for owner, name, make in REPLACEMENTS[kind]:
                 original = getattr(owner, name)

@@ -45,7 +45,7 @@ def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
 
 def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
-    early = step_class(job.model).is_ours and not job.spare_memory
+    early = step_class(job.model).is_ported and not job.spare_memory
     own = _with_own_draws(job, folder) if early else OwnDraws()
     files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
@@ -57,7 +57,7 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
             folder,
             truth,
             dtype,
-            seen_values=None if kind.is_ours or dtype != "float64" else right,
+            seen_values=None if kind.is_ported or dtype != "float64" else right,
             replay=own.replays.get(dtype),
         )
         for dtype in job.dtypes
@@ -65,8 +65,8 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
     return CandidateResult(
         dtypes=dtypes,
         generators=own.generators or _generators(job, folder),
-        loading_problems=loading_problems(job, folder) if kind.is_ours else {},
-        new_weights=new_weights(job, folder) if kind.is_ours else NewWeights(),
+        loading_problems=loading_problems(job, folder) if kind.is_ported else {},
+        new_weights=new_weights(job, folder) if kind.is_ported else NewWeights(),
         mutants={name: measure_mutant(job, folder, truth, name, right) for name in job.mutants},
         leaks=kind.leaks(),
     )
@@ -96,7 +96,7 @@ def _with_own_draws(job: Job, folder: Path) -> OwnDraws:
 
 def _generators(job: Job, folder: Path) -> GeneratorStats:
     """The port's own random draws; a user's are Paddle's, and only where they are made is compared."""
-    return generators.measure(job, folder) if step_class(job.model).is_ours else GeneratorStats()
+    return generators.measure(job, folder) if step_class(job.model).is_ported else GeneratorStats()
 
 
 def _run_streamed(job: Job, folder: Path) -> CandidateResult:

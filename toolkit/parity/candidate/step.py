@@ -63,9 +63,9 @@ class Step:
     again = ""
     #: The module whose output is the embedded input.
     embedded = ""
-    #: Whether the port is of this project, so that its generators, its reading of checkpoints and its new weights are
-    #: compared, too.
-    is_ours = True
+    #: As of the reference's step: whether it is of a family that is ported in this project. Its generators, its reading
+    #: of checkpoints and its new weights are then compared, too.
+    is_ported = True
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES

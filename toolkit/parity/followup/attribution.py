@@ -1,8 +1,9 @@
 """Where float64 passes and float32 does not, the port is right and a kernel is inaccurate: which one?
 
-The float32 step is run again with one kind of kernel at a time taken from the reference
-(:mod:`toolkit.parity.job.kernel_messages`). The kind that brings the tensors back within their bounds is the one at
-fault.
+The float32 step is run again, with one of the port's compiled loops at a time composed of Paddle's operations
+(:data:`models.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
+(:mod:`toolkit.parity.job.kernel_messages`). What brings the tensors back within their bounds is at fault. Where a
+compiled loop is, kernels of the reference restore the bounds by taking its place, and say no more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rich.console import Console
 from toolkit.errors import Inconclusive
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.results import CandidateResult, ReferenceResult
+from toolkit.parity.job.results import AttributionResult, CandidateResult, ReferenceResult
 from toolkit.parity.judge.bounds import compare, is_measured
 from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.measure.error_stats import TensorStats
@@ -25,18 +26,20 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 @dataclass(frozen=True)
 class Substitution:
-    """What the reference's kernels of one kind restore.
+    """What the reference's kernels of one kind restore, or one compiled loop that is composed.
 
     Attributes:
-        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`.
-        before, after: the largest error of any tensor in units of its bound, with Paddle's kernels and with these.
+        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`; or of :data:`models.compiled.LOOPS`.
+        before, after: the largest error of any tensor in units of its bound, with the port's kernels and with these.
         tensor: the tensor that is largest ``after``.
+        is_loop: whether it is a compiled loop.
     """
 
     kind: str
     before: float
     after: float
     tensor: str
+    is_loop: bool = False
 
     @property
     def restores(self) -> bool:
@@ -44,7 +47,8 @@ class Substitution:
         return self.after <= 1.0
 
     def text(self) -> str:
-        return f"with the reference's {self.kind}: {self.before:.3g} -> {self.after:.3g} of the bound"
+        what = f"{self.kind} composed, not compiled" if self.is_loop else f"the reference's {self.kind}"
+        return f"with {what}: {self.before:.3g} -> {self.after:.3g} of the bound"
 
 
 def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
@@ -56,7 +60,7 @@ def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
 def attribute(
     job: Path, verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult, console: Console
 ) -> list[Substitution]:
-    """What each kind of kernel restores, the most first.
+    """What each compiled loop and each kind of kernel restores, the most first.
 
     Empty where there is nothing to attribute, on a GPU, whose kernels are not served, and where the step cannot be run
     again, of which the console is told.
@@ -67,16 +71,28 @@ def attribute(
     """
     if files.read_job(job).device != "cpu" or not wanted(verdict, list(candidate.dtypes)):
         return []
-    console.print("parity gate: float32 drifts; running the port with the reference's kernels, kind by kind")
+    console.print("parity gate: float32 drifts; running the port with other kernels, kind by kind")
     try:
         run_workers([job], console, {"candidate": sys.executable}, task="attribution")
     except Inconclusive as problem:
         console.print(f"parity gate: which kernel it is could not be found out: {problem}", markup=False)
         return []
-    measured = files.read(files.result_path(job, "candidate", "attribution"), dict[str, dict[str, TensorStats]])
-    before, _ = worst(reference, candidate.dtypes["float32"].tensors)
-    found = [Substitution(kind, before, *worst(reference, errors)) for kind, errors in measured.items()]
-    return sorted(found, key=lambda one: one.after)
+    measured = files.read(files.result_path(job, "candidate", "attribution"), AttributionResult)
+    return substitutions(reference, candidate.dtypes["float32"].tensors, measured)
+
+
+def substitutions(
+    reference: ReferenceResult, errors: Mapping[str, TensorStats], measured: AttributionResult
+) -> list[Substitution]:
+    """As :func:`attribute`, of what was measured.
+
+    Args:
+        errors: of P32 as training runs it.
+    """
+    before, _ = worst(reference, errors)
+    loops = [Substitution(loop, before, *worst(reference, found), True) for loop, found in measured.loops.items()]
+    kernels = [Substitution(kind, before, *worst(reference, found)) for kind, found in measured.kernels.items()]
+    return sorted([*loops, *kernels], key=lambda one: one.after)
 
 
 def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
@@ -94,11 +110,28 @@ def lines(found: Sequence[Substitution]) -> list[str]:
     """What the report says: what restores the bounds first, the rest in one line."""
     if not found:
         return []
-    restoring = [one for one in found if one.restores]
-    rest = ", ".join(f"{one.kind} {one.after:.3g}" for one in found if not one.restores)
+    restoring = at_fault(found)
     said = [one.text() for one in restoring]
     if not restoring:
         said.append(f"float64 passes, so a kernel is inaccurate; no kind alone brings {found[0].before:.3g} below 1")
-    if rest:
-        said.append(f"with the reference's other kernels, worst tensor in units of its bound: {rest}")
+    for what, is_loop in (("other loops composed", True), ("the reference's other kernels", False)):
+        others = [one for one in found if one.is_loop == is_loop and not one.restores]
+        if others:
+            rest = ", ".join(f"{one.kind} {one.after:.3g}" for one in others)
+            said.append(f"with {what}, worst tensor in units of its bound: {rest}")
     return said
+
+
+def at_fault(found: Sequence[Substitution]) -> list[Substitution]:
+    """What restores the bounds: compiled loops; where none does, kinds of kernels."""
+    restoring = [one for one in found if one.restores]
+    return [one for one in restoring if one.is_loop] or restoring
+
+
+def cause(found: Sequence[Substitution]) -> str:
+    """The one operation that is inaccurate, in words; "" where there is none, or there may be others."""
+    restoring = at_fault(found)
+    if len(restoring) != 1:
+        return ""
+    [one] = restoring
+    return f"the {'compiled loop' if one.is_loop else 'kernel'} that loses digits: {one.kind}"

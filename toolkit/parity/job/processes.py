@@ -12,9 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from toolkit.errors import Inconclusive
+from toolkit.errors import Inconclusive, UserError
 from toolkit.parity.job import files, launch
+from toolkit.parity.job.worker import BY_USER_CODE
 from toolkit.scratch import child
+
+#: What is said of a worker that has ended without a word.
+KILLED = "it was killed"
 
 
 def run_workers(
@@ -34,6 +38,7 @@ def run_workers(
         task: what they do: ``result``, which is a gate's measurements, or a follow-up.
 
     Raises:
+        UserError: code of the user's that one of them ran has raised something.
         Inconclusive: one of them failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
@@ -56,6 +61,8 @@ def run_workers(
         for side in _without_result(job, workers, stopped, task):
             failure = files.failure_path(job, side, task)
             words = failure.read_text(encoding="utf-8").strip() if failure.exists() else ""
+            if words and workers[side].returncode == BY_USER_CODE:
+                raise UserError(f"the {'port' if side == 'candidate' else side} could not run: {words}")
             words = words or _last_words(workers[side], jobs[0] / f"{side}.log")
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
 
@@ -84,7 +91,7 @@ def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
     """Why a worker ended that could not say so itself."""
     if worker.returncode == -signal.SIGKILL:
-        return "it was killed, as a system does that has no memory left; a shorter text or fewer examples take less"
+        return f"{KILLED}, as a system does that has no memory left; a shorter text or fewer examples take less"
     return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"
 
 

@@ -323,6 +323,19 @@ class ForcedInputResult:
 
 
 @dataclass
+class AttributionResult:
+    """How far each tensor of P32 lies from R64 with one thing replaced, by what that is; only what the model uses.
+
+    Attributes:
+        kernels: by kind of kernel, of :data:`.kernel_messages.KINDS`, that is the reference's.
+        loops: by compiled loop, of :data:`models.compiled.LOOPS`, that is composed of Paddle's operations.
+    """
+
+    kernels: dict[str, dict[str, TensorStats]] = field(default_factory=dict)
+    loops: dict[str, dict[str, TensorStats]] = field(default_factory=dict)
+
+
+@dataclass
 class BitwiseResult:
     """The port's float32 step with the reference's kernels, against R32.
 

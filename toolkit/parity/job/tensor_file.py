@@ -1,6 +1,7 @@
 """Tensors on disk, written one after another and read one at a time: a run of a long text has more than fit memory.
 
-The files are safetensors, which the library of that name reads too; it writes only what it has as a whole.
+The files are safetensors, which the library of that name reads too; it writes only what it has as a whole. Their header
+is put together by :mod:`models.tensor_file`, the one module of that package that the reference's process imports.
 """
 
 from __future__ import annotations
@@ -17,15 +18,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from models.tensor_file import TYPES, entry, header
+
 #: NumPy's types by their name in the format.
-TYPES: dict[str, np.dtype] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "U8": np.dtype("u1"),
-}
-NAMES = {kind: name for name, kind in TYPES.items()}
+NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 #: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
 ROOM = 2**20
 
@@ -76,8 +72,8 @@ class TensorWriter:
             self._partial.unlink()
 
     def _write_header(self) -> None:
-        written = json.dumps(self.header).encode()
-        if len(written) > self._room:  # rare: all is written once more
+        written = header(self.header, self._room)
+        if len(written) > 8 + self._room:  # rare: all is written once more
             self._file.seek(8 + self._room)
             moved = self.path.with_name(self.path.name + ".moved")
             with open(moved, "wb") as whole:
@@ -85,7 +81,7 @@ class TensorWriter:
             os.replace(moved, self._partial)
             return
         self._file.seek(0)
-        self._file.write(self._room.to_bytes(8, "little") + written.ljust(self._room))
+        self._file.write(written)
 
 
 class _OnDisk(Mapping[str, np.ndarray]):
@@ -175,31 +171,26 @@ class TensorFile(_OnDisk):
             return np.fromfile(file, kind, (end - start) * each).reshape(end - start, *rest)
 
 
-def _entry(name: str, value: np.ndarray, start: int, header: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:
     """What the header says of a tensor whose values begin at ``start``."""
-    if name in header:
+    if name in others:
         raise ValueError(f"two tensors have the name {name}: one would not be compared")
-    if value.dtype not in NAMES:
-        raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, NAMES))} can be kept")
-    return {
-        "dtype": NAMES[value.dtype],
-        "shape": list(value.shape),
-        "data_offsets": [start, start + value.nbytes],
-    }
+    if value.dtype not in TYPES:
+        raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
+    return entry(value.dtype, value.shape, start)
 
 
-def _write(whole: IO[bytes], header: Mapping[str, Any], data: IO[bytes]) -> int:
+def _write(whole: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
     """Write header and data; returns where the data begin."""
-    written = json.dumps(header).encode()
-    written += b" " * (-len(written) % 8)
-    whole.write(len(written).to_bytes(8, "little") + written)
+    written = header(entries)
+    whole.write(written)
     shutil.copyfileobj(data, whole, 1 << 24)
-    return 8 + len(written)
+    return len(written)
 
 
-def _read(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
+def _read(file: IO[bytes], said: Mapping[str, Any], start: int) -> np.ndarray:
     """The tensor of a header's entry, in a file whose data begin at ``start``."""
-    kind, (begin, end) = TYPES[entry["dtype"]], entry["data_offsets"]
+    kind, (begin, end) = NAMED[said["dtype"]], said["data_offsets"]
     file.seek(start + begin)
     flat = np.fromfile(file, kind, (end - begin) // kind.itemsize)
-    return flat.reshape(entry["shape"])
+    return flat.reshape(said["shape"])

@@ -152,25 +152,28 @@ def shown(source: Any) -> str:
 
 
 @contextlib.contextmanager
-def running(source: Any) -> Iterator[None]:
+def running(source: Any, alone: bool = True) -> Iterator[None]:
     """What the user's code raises inside the block is said in one line: that of the file which was reached last, and
-    what it was.
+    what it was. That there is no memory left is no fault of it.
 
     Args:
         source: the file, or the module that was loaded from it.
+        alone: nothing else runs inside the block; where other code does, only what a line of the file raises is said.
 
     Raises:
         UserCodeError: the code raised something.
     """
     try:
         yield
-    except ToolkitError:
+    except (ToolkitError, MemoryError):
         raise
     except Exception as problem:
         file = str(getattr(source, "__file__", source))
         lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
         if isinstance(problem, SyntaxError) and problem.filename == file:
             lines.append(problem.lineno)
+        if not (lines or alone):
+            raise
         where = f":{lines[-1]}" if lines else ""
         raise UserCodeError(f"{shown(source)}{where}: {describe(problem)}") from problem
 

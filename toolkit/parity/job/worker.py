@@ -13,14 +13,18 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.failure import describe
 from toolkit.parity.job import files
+from toolkit.parity.job.user_code import UserCodeError
 
+#: The exit status of a worker that a file of the user's has stopped, and of one that anything else has.
+BY_USER_CODE, BY_ITSELF = 2, 1
 #: What makes a gate smaller.
 LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
     """Run ``main`` for a task on each job folder. If it fails, its last words go where :func:`.files.failure_path`
-    says, and the process ends at once: threads of a framework may otherwise keep it alive."""
+    says, and the process ends at once, with a status that says whose fault it is: threads of a framework may otherwise
+    keep it alive."""
     for folder in map(Path, folders):
         try:
             main(task, folder)
@@ -32,5 +36,5 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
             with contextlib.suppress(OSError):
                 traceback.print_exc()
                 sys.stderr.flush()
-            os._exit(1)
+            os._exit(BY_USER_CODE if isinstance(problem, UserCodeError) else BY_ITSELF)
     gc.freeze()  # Python looks for garbage at the end, which takes a second beside a framework: the system takes it all

@@ -14,9 +14,10 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
 from toolkit.parity.mutants.fault import Mutant
+from toolkit.parity.mutants.loops import LOOPS
 from toolkit.parity.mutants.lora import LORA
 
-__all__ = ["CLASS_WEIGHTS", "LORA", "Mutant", "by_name", "catalogue", "faults_of_precision"]
+__all__ = ["CLASS_WEIGHTS", "LOOPS", "LORA", "Mutant", "by_name", "catalogue", "faults_of_precision"]
 
 
 @functools.cache
@@ -32,9 +33,15 @@ def faults_of_precision(model: str) -> tuple[Mutant, ...]:
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, of class weights, of an adapter, a change of one parameter, or a
-    fault of a pair's port. Raises KeyError."""
+    """The mutant of that name: of the catalogues, of class weights, of an adapter, of a compiled loop, a change of one
+    parameter, or a fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
-    catalogues = (*map(catalogue, FAMILIES), *map(faults_of_precision, FAMILIES), *CLASS_WEIGHTS.values(), LORA)
+    catalogues = (
+        *map(catalogue, FAMILIES),
+        *map(faults_of_precision, FAMILIES),
+        *CLASS_WEIGHTS.values(),
+        LORA,
+        *LOOPS.values(),
+    )
     return {mutant.name: mutant for several in catalogues for mutant in several}[name]

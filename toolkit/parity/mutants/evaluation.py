@@ -95,8 +95,8 @@ def _norm_skipped(port):
 def _positions_from_zero(port):
     """Tokens that follow a cache begin at position 0 again."""
 
-    def embed(plain, self, input_ids, position_ids, token_type_ids=None):
-        return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids)
+    def embed(plain, self, input_ids, position_ids, token_type_ids=None, **how):
+        return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids, **how)
 
     return around(port.modeling.CTRLModel, "embed", embed)
 
@@ -104,8 +104,8 @@ def _positions_from_zero(port):
 def _cache(port, change):
     """The keys and values of the past become ``change(past)``."""
 
-    def forward(plain, self, hidden_states, bias, past=None):
-        return plain(self, hidden_states, bias, None if past is None else change(past))
+    def forward(plain, self, hidden_states, bias, past=None, **how):
+        return plain(self, hidden_states, bias, None if past is None else change(past), **how)
 
     return around(port.modeling.MultiHeadAttention, "forward", forward)
 

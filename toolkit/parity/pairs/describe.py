@@ -13,13 +13,14 @@ from toolkit.errors import Inconclusive, UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import job_of, make_sides, workers_of
 from toolkit.parity.job.pair import DESCRIBE, RANDOM, Description, PairMap
-from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.processes import KILLED, run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
 from toolkit.parity.pairs.match import leaf, propose
 
-#: What is said where the reference's interpreter lacks torch: then nothing is wrong with the user's file.
-NO_TORCH = "--reference-python"
+#: What is said where the reference's interpreter lacks torch, or memory was short: then nothing is wrong with the
+#: user's file.
+NOT_THE_USERS = ("--reference-python", KILLED)
 
 
 @dataclass
@@ -84,7 +85,7 @@ def described(request: GateRequest, job: Path, console: Console) -> Sides:
 
     Raises:
         UserError: a side cannot be built or run, a name of the user's map is none, or the sides do not fit together.
-        Inconclusive: the reference's interpreter lacks torch.
+        Inconclusive: the reference's interpreter lacks torch, or a side was killed.
     """
     ask([request], [job], console, workers_of(request))
     return settled(request, job, weights_of(job))
@@ -105,7 +106,7 @@ def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console,
     try:
         run_workers(jobs, console, workers, task=DESCRIBE)
     except Inconclusive as problem:
-        if NO_TORCH in str(problem):
+        if any(words in str(problem) for words in NOT_THE_USERS):
             raise
         words = str(problem).removeprefix("parity gate: ")
         raise UserError(words.replace("the candidate could not run", "the port could not run", 1)) from None

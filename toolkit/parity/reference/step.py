@@ -69,8 +69,9 @@ class Step:
     heads: ClassVar[Mapping[str, type]] = {}
     #: The module whose output is the embedded input.
     embedded = ""
-    #: Whether its loss is known by definition, and checkpoints of it and its new weights are compared, too.
-    is_known = True
+    #: Whether it is of a family that is ported in this project, and no user's own. Its loss is then known by
+    #: definition, and checkpoints of it and its new weights are compared, too.
+    is_ported = True
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
 

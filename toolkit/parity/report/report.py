@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.parity.followup.attribution import Substitution
+from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult
@@ -29,7 +29,8 @@ class Report:
         culprit: the finding nearest to the cause, None where all passed.
         randomized: parameters that were constant and were given random values.
         cached: whether the measurements are those of an earlier, equal gate.
-        attribution: what the reference's kernels restore, kind by kind, where float32 alone drifts.
+        attribution: what compiled loops that are composed, and the reference's kernels, restore, kind by kind, where
+            float32 alone drifts.
         trace: which operations are wrong by themselves; None where that was not asked.
     """
 
@@ -63,7 +64,8 @@ class Report:
         if self.culprit is None:
             return Headline("", "")
         decayed = self.reference.facts.decayed
-        return headline(self.culprit, self.verdict, self.trace, self.places, decayed)
+        place, message = headline(self.culprit, self.verdict, self.trace, self.places, decayed)
+        return Headline(place, "; ".join(filter(None, (message, cause(self.attribution)))))
 
     def summary(self) -> str:
         """One line: the verdict, and where it fails."""

@@ -51,11 +51,14 @@ class CTRLStep(Step):
     def decode(self, measure: Measure) -> None:
         if not isinstance(self.model, CTRLLMHeadModel):
             return
-        past = None
-        for number, inputs in enumerate(decoding_inputs(self.batch), 1):
-            output = self.model(**inputs, past_key_values=past, use_cache=True)
-            past = output.past_key_values
-            measure(numbered(named(DECODING, "logits"), number), output.logits.numpy())
+        first, *others = decoding_inputs(self.batch)
+        whole = self.model(**first).logits.numpy()
+        begun, go_on = self.model.begin(**first)
+        whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
+        measure(named(DECODING, "logits"), whole)
+        for number, inputs in enumerate(others, 2):
+            logits = go_on(inputs["input_ids"], inputs["attention_mask"][:, -1:])
+            measure(numbered(named(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
 
 
 def table_place() -> Place:

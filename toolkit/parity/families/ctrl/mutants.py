@@ -42,7 +42,7 @@ def _port() -> SimpleNamespace:
 def _layer_of(port, change):
     """A layer whose forward is ``change(self, hidden, attended)``, attended being the attention's output."""
 
-    def forward(self, hidden_states, bias, past=None):
+    def forward(self, hidden_states, bias, past=None, **how):
         attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
         return change(self, hidden_states, attended), present
 
@@ -150,11 +150,11 @@ def _head_without_bias(port):
 
 
 def _key_detached(port):
-    def forward(original, self, hidden_states, bias, past=None):
+    def forward(original, self, hidden_states, bias, past=None, **how):
         projection = self.Wk.forward
         self.Wk.forward = lambda x: projection(x.detach())
         try:
-            return original(self, hidden_states, bias, past)
+            return original(self, hidden_states, bias, past, **how)
         finally:
             del self.Wk.forward
 

@@ -39,7 +39,7 @@ class PairStep(Step):
     Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
     """
 
-    is_ours = False
+    is_ported = False
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
@@ -99,13 +99,15 @@ class PairStep(Step):
         return errors
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
-        with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
+        exactly = keeps_double() if self.dtype == "float64" else contextlib.nullcontext()
+        with default_dtype(self.dtype), exactly, user_code.running(self.source):
             return computed(self.source, self.model, inputs)
 
     def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
         """As :meth:`.step.Step.run`, from the reference's buffers on, and what the step leaves in them."""
         buffers.give(self.model, self.map.buffers, self.given_buffers)
-        draws = super().run(measure, watched)
+        with user_code.running(self.source, alone=False):  # a backward of its own
+            draws = super().run(measure, watched)
         ours = buffers.values_of(self.model) if watched else {}
         for match in self.map.buffers:
             if match.port in ours:

@@ -46,7 +46,7 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 class PairStep(Step):
     """A step of a user's module."""
 
-    is_known = False
+    is_ported = False
 
     def __init__(self, job: Job, *given: Mapping[str, np.ndarray]) -> None:
         assert job.pair is not None
@@ -60,7 +60,8 @@ class PairStep(Step):
         return built(self.source, job)
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
-        return computed(self.source, self.model, inputs)
+        with user_code.running(self.source):
+            return computed(self.source, self.model, inputs)
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; what is no parameter is as it was when the model was made."""
@@ -87,7 +88,8 @@ class PairStep(Step):
             keep_matched(name, value)
 
         keep_matched = self._of_matched(keep)
-        super().run(dtype, keep_in_order, nudge, plain, watched)
+        with user_code.running(self.source, alone=False):  # a backward of its own
+            super().run(dtype, keep_in_order, nudge, plain, watched)
         first = {name: ran.get(TensorName.parse(name).module.rpartition(".")[0], -1) for name in gradients}
         for name in sorted(gradients, key=first.__getitem__):
             keep(name, gradients[name])

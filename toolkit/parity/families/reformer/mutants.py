@@ -25,8 +25,8 @@ from toolkit.parity.mutants.training import TRAINING
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import losses, ops, randomness, weights
-    from models.reformer import attention, modeling, reversible, rows
+    from models import losses, ops, randomness, rows, weights
+    from models.reformer import attention, modeling, reversible
 
     return SimpleNamespace(
         paddle=paddle,

@@ -1,0 +1,184 @@
+"""A compiled loop that loses digits is named by what it computes, and nothing else is named with it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from gates import copied_source, quiet, toolkit_in
+
+from models import compiled, kernels, ops
+from toolkit.parity.candidate import attribution as candidate
+from toolkit.parity.candidate import forced_input
+from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
+from toolkit.parity.followup import attribution, trace
+from toolkit.parity.followup.attribution import Substitution
+from toolkit.parity.job import files
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.results import AttributionResult, ReferenceResult, read_results
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.mutants import LOOPS, by_name
+from toolkit.parity.trials.mutation import trial_request
+
+pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+
+#: What a family computes with.
+OF_CTRL = ("softmax", "layer_norm", "dropout", "bias")
+FAULTS = [
+    *(("ctrl", loop, mutant.name) for loop in OF_CTRL for mutant in LOOPS[loop]),
+    *(("reformer", loop, mutant.name) for loop in LOOPS for mutant in LOOPS[loop]),
+]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """By family, a job that both workers have done with a right port, and the reference's results."""
+    done: dict[str, tuple[Path, ReferenceResult]] = {}
+
+    def of(model: str) -> tuple[Path, ReferenceResult]:
+        if model not in done:
+            request = replace(trial_request(model, "random", 0), dtypes=("float64", "float32"))
+            job = tmp_path_factory.mktemp(model) / "job"
+            write_request(request, request.weights, job)
+            run_workers([job], quiet(), workers_of(request))
+            done[model] = job, read_results(job)[0]
+        return done[model]
+
+    return of
+
+
+def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
+    """What is restored by loops that are composed."""
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    content, truth = files.read_job(job), TensorFile(job / "reference" / "float64.safetensors")
+    loops = candidate.with_loops_composed(content, job, truth)
+    errors = candidate.measure(content, job, truth)
+    return attribution.substitutions(reference, errors, AttributionResult(loops=loops))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "loop", "fault"), FAULTS)
+def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, loop, fault, measured, monkeypatch):
+    job, reference = measured(model)
+    with by_name(fault).in_force():
+        found = tried(job, reference, monkeypatch)
+    assert attribution.cause(found) == f"the compiled loop that loses digits: {loop}"
+    assert attribution.lines(found)[0].startswith(f"with {loop} composed, not compiled: ")
+    assert found[0].before > 1 and sum(one.is_loop and one.restores for one in found) == 1
+
+
+@pytest.fixture(scope="module")
+def traced(measured):
+    """The Reformer's job of :func:`measured`, and what the reference is off by in each operation."""
+    job, _ = measured("reformer")
+    content = files.read_job(job)
+    run_workers([job], quiet(), {"reference": sys.executable}, task=trace.TASK)
+    return content, job, files.read(files.result_path(job, "reference", trace.TASK), dict[str, TensorRecord])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "operation"),
+    [
+        ("float32-softmax", "probabilities:"),
+        ("float32-softmax-backward", "gradient:scores:"),
+        ("float32-keys", "key:"),
+        ("float32-keys-backward", "gradient:"),
+    ],
+)
+def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, monkeypatch):
+    """And beside it what lies inside, of the loop taken apart."""
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    job, folder, records = traced
+    truth = TensorFile(folder / "reference" / "forced_input.safetensors")
+    with by_name(fault).in_force():
+        found = forced_input.measure(job, folder, truth, "float32")
+    judged = trace.summary(records, {"float32": found})
+    assert judged.faulty[0].name.startswith(operation), judged.faulty
+    inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
+    assert all(any(name.startswith(one) for name in found.tensors) for one in inside)
+    assert all(one.name.startswith((operation, "gradient:")) for one in judged.faulty)
+
+
+@pytest.mark.parametrize("model", ["ctrl", "reformer"])
+def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_without_need(model, measured, monkeypatch):
+    found = tried(*measured(model), monkeypatch)
+    assert {one.kind for one in found if one.is_loop} == set(OF_CTRL if model == "ctrl" else compiled.LOOPS)
+    assert all(one.before <= 1 and one.after <= 1 for one in found)
+    assert attribution.cause(found) == ""  # all kinds are within their bounds: none stands out
+
+
+def test_a_loop_comes_before_the_kernels_that_take_its_place():
+    loop = Substitution("softmax", 9.0, 0.3, "loss", is_loop=True)
+    kernel, other = Substitution("softmax", 9.0, 0.2, "loss"), Substitution("keys", 9.0, 8.9, "loss", is_loop=True)
+    found = attribution.lines([kernel, loop, other])
+    assert found[0] == "with softmax composed, not compiled: 9 -> 0.3 of the bound"
+    assert found[1] == "with other loops composed, worst tensor in units of its bound: keys 8.9" and len(found) == 2
+    assert attribution.cause([kernel, loop, other]) == "the compiled loop that loses digits: softmax"
+    assert attribution.cause([kernel, other]) == "the kernel that loses digits: softmax"
+    assert attribution.cause([other]) == ""
+
+
+#: Of each loop, an operation that runs it, on (3, 4) and (4,).
+CALLS = {
+    "softmax": lambda x, row: ops.softmax(x),
+    "layer_norm": lambda x, row: ops.layer_norm(x, row, row, 1e-6),
+    "keys": lambda x, row: ops.unit_mean_square(x, 1e-6, 2.0),
+    "dropout": lambda x, row: ops.keep(x, x > 0, 0.5),
+    "bias": lambda x, row: ops.add_bias(x, row),
+}
+
+
+@pytest.mark.parametrize("loop", CALLS)
+def test_a_loop_that_is_left_out_is_composed_forward_and_backward_and_no_other_is(loop, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    ran: list[str] = []
+
+    def watched(name: str):
+        plain = getattr(compiled, name)
+        return lambda *given: ran.append(name) or plain(*given)
+
+    backward = ("softmax_backward", "layer_norm_backward", "keys_backward")
+    for name in ("softmax", "layer_norm", "keys", "keep", "add_row", *backward):
+        monkeypatch.setattr(compiled, name, watched(name))
+
+    def run() -> np.ndarray:
+        x, row = paddle.to_tensor(np.arange(12.0, dtype="float32").reshape(3, 4)), paddle.ones([4])
+        x.stop_gradient = False
+        CALLS[loop](x, row).sum().backward()
+        return x.grad.numpy()
+
+    expected = run()
+    assert ran
+    ran.clear()
+    with compiled.composed([loop]) as asked:
+        found = run()
+    assert ran == [] and asked[loop] > 0
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with compiled.composed(set(compiled.LOOPS) - {loop}):
+        run()
+    assert ran
+
+
+@pytest.mark.slow
+def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
+    right = "given = [tensor.data_ptr() for tensor in (x, gain, bias, out)]\n    loops.run(loops.norm_rows, "
+    wrong = right.replace("given", "x = x.astype('float16').astype('float32')\n    given", 1)
+    source = copied_source(tmp_path, "models/compiled.py", (right, wrong))
+    done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
+    assert first.startswith("DRIFT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/modeling.py:")
+    assert second.endswith("; the compiled loop that loses digits: layer_norm")
+    stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
+    assert stored["attribution"][0]["is_loop"] and stored["attribution"][0]["kind"] == "layer_norm"
+    assert stored["culprit"]["headline"].endswith("layer_norm")
