@@ -168,8 +168,8 @@ def _write(whole: IO[bytes], header: Mapping[str, Any], data: IO[bytes]) -> int:
 
 
 def _read(file: IO[bytes], entry: Mapping[str, Any], start: int) -> np.ndarray:
-    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is the file's own pages, which
-    are copied only where they are written to: read into memory of its own it takes twice as long."""
+    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is the file's own pages,
+    copied only where they are written to: read into memory of its own it takes twice as long."""
     kind, (begin, end) = TYPES[entry["dtype"]], entry["data_offsets"]
     place, count = start + begin, (end - begin) // kind.itemsize
     if end - begin >= MAPPED and not place % kind.itemsize:
