@@ -10,8 +10,8 @@ import pytest
 
 from models.reformer import schema
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import family, stretch
-from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job import build, family, stretch
+from toolkit.parity.job.build import job_of, workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import CandidateResult, read_results
 from toolkit.parity.judge.verdict import judge
@@ -39,6 +39,16 @@ def test_a_gate_that_does_not_fit_goes_over_the_longest_stretch_that_does(reques
     assert "the first 320 of 512 tokens" in takes
     assert fitted.length_notes == ("compared on the first 320 of the 512 tokens of each text",)
     assert stretch.memory_of(fitted) <= room * 1e9 < stretch.memory_of(stretch.stretch(request_of_512, 384))
+
+
+def test_the_workers_of_a_long_text_run_at_once_where_there_is_room_for_both(request_of_512, monkeypatch):
+    assert job_of(stretch.fitted(request_of_512)[0]).at_once, "of a short text, always"
+    monkeypatch.setattr(build, "LONG", 512)
+    assert not job_of(request_of_512).at_once, "nobody has looked whether both fit"
+    both = 2 * stretch.ROOM_FOR_BOTH * stretch.memory_of(request_of_512) / 1e9
+    for room, at_once in ((1.01 * both, True), (0.99 * both, False)):
+        job = job_of(stretch.fitted(replace(request_of_512, max_memory=room))[0])
+        assert job.spare_memory and job.at_once == at_once
 
 
 def test_a_stretch_is_the_model_on_its_first_positions(request_of_512):

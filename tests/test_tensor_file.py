@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.job.tensor_file import SpilledTensors, TensorFile, TensorWriter
+from toolkit.parity.job.tensor_file import MAPPED, SpilledTensors, TensorFile, TensorWriter
 
 TENSORS = {
     "loss": np.float64(0.5),
@@ -82,3 +82,19 @@ def test_spilled_tensors_are_read_back_before_and_after_they_are_a_file(tmp_path
         np.testing.assert_array_equal(spilled[name], value, strict=True)
     with pytest.raises(ValueError, match="late: the file is written"):
         spilled["late"] = np.zeros(1)
+
+
+@pytest.mark.parametrize("before", [8, 3], ids=["in line", "out of line"])
+def test_a_large_tensor_is_what_was_written_and_changing_it_changes_no_file(tmp_path, before):
+    """One that does not begin at a multiple of its elements' size is no page of the file: sums of such are slow."""
+    path, large = tmp_path / "tensors.safetensors", np.arange(2.0 * MAPPED / 8).reshape(2, -1)
+    with TensorWriter(path) as writer:
+        writer.add("mask", np.ones(before, np.uint8))
+        writer.add("large", large)
+    file = TensorFile(path)
+    read = file["large"]
+    assert read.flags.aligned and type(read) is np.ndarray
+    np.testing.assert_array_equal(read, large, strict=True)
+    read[:] = 0
+    np.testing.assert_array_equal(file["large"], large, strict=True)
+    np.testing.assert_array_equal(load_file(path)["large"], large, strict=True)

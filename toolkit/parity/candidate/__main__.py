@@ -36,7 +36,7 @@ def main(task: str, folder: Path) -> None:
     started = time.monotonic()
     job = files.read_job(folder)
     with _kernels_of(job, task, folder) as kernels:
-        runtime.configure(job.device, job.threads, keep_memory=not job.spare_memory)
+        runtime.configure(job.device, job.threads, keep_memory=not job.brief)
         family_part(job.model, "candidate")  # loaded while the reference still computes
         result = _module_of(job, task).run(job, folder, kernels)
         if isinstance(result, (CandidateResult, BitwiseResult)):

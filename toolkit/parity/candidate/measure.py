@@ -45,9 +45,9 @@ def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
 
 def _run_whole(job: Job, folder: Path) -> CandidateResult:
     """The port with the whole model in memory, in every dtype, and its mutants."""
-    early = step_class(job.model).is_ported and not job.spare_memory
+    early = step_class(job.model).is_ported and job.at_once
     own = _with_own_draws(job, folder) if early else OwnDraws()
-    files.wait_for_reference(folder, "result.json" if job.spare_memory else "order.json")
+    files.wait_for_reference(folder, "order.json" if job.at_once else "result.json")
     truth = TensorFile(folder / "reference" / "float64.safetensors")
     kind = step_class(job.model)
     right: dict[str, np.ndarray] = {}

@@ -31,8 +31,8 @@ NOISE_RUNS = {"float32": 5, "float64": 2}
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
 #: Likewise of large models, where each tensor has so many elements that few runs tell.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: From so many tokens on the workers run one after the other, and keep little: 6 layers of 256 dimensions on 16,384
-#: tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
+#: From so many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
+#: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
 #: What a batch tells the loss.
 LABELS = ("labels", "start_positions", "end_positions")
@@ -57,7 +57,7 @@ def is_brief(request: GateRequest) -> bool:
 
 
 def spares_memory(request: GateRequest) -> bool:
-    """Whether the workers keep little, and run one after the other."""
+    """Whether the workers keep little; they then run one after the other unless the request says that both fit."""
     return is_brief(request) or ("input_ids" in request.batch and math.prod(shape_of(request)) >= LONG)
 
 
@@ -77,6 +77,7 @@ def job_of(request: GateRequest) -> Job:
         port=dict(request.port),
         lowered=PRODUCTS,
         spare_memory=spares_memory(request),
+        at_once=request.at_once or not spares_memory(request),
         brief=brief,
         training=_of_float32(request.training),
         threads=request.threads or runtime.threads(),

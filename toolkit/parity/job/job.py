@@ -83,7 +83,8 @@ class Job:
         checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it
             has them all.
         origin: as in the request; neither side reads it.
-        spare_memory: keep little, and let the workers run one after the other.
+        spare_memory: keep little.
+        at_once: the workers run at once, since both fit the memory together; else one after the other.
         brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
             watching changes anything, the port's own generator where layers are computed again), and the port's plain
             gradients are made of each layer's input, not of every activation.
@@ -128,6 +129,7 @@ class Job:
     streamed: bool = False
     lowered: tuple[str, ...] = ()
     kernels: list[str] | None = None
+    at_once: bool = True
     class_weights: tuple[float, ...] | None = None
     pair: Pair | None = None
     lora: dict[str, Any] | None = None

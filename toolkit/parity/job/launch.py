@@ -12,9 +12,11 @@ from pathlib import Path
 
 #: Read by glibc from 2.35 on; other C libraries know nothing of it.
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-#: Threads with nothing to do sleep at once, in torch's OpenMP and in Paddle's: the gate's two processes have as many
-#: as there are cores each, and those that wait by spinning took half of the other's time.
-SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+#: Threads with nothing to do sleep at once, in torch's OpenMP, in Paddle's, and in NumPy's OpenBLAS (after 2^4 cycles,
+#: its least; by default after 2^26): the gate's two processes have as many as there are cores each, and those that wait
+#: by spinning took half of the other's time. Of the size of a tensor of 64 MB, OpenBLAS's took twice as long as the
+#: arithmetic.
+SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 #: Removes the current folder from where modules are looked for.
 FORGET_CURRENT_FOLDER = "import sys; sys.path[:] = [place for place in sys.path if place]"
 

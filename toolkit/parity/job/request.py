@@ -44,6 +44,7 @@ class GateRequest:
         length_notes: what of the position table is compared, and why texts are padded, in words.
         length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
         max_memory: what both workers may take together, in GB; None for most of what the machine has.
+        at_once: both workers are known to fit the memory together (:func:`.stretch.fitted`).
         origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
@@ -76,6 +77,7 @@ class GateRequest:
     length_notes: tuple[str, ...] = ()
     length: int | None = None
     max_memory: float | None = None
+    at_once: bool = False
     origin: str | None = None
     reference_python: str | None = None
     trace: bool = False

@@ -22,6 +22,8 @@ from models.tensor_file import TYPES, entry, header
 
 #: NumPy's types by their name in the format.
 NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
+#: Bytes from which on a tensor is not read into memory, but is what the system holds of the file.
+MAPPED = 2**20
 #: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
 ROOM = 2**20
 
@@ -154,7 +156,7 @@ class TensorFile(_OnDisk):
 
     def pieces(self, name: str, count: int) -> Iterator[np.ndarray]:
         """The values of a tensor in a row, ``count`` at a time: (count,), the last fewer. None is kept."""
-        kind, (begin, end) = TYPES[self.header[name]["dtype"]], self.header[name]["data_offsets"]
+        kind, (begin, end) = NAMED[self.header[name]["dtype"]], self.header[name]["data_offsets"]
         with open(self.path, "rb") as file:
             file.seek(self._start + begin)
             for left in range((end - begin) // kind.itemsize, 0, -count):
@@ -162,12 +164,12 @@ class TensorFile(_OnDisk):
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
         """Some rows of a tensor, those from ``start`` to ``end``, which may lie beyond the last."""
-        entry = self.header[name]
-        height, *rest = entry["shape"]
+        said = self.header[name]
+        height, *rest = said["shape"]
         start, end = min(start, height), min(end, height)
-        kind, each = TYPES[entry["dtype"]], math.prod(rest)
+        kind, each = NAMED[said["dtype"]], math.prod(rest)
         with open(self.path, "rb") as file:
-            file.seek(self._start + entry["data_offsets"][0] + start * each * kind.itemsize)
+            file.seek(self._start + said["data_offsets"][0] + start * each * kind.itemsize)
             return np.fromfile(file, kind, (end - start) * each).reshape(end - start, *rest)
 
 
@@ -189,8 +191,11 @@ def _write(whole: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int
 
 
 def _read(file: IO[bytes], said: Mapping[str, Any], start: int) -> np.ndarray:
-    """The tensor of a header's entry, in a file whose data begin at ``start``."""
+    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is the file's own pages,
+    copied only where they are written to: read into memory of its own it takes twice as long."""
     kind, (begin, end) = NAMED[said["dtype"]], said["data_offsets"]
-    file.seek(start + begin)
-    flat = np.fromfile(file, kind, (end - begin) // kind.itemsize)
-    return flat.reshape(said["shape"])
+    place, count = start + begin, (end - begin) // kind.itemsize
+    if end - begin >= MAPPED and not place % kind.itemsize:
+        return np.memmap(file, kind, "c", place, tuple(said["shape"])).view(np.ndarray)
+    file.seek(place)
+    return np.fromfile(file, kind, count).reshape(said["shape"])

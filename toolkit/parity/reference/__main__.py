@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+from toolkit.heap import keep_freed_memory
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
@@ -37,6 +38,8 @@ def main(task: str, folder: Path) -> None:
     started = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)
+    if not (job.brief or job.streamed):  # of these what is kept may not fit beside what is needed
+        keep_freed_memory()
     result = _module_of(job, task).run(job, folder)
     if isinstance(result, ReferenceResult):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -98,6 +98,7 @@ class Step:
         self.labels = labels
         self.class_weights = job.class_weights
         self.spare_memory = job.spare_memory
+        self.brief = job.brief
         self.goes_back_as_the_reference = job.port.get("residual") == "plain"
         self.draws = {run: Draws(job.seed, number, job.spare_memory) for number, run in enumerate(RUNS)}
         self.leaks: list[str] = []

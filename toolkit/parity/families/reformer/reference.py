@@ -127,7 +127,9 @@ class ReformerStep(Step):
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         normaliser = ExactNormaliser(lambda: recorder.recording)
-        layers = plain_autograd(recorder, normaliser, self.spare_memory) if plain else normaliser
+        # In float32 all that a backward needs takes no more than the port's float64 does.
+        again = self.spare_memory and (self.brief or self.dtype == "float64")
+        layers = plain_autograd(recorder, normaliser, again) if plain else normaliser
         wanting = contextlib.nullcontext() if plain else wanting_gradients()
         with self._given_buckets(recorder.draws.tensors), wanting, layers:
             yield
