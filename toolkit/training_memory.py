@@ -17,9 +17,9 @@ from toolkit.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
-#: Bytes that Numba takes once the first compiled loop (:mod:`models.loops`) has run: 106 MB beside a small run whose
-#: operations are composed, 118 MB by itself, with the loops on disk.
-LOOPS = 110e6
+#: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.loop_code`); where they are still to be compiled,
+#: Numba takes 0.1 GB more.
+LOOPS = 50e6
 #: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
 #: it begins with.
 WEIGHT, FIRST = 4, 4
