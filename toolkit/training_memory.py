@@ -17,8 +17,8 @@ from toolkit.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
-#: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.loop_code`); where they are still to be compiled,
-#: Numba takes 0.1 GB more.
+#: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.loop_code`); while they are still to be
+#: compiled, Numba takes 0.1 GB more.
 LOOPS = 50e6
 #: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
 #: it begins with.
