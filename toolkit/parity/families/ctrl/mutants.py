@@ -79,7 +79,7 @@ def _masked(port, ahead: int = 0, padding: float | None = None):
 
 
 def _embed(port, scale=None, order="scaled"):
-    def embed(self, input_ids, position_ids, token_type_ids=None):
+    def embed(self, input_ids, position_ids, token_type_ids=None, **_how_layers_are_called):
         width = self.config.n_embd**0.5 if scale is None else scale
         table = port.paddle.to_tensor(self.pos_encoding).astype(self.w.weight.dtype)
         positions = port.paddle.nn.functional.embedding(position_ids, table)
