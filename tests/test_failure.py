@@ -57,6 +57,11 @@ def fail(monkeypatch, capsys, tmp_path):
         (PermissionError(13, "Permission denied", "/data/x"), "/data/x: Permission denied"),
         (OSError(30, "Read-only file system"), "Read-only file system"),
         (MemoryError(), "out of memory; lower train.batch_size"),
+        (RuntimeError("libx.so: failed to map segment from shared object)"), "out of memory; lower train.batch_size"),
+        (
+            ImportError("libx.so: failed to map segment from shared object: Operation not permitted"),
+            "ImportError: libx.so: failed to map",
+        ),
         (RuntimeError("\n---\nC++ Traceback\n---\nError Message Summary:\n---\nFatal: no"), "RuntimeError: Fatal: no"),
         (RuntimeError("\x1b[31mred"), r"RuntimeError: \x1b[31mred"),
         (RecursionError("maximum recursion depth exceeded"), "RecursionError: maximum"),
@@ -185,7 +190,7 @@ def test_a_second_interrupt_ends_the_gate_at_once(recipe_file, tmp_path):  # noq
 @pytest.mark.slow
 def test_too_little_memory_for_a_batch_is_one_line(recipe_file, tmp_path):  # noqa: F811
     size = 4 * 2**30
-    large = ["train.batch_size=4000", "train.max_steps=2", "model.config.feed_forward_size=30000"]
+    large = ["train.batch_size=4000", "train.max_steps=2", "model.config.feed_forward_size=100000"]
     done = run(
         "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", *large, "--skip-parity", "a test",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),

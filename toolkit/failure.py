@@ -12,7 +12,11 @@ from toolkit.errors import ToolkitError
 from toolkit.escape import one_line
 
 #: How libraries that do not raise MemoryError say that there was no memory.
-NO_MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc", re.I)
+NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc"
+    r"|failed to map segment from shared object(?!: Operation not permitted)",  # a library that is loaded late
+    re.I,
+)
 #: How much they wanted: "Unable to allocate 1.2 GiB", "you tried to allocate 64 bytes", "alloc memory of 64 size".
 WANTED = re.compile(r"(?:allocate|alloc memory of)\s+([\d.]+)\s*([KMGTPE]?i?B|bytes|size)?", re.I)
 #: What takes less of it.

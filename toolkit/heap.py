@@ -6,8 +6,10 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Parameters of ``mallopt`` in <malloc.h>.
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD, MMAP_MAX = -1, -2, -3, -4
@@ -58,6 +60,8 @@ def zeros_apart(shape: tuple[int, ...], dtype: str, huge_pages: bool = True) -> 
     Args:
         huge_pages: where all of it is to be written. Otherwise a page takes no memory until it is.
     """
+    import numpy as np  # not above: `toolkit doctor` imports this where there is none
+
     kind = np.dtype(dtype)
     size = max(1, int(np.prod(shape)) * kind.itemsize)
     if not hasattr(mmap, "MAP_ANONYMOUS"):
