@@ -49,30 +49,29 @@ def program(*arguments: str, **environment: str) -> dict:
 @needs_tbb
 def test_a_command_that_computes_runs_under_it_and_what_it_starts_does_not():
     odd = ["--debug", "finetune", "a b", "", "ü'\"$(x)\n", "-x=1"]
-    assert program(*odd) == {"loaded": True, "arguments": odd, "variables": {}}
+    assert program(*odd, TOOLKIT_MALLOC="tbb") == {"loaded": True, "arguments": odd, "variables": {}}
 
 
 @needs_tbb
 def test_what_was_preloaded_before_stays_so():
-    seen = program("predict", LD_PRELOAD="libm.so.6")
+    seen = program("predict", LD_PRELOAD="libm.so.6", TOOLKIT_MALLOC="tbb")
     assert seen["loaded"] and seen["variables"] == {"LD_PRELOAD": "libm.so.6"}
 
 
 @pytest.mark.parametrize("arguments", [["doctor", "finetune"], ["finetune", "--help"], ["predict", "-h"], []])
 def test_any_other_command_starts_once(arguments):
-    assert not program(*arguments)["loaded"]
+    assert not program(*arguments, TOOLKIT_MALLOC="tbb")["loaded"]
 
 
 @needs_tbb
-def test_it_can_be_left_out():
-    assert program("finetune", TOOLKIT_MALLOC="tbb")["loaded"]
-    assert not program("finetune", TOOLKIT_MALLOC="system")["loaded"]
+def test_it_is_taken_on_demand():
+    assert not program("finetune")["loaded"] and not program("finetune", TOOLKIT_MALLOC="system")["loaded"]
 
 
 def test_a_program_on_standard_input_is_not_begun_again():
     """It has been read: the second Python would find nothing."""
     code = SEEN.replace("allocator.restart", "sys.argv = ['-', 'finetune']; allocator.restart")
-    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "TOOLKIT_MALLOC": "tbb"}
     done = subprocess.run([sys.executable, "-"], input=code, env=given, capture_output=True, text=True, check=True)
     assert not json.loads(done.stdout)["loaded"]
 
@@ -154,8 +153,9 @@ print(int(peak.split()[1]) // 1024)
 
 
 @needs_tbb
-def test_tensors_take_the_places_of_tensors():
+def test_tensors_take_the_places_of_tensors(monkeypatch):
     """glibc leaves holes that none fits into: 0.95 GB were seen, where 32 MB are alive and 4 MB are small things."""
+    monkeypatch.setenv(allocator.VARIABLE, allocator.TBB)
     given = {**os.environ, **allocator.environment()}
     done = subprocess.run([sys.executable, "-c", TENSORS], env=given, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 120

@@ -3,11 +3,15 @@
 Paddle takes every tensor on a CPU from ``posix_memalign``, aligned to a page. glibc cuts what it aligns from a larger
 block and gives the two ends to the next small requests; the hole that is left when the tensor is freed is then too
 small for the next tensor of the same size (glibc's bug 14581; its 2.38 looks for such holes). A step of Reformer over
-16,384 tokens holds 0.5 GB at the most, and took 1.4 GB: 0.7 with this allocator, at the same speed.
+16,384 tokens holds 0.5 GB at the most, and takes 1.4 GB: 0.7 with this allocator, at the same speed.
+
+Where batches have many lengths it is slower: blocks of a size that is not soon asked for again go back to the system,
+and fresh pages cost more than arithmetic (a short run of recipes/reformer_cls.yaml: 7 s, and 12 with it). So it is
+taken on demand.
 
 An allocator can be put in place of the C library's only when a program starts, by ``LD_PRELOAD``. So a command that
 computes starts itself once more (:func:`restart`), before it has done anything; processes that it starts for Paddle are
-given :func:`environment`. Without the package ``tbb``, or with ``TOOLKIT_MALLOC=system``, all is as it was.
+given :func:`environment`.
 """
 
 from __future__ import annotations
@@ -36,15 +40,14 @@ KEEP_LARGE_BLOCKS = {"TBB_MALLOC_SET_HUGE_SIZE_THRESHOLD": str(2**40)}
 
 
 def chosen() -> str:
-    """Whose memory tensors are to lie in, one of :data:`CHOICES`: ``tbb`` where it is installed, unless
-    ``TOOLKIT_MALLOC`` says otherwise.
+    """Whose memory tensors lie in, one of :data:`CHOICES`: ``system`` unless ``TOOLKIT_MALLOC`` says ``tbb``.
 
     Raises:
         UserError: the variable says something else, or what is not to be had here.
     """
     found = os.environ.get(VARIABLE)
     if not found:
-        return TBB if libraries() else SYSTEM
+        return SYSTEM
     if found not in CHOICES:
         raise UserError(f"{VARIABLE}={found}: is no choice; there are {', '.join(CHOICES)}")
     if found == TBB and not libraries():

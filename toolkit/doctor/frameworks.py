@@ -95,7 +95,8 @@ def check_environment() -> Iterator[Finding]:
     except UserError as problem:
         yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
     else:
-        theirs = "the C library's allocator; with oneTBB's (pip install tbb) training takes up to half the memory"
+        install = "" if allocator.libraries() else " (pip install tbb)"
+        theirs = f"the C library's allocator; TOOLKIT_MALLOC=tbb{install} halves what training on long texts takes"
         yield Finding("memory", "ok", "oneTBB's allocator" if whose == allocator.TBB else theirs)
 
 
