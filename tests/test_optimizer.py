@@ -11,7 +11,7 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from toolkit.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters  # noqa: E402
+from toolkit.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters, scale_in_place  # noqa: E402
 
 
 class Network(paddle.nn.Layer):
@@ -59,6 +59,15 @@ def test_a_gradient_that_two_parameters_share_is_scaled_once():
     clipped = ClipGradByGlobalNorm(1.0)([(first, shared), (second, shared)])
     for _, gradient in clipped:
         np.testing.assert_allclose(gradient.numpy(), np.array([3.0, 4.0]) / np.sqrt(50.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_gradients_are_scaled_as_by_a_product_to_the_last_bit(dtype):
+    values = paddle.to_tensor(np.random.default_rng(0).standard_normal((70, 9))).astype(dtype)
+    factor = paddle.to_tensor(1 / 3).astype(dtype)
+    scaled = values.clone()
+    scale_in_place(scaled, factor)
+    assert np.array_equal(scaled.astype("float64").numpy(), (values * factor).astype("float64").numpy())
 
 
 def test_a_parameter_without_a_gradient_is_left_alone_in_that_step():
