@@ -21,9 +21,9 @@ def _ctrl() -> SimpleNamespace:
     import paddle
 
     from models import randomness
-    from models.ctrl import modeling
+    from models.ctrl import continuation, modeling
 
-    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling)
+    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling, continuation=continuation)
 
 
 def _drops(port):
@@ -120,6 +120,15 @@ def _mask_of_the_first(port):
     return [(port.modeling, "attention_bias", attention_bias)]
 
 
+def _halves_exchanged(port):
+    """The scores of a text that goes on alone, whose halves are computed side by side, change places."""
+
+    def scores(plain, x, weight):
+        return port.paddle.roll(plain(x, weight), weight.shape[0] // 2, 1) if x.shape[0] == 1 else plain(x, weight)
+
+    return around(port.continuation, "_scores", scores)
+
+
 _of_reformer = partial(Mutant, port=_reformer)
 _of_ctrl = partial(Mutant, port=_ctrl)
 
@@ -167,4 +176,10 @@ CTRL_EVALUATION: tuple[Mutant, ...] = (
         lambda p: _cache(p, lambda past: (p.paddle.concat([0 * past[0][:, :, :1], past[0][:, :, 1:]], 2), past[1])),
     ),
     _of_ctrl("ctrl-cache-unmasked", "padding in the past is attended to", "decoding/logits", _mask_of_the_first),
+    _of_ctrl(
+        "ctrl-one-text-halves",
+        "the halves of the scores of a single text are exchanged",
+        "decoding/logits",
+        _halves_exchanged,
+    ),
 )

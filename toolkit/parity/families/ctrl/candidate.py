@@ -56,9 +56,19 @@ class CTRLStep(Step):
         begun, go_on = self.model.begin(**first)
         whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
         measure(named(DECODING, "logits"), whole)
+        _, alone = self.model.begin(**_first_text(first))
         for number, inputs in enumerate(others, 2):
-            logits = go_on(inputs["input_ids"], inputs["attention_mask"][:, -1:])
-            measure(numbered(named(DECODING, "logits"), number), logits.unsqueeze(1).numpy())
+            logits, of_first = (
+                after(given["input_ids"], given["attention_mask"][:, -1:]).numpy()
+                for after, given in ((go_on, inputs), (alone, _first_text(inputs)))
+            )
+            logits[:1] = of_first  # a text that goes on alone is computed otherwise than several
+            measure(numbered(named(DECODING, "logits"), number), logits[:, None])
+
+
+def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Of each tensor (B, ...) the first row."""
+    return {name: tensor[:1] for name, tensor in inputs.items()}
 
 
 def table_place() -> Place:
