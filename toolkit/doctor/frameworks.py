@@ -96,7 +96,7 @@ def check_environment() -> Iterator[Finding]:
         yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
     else:
         install = "" if allocator.libraries() else " (pip install tbb)"
-        theirs = f"the C library's allocator; TOOLKIT_MALLOC=tbb{install} halves what training on long texts takes"
+        theirs = f"the C library's allocator; TOOLKIT_MALLOC=tbb{install} halves what long texts of one length take"
         yield Finding("memory", "ok", "oneTBB's allocator" if whose == allocator.TBB else theirs)
 
 
