@@ -12,6 +12,16 @@ import pytest
 from models.kernels import can_compile
 from toolkit import runtime
 
+#: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.
+LONGEST = (
+    "test_readme_commands.py",
+    "test_parity.py",
+    "test_pairs.py",
+    "test_coverage_of_training.py",
+    "test_kills.py",
+    "test_ranks.py",
+    "test_sweep.py",
+)
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -31,6 +41,7 @@ def own_cache(tmp_path_factory, monkeypatch) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import paddle
 
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     gpu = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
     for item in items:
         if item.get_closest_marker("gpu") and not gpu:

@@ -103,9 +103,10 @@ def _identity(job: Path) -> tuple[str, ...]:
 
 
 def copied_source(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
-    """A copy of the project in which each of ``edits`` is made once in ``file``, as a developer would."""
+    """A copy of the project in which each of ``edits`` is made once in ``file``, as a developer would, with the loops
+    that have been compiled: their names say of which source."""
     for package in ("models", "toolkit"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("*.pyc"))
     source = folder / file
     text = source.read_text()
     for before, after in edits:

@@ -8,6 +8,7 @@ or ``error`` and ``reason``. What is neither is a traceback, and ends the progra
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from models.files import UnreadableFile, open_tensors, read_object
@@ -49,6 +50,8 @@ def answer(id: str, revision: str | None = None, token: str | None = None, read:
 
 
 if __name__ == "__main__":
+    # Between its tries, as many as ever, the client waits for 24 s in all; the loopback hub is no other by then.
+    time.sleep = lambda seconds, sleep=time.sleep: sleep(seconds / 20)
     for line in sys.stdin:
         asked = json.loads(line)
         print(json.dumps(loaded(**asked) if "recipe" in asked else answer(**asked)), flush=True)

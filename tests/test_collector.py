@@ -65,3 +65,11 @@ def test_the_command_line_says_that_it_is_one():
 def test_a_worker_of_a_gate_ends_as_a_command_does():
     program = f"from toolkit.parity.job import worker\n{GARBAGE}worker.run('candidate', print, 'task', [])"
     assert said(program) == ""
+
+
+def test_what_the_reference_imports_is_never_walked_over_again():
+    program = (
+        "import sys\nsys.argv = ['', 'result']\nfrom toolkit.parity.reference import __main__\n"
+        "print(gc.get_freeze_count() > 100_000, gc.isenabled(), 'torch' in sys.modules)"
+    )
+    assert said(program) == "True True True\n"

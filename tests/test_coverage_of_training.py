@@ -29,27 +29,38 @@ STORES = (
     "models/tensor_file.py",
 )
 
-#: Runs the command line, and tells coverage when the training begins and ends.
+#: Runs the command line, traced while it trains; of the gate's two processes the port's is traced.
 DRIVER = """
 import sys
 from coverage import Coverage
-from toolkit import cli, train
 
-make_trainer = train.make_trainer
+tracer = Coverage.current()
+tracer.stop()
+from toolkit import cli, train
+from toolkit.parity.job import processes
+
+make_trainer, child = train.make_trainer, processes.child
 
 def make_traced(*arguments):
     trainer = make_trainer(*arguments)
     fit = trainer.fit
 
     def traced(resume_from=None):
-        Coverage.current().switch_context("training")
+        tracer.start()
+        tracer.switch_context("training")
         fit(resume_from)
-        Coverage.current().switch_context("")
+        tracer.switch_context("")
+        tracer.stop()
 
     trainer.fit = traced
     return trainer
 
-train.make_trainer = make_traced
+def child_traced(command, env, **options):
+    if "toolkit.parity.reference" in command:
+        env = {name: value for name, value in env.items() if not name.startswith("COVERAGE_")}
+    return child(command, env=env, **options)
+
+train.make_trainer, processes.child = make_traced, child_traced
 sys.exit(cli.main())
 """
 RCFILE = """

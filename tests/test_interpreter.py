@@ -89,7 +89,8 @@ from transformers.models.reformer import modeling_reformer
 absent = ("paddle", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "models")
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name in ("models", "models.tensor_file"):  # the format of a file, which imports NumPy alone
+        # The format of a file, which imports NumPy alone, and Python's collector of garbage.
+        if name in ("models", "models.tensor_file", "models.collector"):
             return None
         if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(name)

@@ -155,19 +155,28 @@ def rank_of(number: int, cache: str, program: str = "cli.main()") -> int:
     raise AssertionError("no such rank")
 
 
-@pytest.fixture
-def recipe(tmp_path):
-    (tmp_path / "recipes").mkdir()
-    return write_recipes(tmp_path / "recipes")[0]
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    return write_recipes(tmp_path_factory.mktemp("recipes"))[0]
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    """The run of two processes that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    temporary = {name: folder / name for name in ("TMPDIR", "TOOLKIT_CACHE")}
+    temporary["TMPDIR"].mkdir()
+    assert start(recipe, folder / "run", env={**os.environ, **temporary}).wait() == 0
+    assert not list(temporary["TMPDIR"].iterdir())
+    return folder / "run"
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_is_named_and_the_run_goes_on_bit_for_bit(recipe, tmp_path, monkeypatch):
+def test_a_rank_that_is_killed_is_named_and_the_run_goes_on_bit_for_bit(recipe, whole, tmp_path, monkeypatch):
     """Killed twice: one rank, then all of them with the command itself."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    whole, run, cache = tmp_path / "whole", tmp_path / "run", os.environ["TOOLKIT_CACHE"]
-    assert start(recipe, whole).wait() == 0
+    run, cache = tmp_path / "run", os.environ["TOOLKIT_CACHE"]
     killed = start(recipe, run, stderr=subprocess.PIPE, text=True)
     wait_for_checkpoint(killed, run, 8)
     os.kill(rank_of(1, cache), signal.SIGKILL)
@@ -215,11 +224,11 @@ sys.exit(main())
 
 
 @pytest.mark.slow
-def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_is_killed(recipe, tmp_path):
+def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_is_killed(recipe, whole, tmp_path):
     """The README's line: it ends with status 0, and leaves what `--processes 2` leaves; a kill ends it, it goes on."""
     if paddle.device.cuda.device_count():
         pytest.skip("Paddle's launcher takes the GPUs that there are; on CPUs it runs where there is none")
-    whole, run, script = tmp_path / "whole", tmp_path / "run", tmp_path / "bin/toolkit"
+    run, script = tmp_path / "run", tmp_path / "bin/toolkit"
     script.parent.mkdir()
     script.write_text(SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
@@ -232,7 +241,6 @@ def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_i
         environment.pop("CUDA_VISIBLE_DEVICES", None)  # where it is empty, the launcher counts one GPU
         return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
-    assert start(recipe, whole).wait() == 0
     with (tmp_path / "launcher.log").open("w+") as log:
         killed = launched()
         while not list(run.glob("checkpoints/step-*")):

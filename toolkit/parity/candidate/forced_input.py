@@ -115,9 +115,10 @@ class Points:
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Measure a tensor, and give what goes on in its place."""
         self.measure(name, x.numpy())
-        if name not in self.truth or self.truth[name].size != x.size:
+        true = self.truth.get(name)
+        if true is None or true.size != x.size:
             return x.clone()
-        return paddle.to_tensor(self.truth[name].reshape(x.shape)).astype(x.dtype)
+        return paddle.to_tensor(true.reshape(x.shape)).astype(x.dtype)
 
 
 class _Point(PyLayer):

@@ -103,15 +103,17 @@ def given_gradients(
         terms: of the loss, by example.
     """
 
+    table = model.table  # made anew each time that it is asked for
+
     def forward(**batch: paddle.Tensor) -> Any:
         present = np.zeros(len(terms))
         np.add.at(present, batch[EXAMPLE].numpy(), 1)
         shares, update = weights_of(terms * present), finetuner.state.global_step + 1
         products = []
         for name, parameter in model.named_parameters():
-            if f"gradient:{name}" in truth and name in model.table:
+            if f"gradient:{name}" in truth and name in table:
                 given = given_gradient(truth[f"gradient:{name}"], update, shares)
-                gradient = weights.to_paddle(given, model.table[name].role)
+                gradient = weights.to_paddle(given, table[name].role)
                 products.append((parameter * paddle.to_tensor(gradient).astype(parameter.dtype)).sum())
         return {"loss": paddle.add_n(products)}
 
@@ -156,7 +158,8 @@ class _BeforeTheFirstUpdate(trainer.TrainerCallback):
     def on_optimizer_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step:
             return
+        table = self.model.table
         for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and name in self.model.table:
-                value = weights.to_paddle(parameter.grad.numpy(), self.model.table[name].role)
+            if parameter.grad is not None and name in table:
+                value = weights.to_paddle(parameter.grad.numpy(), table[name].role)
                 self.measure(f"accumulated:{name}", value)

@@ -39,9 +39,9 @@ def from_json(kind: type[Record], content: Any, where: str = "") -> Record:
 
 
 def _decoded(kind: Any, content: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return content
+    origin, arguments = _made_of(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass(typing.cast(type, kind), content, where)
     if origin in (types.UnionType, typing.Union):
@@ -69,14 +69,27 @@ def _dataclass(kind: type, content: Any, where: str) -> Any:
     fields = _fields(kind)
     if unknown := content.keys() - fields.keys():
         raise ValueError(f"{where}: has {sorted(unknown)[0]}, which is none of {', '.join(fields)}")
-    needed = {
+    if missing := _needed(kind) - content.keys():
+        raise ValueError(f"{where}: lacks {sorted(missing)[0]}")
+    return kind(**{key: _decoded(fields[key], value, f"{where}.{key}") for key, value in content.items()})
+
+
+# Of each type once: a trial of all faults has a million values.
+
+
+@functools.cache
+def _made_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
+@functools.cache
+def _needed(kind: type) -> frozenset[str]:
+    """The fields without a default."""
+    return frozenset(
         field.name
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-    if missing := needed - content.keys():
-        raise ValueError(f"{where}: lacks {sorted(missing)[0]}")
-    return kind(**{key: _decoded(fields[key], value, f"{where}.{key}") for key, value in content.items()})
+    )
 
 
 @functools.cache

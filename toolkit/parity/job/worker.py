@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from models import collector
 from toolkit.errors import ToolkitError
 from toolkit.failure import describe
 from toolkit.parity.job import files
@@ -25,6 +25,7 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
     """Run ``main`` for a task on each job folder. If it fails, its last words go where :func:`.files.failure_path`
     says, and the process ends at once, with a status that says whose fault it is: threads of a framework may otherwise
     keep it alive."""
+    collector.in_a_command()
     for folder in map(Path, folders):
         try:
             main(task, folder)
@@ -37,4 +38,3 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
                 traceback.print_exc()
                 sys.stderr.flush()
             os._exit(BY_USER_CODE if isinstance(problem, UserCodeError) else BY_ITSELF)
-    gc.freeze()  # Python looks for garbage at the end, which takes a second beside a framework: the system takes it all

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+from models import collector
 from toolkit.heap import keep_freed_memory
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.family_part import family_part
@@ -20,6 +21,7 @@ from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution, ReferenceResult
 from toolkit.parity.reference.imports import left_out
 
+collector.in_a_command()
 with left_out(sys.argv[2:]):
     from toolkit.parity.reference.environment import flags, set_up, versions
 

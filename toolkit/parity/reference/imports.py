@@ -1,4 +1,5 @@
-"""What transformers imports wherever it is installed, and the gate has no use for."""
+"""How transformers is imported: without what it takes wherever that is installed, and the gate has no use for; and
+without looking for garbage meanwhile."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from models import collector
 from toolkit.parity.job import files
 
 #: For metrics of generation and losses of other models. They take a fifth of the time in which the reference starts.
@@ -26,7 +28,8 @@ def left_out(jobs: Sequence[str], names: Sequence[str] = UNUSED) -> Iterator[Non
     absent = [name for name in names if name not in sys.modules] if unwanted else []
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # Python's own way to say that there is none
     try:
-        yield
+        with collector.paused():
+            yield
     finally:
         for name in absent:
             sys.modules.pop(name, None)
