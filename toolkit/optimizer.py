@@ -36,7 +36,7 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
 
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
     """Multiply in place by a tensor of one number. On a CPU by the number itself: Paddle's product with a tensor that
-    is broadcast takes five times as long there, and a GPU would be waited for."""
+    is broadcast takes five times as long there. On a GPU not, where the program would have to wait for the number."""
     if grad.place.is_cpu_place():
         grad.scale_(float(factor))
     else:

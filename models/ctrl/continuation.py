@@ -41,11 +41,11 @@ def plainly(layer: nn.Layer, *given: Any) -> Any:
 
 def _map(linear: Any, x: Tensor) -> Tensor:
     weight = linear.weight
-    (depth, width), rows = weight.shape, x.shape[:-1]
-    if any(count > 1 for count in rows) or depth % 2:
+    depth, width = weight.shape
+    if x.size > depth or depth % 2:
         return paddle.matmul(x, weight) + linear.bias
     halves = paddle.matmul(x.reshape([2, 1, depth // 2]), weight.reshape([2, depth // 2, width]))
-    return (halves.sum(0) + linear.bias).reshape([*rows, width])
+    return (halves.sum(0) + linear.bias).reshape([*x.shape[:-1], width])
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ class CTRLStep(Step):
                 after(given["input_ids"], given["attention_mask"][:, -1:]).numpy()
                 for after, given in ((go_on, inputs), (alone, _first_text(inputs)))
             )
-            logits[:1] = of_first  # a text that goes on alone is computed otherwise than several
+            if number % 2 == 0:  # a text that goes on alone is computed otherwise than several: each in its turn
+                logits[:1] = of_first
             measure(numbered(named(DECODING, "logits"), number), logits[:, None])
 
 
