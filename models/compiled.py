@@ -18,6 +18,7 @@ from models import kernels
 #: The loops that round, forward and backward, by what each computes.
 LOOPS = {
     "softmax": "attention's softmax with its masks and normaliser",
+    "cross_entropy": "the cross entropy of rows of scores",
     "layer_norm": "layer normalisation",
     "keys": "LSH's keys of unit mean square",
     "dropout": "what dropout keeps, scaled",
@@ -215,6 +216,40 @@ def softmax_backward(
     puts, _held = _puts([(kept, 0.0) for kept in masks], grad.shape)
     given = [grad.data_ptr(), probabilities.data_ptr(), out.data_ptr(), 0 if beside is None else beside.data_ptr()]
     loop_code.run("softmax_rows_backward", grad.size, grad.size // width, *given, width, len(masks), *puts)
+    return out
+
+
+def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """As :func:`models.ops.cross_entropy`; and what its backward wants of each row, (N, 2).
+
+    Raises:
+        IndexError: a label is no class.
+    """
+    from models import loop_code
+
+    logits, labels = logits.contiguous(), labels.contiguous()
+    rows, width = logits.shape
+    numbers = labels.numpy()  # a loop would read, and write, whatever lies there in memory
+    if numbers.min() < 0 or numbers.max() >= width:
+        wrong = numbers[(numbers < 0) | (numbers >= width)][0]
+        raise IndexError(f"label {wrong} is none of {width} classes")
+    losses, normalisers = paddle.empty([rows], logits.dtype), paddle.empty([rows, 2], logits.dtype)
+    given = [tensor.data_ptr() for tensor in (logits, labels, losses, normalisers)]
+    loop_code.run("cross_entropy_rows", logits.size, rows, *given, width)
+    return losses, normalisers
+
+
+def cross_entropy_backward(
+    grad: paddle.Tensor, logits: paddle.Tensor, labels: paddle.Tensor, normalisers: paddle.Tensor
+) -> paddle.Tensor:
+    """The gradient of the logits."""
+    from models import loop_code
+
+    grad, logits, labels = grad.contiguous(), logits.contiguous(), labels.contiguous()
+    rows, width = logits.shape
+    out = paddle.empty_like(logits)
+    given = [tensor.data_ptr() for tensor in (grad, logits, labels, normalisers, out)]
+    loop_code.run("cross_entropy_rows_backward", logits.size, rows, *given, width)
     return out
 
 

@@ -28,6 +28,8 @@ import paddle
 ALONE = 2**14
 #: Rows whose sums are taken in float32 before these are added up.
 BLOCK_ROWS = 128
+#: Columns, likewise.
+BLOCK_COLUMNS = 4096
 
 _openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
 _parallel = _openmp.GOMP_parallel

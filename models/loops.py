@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.loop_code import BLOCK_ROWS, THREADS
+from models.loop_code import BLOCK_COLUMNS, BLOCK_ROWS, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
@@ -393,6 +393,56 @@ def softmax_rows_backward(given):
             out[i] = weights[i] * (((grad[i] - mean) - left) + beside)
         for mask in range(7, 7 + 4 * args[6], 4):
             _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, np.float32(0.0))
+
+
+# -- cross entropy
+
+
+@_loop("reassoc", "contract")
+def cross_entropy_rows(given):
+    """length (rows), logits, labels (int64), losses, normalisers, width: -log softmax(row)[label]; and of each row the
+    largest score and the sum of exp of what all are below it."""
+    args = carray(given, 6)
+    width = args[5]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        logits = _floats(args[1], row * width, width)
+        top = LOWEST
+        for i in range(width):
+            top = max(top, _turned(_bits(logits[i])))
+        largest = _from_bits(_turned(top))
+        total = 0.0
+        for begin in range(0, width, BLOCK_COLUMNS):
+            part = np.float32(0.0)
+            for i in range(begin, min(width, begin + BLOCK_COLUMNS)):
+                part += _exp(logits[i] - largest)
+            total += np.float64(part)
+        label = _integers(args[2], row, 1)[0]
+        # In this order a small loss keeps its digits beside large scores.
+        _floats(args[3], row, 1)[0] = np.float32(math.log(total) + (np.float64(largest) - np.float64(logits[label])))
+        normaliser = _floats(args[4], 2 * row, 2)
+        normaliser[0] = largest
+        normaliser[1] = np.float32(total)
+
+
+@_loop("reassoc", "contract")
+def cross_entropy_rows_backward(given):
+    """length (rows), grad (a number a row), logits, labels (int64), normalisers, out, width. A row whose loss
+    nothing depends on is not computed: its gradient is 0."""
+    args = carray(given, 7)
+    width = args[6]
+    first, last = _share(args[0])
+    for row in range(first, last):
+        logits, out = _floats(args[2], row * width, width), _floats(args[5], row * width, width)
+        grad, normaliser = _floats(args[1], row, 1)[0], _floats(args[4], 2 * row, 2)
+        if grad == np.float32(0.0):
+            for i in range(width):
+                out[i] = np.float32(0.0)
+            continue
+        largest, share = normaliser[0], grad / normaliser[1]
+        for i in range(width):
+            out[i] = _exp(logits[i] - largest) * share
+        out[_integers(args[3], row, 1)[0]] -= grad
 
 
 # -- comparing positions

@@ -392,6 +392,18 @@ def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     return paddle.concat([_row_sums(part) for part in parts], axis=1).sum(-1, keepdim=True)
 
 
+class _CompiledCrossEntropy(PyLayer):
+    @staticmethod
+    def forward(ctx, logits, labels):
+        losses, normalisers = compiled.cross_entropy(logits, labels)
+        ctx.save_for_backward(logits, labels, normalisers)
+        return losses
+
+    @staticmethod
+    def backward(ctx, grad):
+        return compiled.cross_entropy_backward(grad, *ctx.saved_tensor())
+
+
 class _CrossEntropy(PyLayer):
     @staticmethod
     def forward(ctx, logits, labels):
@@ -423,6 +435,8 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor
     Returns:
         (N,).
     """
+    if compiled.suits(logits, loop="cross_entropy"):
+        return _CompiledCrossEntropy.apply(logits, labels)
     if is_composed(logits):
         return _CrossEntropy.apply(logits, labels.unsqueeze(-1))
     return F.cross_entropy(logits, labels, reduction="none")

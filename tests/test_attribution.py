@@ -30,7 +30,7 @@ from toolkit.parity.trials.mutation import trial_request
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 
 #: What a family computes with.
-OF_CTRL = ("softmax", "layer_norm", "dropout", "bias")
+OF_CTRL = ("softmax", "cross_entropy", "layer_norm", "dropout", "bias")
 FAULTS = [
     *(("ctrl", loop, mutant.name) for loop in OF_CTRL for mutant in LOOPS[loop]),
     *(("reformer", loop, mutant.name) for loop in LOOPS for mutant in LOOPS[loop]),
@@ -129,6 +129,7 @@ def test_a_loop_comes_before_the_kernels_that_take_its_place():
 #: Of each loop, an operation that runs it, on (3, 4) and (4,).
 CALLS = {
     "softmax": lambda x, row: ops.softmax(x),
+    "cross_entropy": lambda x, row: ops.cross_entropy(x, paddle.to_tensor([0, 3, 1])),
     "layer_norm": lambda x, row: ops.layer_norm(x, row, row, 1e-6),
     "keys": lambda x, row: ops.unit_mean_square(x, 1e-6, 2.0),
     "dropout": lambda x, row: ops.keep(x, x > 0, 0.5),
@@ -145,8 +146,8 @@ def test_a_loop_that_is_left_out_is_composed_forward_and_backward_and_no_other_i
         plain = getattr(compiled, name)
         return lambda *given: ran.append(name) or plain(*given)
 
-    backward = ("softmax_backward", "layer_norm_backward", "keys_backward")
-    for name in ("softmax", "layer_norm", "keys", "keep", "add_row", *backward):
+    backward = ("softmax_backward", "cross_entropy_backward", "layer_norm_backward", "keys_backward")
+    for name in ("softmax", "cross_entropy", "layer_norm", "keys", "keep", "add_row", *backward):
         monkeypatch.setattr(compiled, name, watched(name))
 
     def run() -> np.ndarray:

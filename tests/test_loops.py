@@ -81,6 +81,34 @@ def test_weights_have_their_digits_down_to_the_smallest_number(monkeypatch):
     np.testing.assert_allclose(ops.softmax(paddle.to_tensor(scores)).numpy(), exact, rtol=3e-7, atol=1.5e-45)
 
 
+@pytest.mark.parametrize("shape", [(1, 2), (7, 33), (300, 4096), (5, 20_003)])
+def test_cross_entropy(draw, monkeypatch, shape):
+    """With a row that nothing depends on, whose gradient is 0."""
+    labels = paddle.to_tensor(draw.integers(0, shape[1], shape[0]))
+    weights = draw.standard_normal(shape[0])
+    weights[-1] = 0.0
+
+    def weighed(logits):
+        return ops.cross_entropy(logits, labels) * paddle.to_tensor(weights).astype(logits.dtype)
+
+    assert_equals_the_composed_one(monkeypatch, weighed, 5 * draw.standard_normal(shape))
+
+
+def test_a_small_loss_keeps_its_digits_and_one_of_no_number_is_none(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    logits = np.array([[30.0, 20.0, 20.0], [0.0, np.nan, 1.0], [80.0, -80.0, 0.0], [np.inf, 0.0, 0.0]], "float32")
+    found = ops.cross_entropy(paddle.to_tensor(logits), paddle.to_tensor([0, 0, 1, 0])).numpy()
+    np.testing.assert_allclose(found[0], np.log1p(2 * np.exp(-10.0)), rtol=1.5e-3)  # float32 sums up 1 and 9e-5
+    assert found[2] == 160.0 and np.isnan(found[[1, 3]]).all()
+
+
+def test_a_label_that_is_no_class_is_refused_before_anything_is_read(monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    for wrong in (-1, 4):
+        with pytest.raises(IndexError, match=f"label {wrong} is none of 4 classes"):
+            ops.cross_entropy(paddle.ones([2, 4]), paddle.to_tensor([0, wrong]))
+
+
 def test_keys_of_unit_mean_square(draw, monkeypatch):
     rows = draw.standard_normal((70, 48)) * np.exp(draw.standard_normal((70, 1)))
     assert_equals_the_composed_one(monkeypatch, lambda x: ops.unit_mean_square(x, 1e-6, np.sqrt(48)), rows)

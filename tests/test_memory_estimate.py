@@ -167,7 +167,7 @@ def test_the_recipe_of_the_published_ctrl_says_what_it_takes():
     assert f"train.lora={{}} and train.batch_size=1 it takes {adapted.total / 1e9:.0f} GB" in text
 
 
-#: Runs whose parameters, or activations of either kind, or scores are most of what they take.
+#: Runs whose parameters, or activations of either kind, are most of what they take.
 RUNS = {
     "parameters": ("model.backward=reversible", "model.config.feed_forward_size=60000", "model.config.hidden_size=256",
                    "model.config.axial_pos_embds_dim=[64,192]", "train.batch_size=1"),

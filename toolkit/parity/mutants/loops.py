@@ -55,6 +55,9 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
 #: By compiled loop, of :data:`models.compiled.LOOPS`.
 LOOPS: dict[str, tuple[Mutant, ...]] = {
     "softmax": _faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
+    "cross_entropy": _faults(
+        cross_entropy="the cross entropy", cross_entropy_backward="the backward of the cross entropy"
+    ),
     "layer_norm": _faults(layer_norm="layer norm", layer_norm_backward="the backward of layer norm"),
     "keys": _faults(keys="LSH's keys", keys_backward="the backward of LSH's keys"),
     "dropout": _faults(keep="what dropout scales"),
