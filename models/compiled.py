@@ -51,13 +51,18 @@ def is_chosen() -> bool:
     return paddle.in_dynamic_mode() and kernels.chosen() == kernels.COMPILED
 
 
+def numel(x: paddle.Tensor) -> int:
+    """How many numbers a tensor holds; its own ``size`` asks NumPy, and takes several times as long."""
+    return math.prod(x.shape)
+
+
 def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.float32) -> bool:
     """Whether a compiled loop can work on all of these.
 
     Args:
         loop: which, of :data:`LOOPS`; "" for one that rounds nothing.
     """
-    can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and x.size for x in tensors)
+    can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and numel(x) for x in tensors)
     if not (can and _left_out):
         return can
     _asked[loop] += 1
@@ -82,7 +87,7 @@ def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
 
     x, kept = x.contiguous(), kept.contiguous()
     out = paddle.empty_like(x)
-    loop_code.run("keep", x.size, x.size, x.data_ptr(), kept.data_ptr(), out.data_ptr(), scale)
+    loop_code.run("keep", numel(x), numel(x), x.data_ptr(), kept.data_ptr(), out.data_ptr(), scale)
     return out
 
 
@@ -92,7 +97,7 @@ def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
 
     x, row, width = x.contiguous(), row.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
-    loop_code.run("add_row", x.size, x.size // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
+    loop_code.run("add_row", numel(x), numel(x) // width, x.data_ptr(), row.data_ptr(), out.data_ptr(), width)
     return out
 
 
@@ -104,7 +109,7 @@ def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor
     (rows, columns, width), batch = table.shape, factors.shape[0]
     out = paddle.empty([batch, rows, columns, width], table.dtype)
     given = [tensor.data_ptr() for tensor in (table, factors, out)]
-    loop_code.run("scale_columns", out.size, batch * rows * columns, *given, rows * columns, columns, width)
+    loop_code.run("scale_columns", numel(out), batch * rows * columns, *given, rows * columns, columns, width)
     return out
 
 
@@ -116,7 +121,7 @@ def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddl
     batch, rows, columns, width = grad.shape
     out = paddle.empty([rows, columns, width], grad.dtype)
     given = [tensor.data_ptr() for tensor in (grad, factors, out)]
-    loop_code.run("scale_columns_backward", grad.size, rows * columns, *given, batch, columns, width)
+    loop_code.run("scale_columns_backward", numel(grad), rows * columns, *given, batch, columns, width)
     return out
 
 
@@ -127,7 +132,7 @@ def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsil
     x, gain, bias, width = x.contiguous(), gain.contiguous(), bias.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [tensor.data_ptr() for tensor in (x, gain, bias, out)]
-    loop_code.run("norm_rows", x.size, x.size // width, *given, width, float(epsilon))
+    loop_code.run("norm_rows", numel(x), numel(x) // width, *given, width, float(epsilon))
     return out
 
 
@@ -138,11 +143,11 @@ def layer_norm_backward(
     from models import loop_code
 
     grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
-    rows = x.size // width
+    rows = numel(x) // width
     blocks = -(-rows // loop_code.BLOCK_ROWS)
     out, sums = paddle.empty_like(x), paddle.empty([blocks, 2 * width], x.dtype)
     given = [tensor.data_ptr() for tensor in (grad, x, gain, out, sums)]
-    loop_code.run("norm_rows_backward", x.size, blocks, rows, *given, width, float(epsilon))
+    loop_code.run("norm_rows_backward", numel(x), blocks, rows, *given, width, float(epsilon))
     return out, sums
 
 
@@ -155,7 +160,7 @@ def add_on_grid(
     exact, update = exact.contiguous(), update.contiguous()
     out, value = paddle.empty_like(exact), paddle.empty_like(update)
     given = [tensor.data_ptr() for tensor in (exact, update, out, value)]
-    loop_code.run("add_on_grid", update.size, update.size, *given, float(rounder), float(sign))
+    loop_code.run("add_on_grid", numel(update), numel(update), *given, float(rounder), float(sign))
     return out, value
 
 
@@ -182,7 +187,7 @@ def _puts(masks: Sequence[tuple[paddle.Tensor, float]], shape: Sequence[int]) ->
             kept, group = kept.expand(shape), 1
         kept = kept.contiguous()
         held.append(kept)
-        flat += [kept.data_ptr(), group, kept.size // shape[-1], float(value)]
+        flat += [kept.data_ptr(), group, numel(kept) // shape[-1], float(value)]
     return flat, held
 
 
@@ -197,7 +202,7 @@ def softmax(
     normaliser = paddle.empty([*scores.shape[:-1], 1], scores.dtype) if with_normaliser else None
     puts, _held = _puts(masks, scores.shape)
     given = [scores.data_ptr(), out.data_ptr(), 0 if normaliser is None else normaliser.data_ptr(), width, len(masks)]
-    loop_code.run("softmax_rows", scores.size, scores.size // width, *given, *puts)
+    loop_code.run("softmax_rows", numel(scores), numel(scores) // width, *given, *puts)
     return out, normaliser
 
 
@@ -215,7 +220,7 @@ def softmax_backward(
     beside = None if grad_normaliser is None else grad_normaliser.contiguous()
     puts, _held = _puts([(kept, 0.0) for kept in masks], grad.shape)
     given = [grad.data_ptr(), probabilities.data_ptr(), out.data_ptr(), 0 if beside is None else beside.data_ptr()]
-    loop_code.run("softmax_rows_backward", grad.size, grad.size // width, *given, width, len(masks), *puts)
+    loop_code.run("softmax_rows_backward", numel(grad), numel(grad) // width, *given, width, len(masks), *puts)
     return out
 
 
@@ -261,7 +266,7 @@ def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) ->
     size, width = place.shape[-1], seen.shape[-1]
     out = paddle.empty([*place.shape, width], "bool")
     given = [tensor.data_ptr() for tensor in (place, seen, out)]
-    loop_code.run("compare_places", out.size, place.size // size, *given, size, width, int(at_least))
+    loop_code.run("compare_places", numel(out), numel(place) // size, *given, size, width, int(at_least))
     return out
 
 
@@ -272,7 +277,7 @@ def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     x, width = x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [x.data_ptr(), out.data_ptr(), width, float(epsilon), float(factor)]
-    loop_code.run("key_rows", x.size, x.size // width, *given)
+    loop_code.run("key_rows", numel(x), numel(x) // width, *given)
     return out
 
 
@@ -283,5 +288,5 @@ def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor:
     grad, x, width = grad.contiguous(), x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
     given = [tensor.data_ptr() for tensor in (grad, x, out)]
-    loop_code.run("key_rows_backward", x.size, x.size // width, *given, width, float(epsilon), float(factor))
+    loop_code.run("key_rows_backward", numel(x), numel(x) // width, *given, width, float(epsilon), float(factor))
     return out

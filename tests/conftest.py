@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from warm_workers import Origins
 
 from models.kernels import can_compile
 from toolkit import runtime
+from toolkit.parity.job import processes
 
 #: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.
 LONGEST = (
@@ -21,6 +23,8 @@ LONGEST = (
     "test_kills.py",
     "test_ranks.py",
     "test_sweep.py",
+    "test_recipe_fuzz.py",
+    "test_bench.py",
 )
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -36,6 +40,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def own_cache(tmp_path_factory, monkeypatch) -> None:
     """Tokens and verdicts of a test are not those of another test or of a run."""
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def origins() -> Iterator[Origins]:
+    """What this process's gates fork their workers from."""
+    origins = Origins()
+    yield origins
+    origins.close()
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(origins, monkeypatch) -> None:
+    """A gate that a test runs in this process imports no framework anew. That of a command does."""
+    monkeypatch.setattr(processes, "child", origins.child)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -52,6 +52,7 @@ class Elsewhere:
 NETWORK = Elsewhere("installs from the network")
 CUT = "train.epochs=null train.max_steps=2 train.eval_steps=2"
 SHORT = f"{CUT} train.batch_size=2"
+FEW = "data.options.train=8 data.options.validation=1 data.options.test=1"
 UNGATED = "--skip-parity 'a test of the README'"
 SMALL = {"reformer": "--layers 2 --length 64", "ctrl": "--layers 2 n_embd=64 n_head=4 dff=128 vocab_size=500"}
 PARITY = r"PARITY|parity"
@@ -84,7 +85,7 @@ LINES: dict[str, Here | Elsewhere] = {
     # What ships.
     "make demo": Elsewhere("installs from the network first; its other line is run below"),
     "toolkit finetune recipes/reformer_cls.yaml --new": Here(
-        "shipped", f"{SHORT} {UNGATED} data.options.train=8", says="run folder: runs/reformer_cls"
+        "shipped", f"{SHORT} {UNGATED} {FEW}", says="run folder: runs/reformer_cls"
     ),
     'toolkit predict runs/reformer_cls --text "Suomi, Ruotsi, Norja"': Here("shipped", says="Suomi"),
     "toolkit evaluate runs/reformer_cls": Here("shipped", says="accuracy"),
@@ -94,7 +95,9 @@ LINES: dict[str, Here | Elsewhere] = {
     'toolkit predict runs/reformer_qa --question "When was the money of Finnland introduced?" --context fin.txt': Here(
         "shipped", says="score .*, probability"
     ),
-    "toolkit finetune recipes/ctrl_lm.yaml": Here("shipped", f"{SHORT} {UNGATED}", says="run folder: runs/ctrl_lm"),
+    "toolkit finetune recipes/ctrl_lm.yaml": Here(
+        "shipped", f"{SHORT} {UNGATED} 'data.options.chapters=[Statements]'", says="run folder: runs/ctrl_lm"
+    ),
     'toolkit generate runs/ctrl_lm --prompt "The statement" --length 20 --temperature 0.8 --top-p 0.9': Here(
         "shipped", says="The statement"
     ),

@@ -1,0 +1,86 @@
+"""Workers that tests fork measure what those that are started do, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from gates import TINY_REFORMER, quiet, reformer_request
+from warm_workers import Started
+
+from toolkit.errors import Inconclusive
+from toolkit.parity.job import launch, processes
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.scratch import child
+
+
+def written(folder: Path) -> Path:
+    """A small gate's job."""
+    request = reformer_request(TINY_REFORMER, dtypes=("float64",))
+    write_request(request, randomize_constants(request.weights, request.seed)[0], folder)
+    return folder
+
+
+def left(job: Path) -> dict[str, object]:
+    """What both workers have left, but for what they took."""
+    found: dict[str, object] = {}
+    for side in ("reference", "candidate"):
+        for path in sorted((job / side).rglob("*")):
+            if path.name == "result.json":
+                result = json.loads(path.read_text())
+                del result["execution"]["seconds"], result["execution"]["peak_bytes"]
+                found[f"{side}/{path.name}"] = result
+            elif path.is_file():
+                found[str(path.relative_to(job))] = path.read_bytes()
+    return found
+
+
+def test_a_forked_worker_leaves_what_a_started_one_does(tmp_path, origins, monkeypatch):
+    interpreters, kinds = workers_of(reformer_request(TINY_REFORMER)), []
+
+    @contextlib.contextmanager
+    def noted(*arguments, **options):
+        with origins.child(*arguments, **options) as worker:
+            kinds.append(type(worker))
+            yield worker
+
+    for number, how in enumerate((child, noted, noted)):
+        monkeypatch.setattr(processes, "child", how)
+        run_workers([written(tmp_path / str(number))], quiet(), interpreters)
+    assert kinds == [Started] * 4
+    started, *forked = (left(tmp_path / str(number)) for number in range(3))
+    assert len(started) > 2 and forked == [started, started]
+
+
+def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, origins, monkeypatch):
+    workers = []
+
+    @contextlib.contextmanager
+    def killed(command, **options):
+        with origins.child(command, **options) as worker:
+            workers.append(worker)
+            if "toolkit.parity.reference" in command:
+                os.kill(worker.pid, signal.SIGKILL)
+            yield worker
+
+    monkeypatch.setattr(processes, "child", killed)
+    with pytest.raises(Inconclusive, match="the reference could not run: it was killed"):
+        run_workers([written(tmp_path / "job")], quiet(), workers_of(reformer_request(TINY_REFORMER)))
+    assert [worker.returncode for worker in workers] == [-signal.SIGKILL] * 2
+    assert not any(Path(f"/proc/{worker.pid}").exists() for worker in workers)
+
+
+def test_another_environment_is_another_process(tmp_path, origins, monkeypatch):
+    """What is set when Python or a framework starts is set then."""
+    command = launch.module_command(sys.executable, "toolkit.parity.reference", "tokens", str(written(tmp_path / "a")))
+    assert origins._origin(command, launch.environment()) is not None
+    assert origins._origin(command, {**launch.environment(), "TMPDIR": "x"}) is not None
+    assert origins._origin(command, {**launch.environment(), "OMP_NUM_THREADS": "7"}) is None
+    assert origins._origin(["python", *command[1:]], launch.environment()) is None

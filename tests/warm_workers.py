@@ -1,0 +1,204 @@
+"""The gate's workers in tests, forked from a process that has done their imports: five seconds of processor time less
+for each gate. All else is the worker's own: its environment, folder, log, session, and the way it begins and ends.
+
+A worker that would import otherwise is started as it always is: by another interpreter, in another environment or with
+other threads, with the reference's kernels, on a GPU, or of a model so large that it keeps no memory.
+
+Run as a script, this file is the process that is forked from; it ends with the one that has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What may differ from gate to gate: nothing reads it while it is imported.
+READ_LATER = {"TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS", "PYTEST_CURRENT_TEST", "COLUMNS"}
+#: What a worker imports whatever its task: of the gate's own models, and of a user's pair.
+IMPORTED = {
+    ("reference", False): ("environment", "families.reformer.reference", "families.ctrl.reference", "measure"),
+    ("reference", True): ("environment", "families.pair.reference", "measure"),
+    ("candidate", False): ("kernel_client", "families.reformer.candidate", "families.ctrl.candidate", "measure"),
+    ("candidate", True): ("kernel_client", "families.pair.candidate", "measure"),
+}
+
+
+class Started:
+    """A worker; what of :class:`subprocess.Popen` the gate uses."""
+
+    def __init__(self, told: int) -> None:
+        self._told = told
+        self.pid = self._number()
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.wait(0)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+            self.returncode = self._number()
+            os.close(self._told)
+        return self.returncode
+
+    def _number(self) -> int:
+        """Of the next line; no more is read, so that what follows can be waited for."""
+        digits = b""
+        while (one := os.read(self._told, 1)) not in (b"\n", b""):
+            digits += one
+        return int(digits)
+
+
+class Origins:
+    """The processes that workers are forked from, one for each of :data:`IMPORTED`, started when first asked for."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, bool], tuple[socket.socket, subprocess.Popen, dict[str, str]]] = {}
+
+    @contextlib.contextmanager
+    def child(self, command: Sequence[str], env: Mapping[str, str], stdout: Any, **options: Any) -> Iterator[Any]:
+        """As :func:`toolkit.scratch.child`, of the command of a worker."""
+        from toolkit import scratch
+
+        if (origin := self._origin(command, env)) is None:
+            with scratch.child(command, env=env, stdout=stdout, **options) as process:
+                yield process
+            return
+        told, tells = os.pipe()
+        asked = json.dumps({"arguments": command[4:], "environment": dict(env), "folder": os.getcwd()})
+        socket.send_fds(origin, [asked.encode()], [stdout.fileno(), tells])
+        os.close(tells)
+        worker = Started(told)
+        with scratch._watched("group", worker.pid):
+            try:
+                yield worker
+            finally:
+                scratch.kill_group(worker.pid)
+                worker.wait()
+
+    def close(self) -> None:
+        for connection, process, _ in self._running.values():
+            connection.close()
+            process.wait()
+
+    def _origin(self, command: Sequence[str], env: Mapping[str, str]) -> socket.socket | None:
+        """Of a worker; None where it has to be started anew."""
+        from toolkit.parity.job import files, launch
+
+        (python, _, _, _, module, task, *folders), side = command, command[4].rpartition(".")[2]
+        if command != launch.module_command(sys.executable, module, task, *folders) or task == "attribution":
+            return None
+        jobs = [files.read_job(Path(folder)) for folder in folders]
+        if any(job.kernels is not None or job.device != "cpu" or job.brief or job.streamed for job in jobs):
+            return None
+        threads = str(jobs[0].threads)
+        settings = {name: value for name, value in env.items() if name not in READ_LATER} | {"threads": threads}
+        kind = side, jobs[0].pair is not None
+        if kind not in self._running:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            program = [python, __file__, side, "pair" if kind[1] else "", threads, str(theirs.fileno())]
+            process = subprocess.Popen(program, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+            theirs.close()
+            self._running[kind] = ours, process, settings
+        origin, _, its_settings = self._running[kind]
+        return origin if settings == its_settings else None
+
+
+# -- the process that is forked from ---------------------------------------------------------------------------------
+
+
+def import_for(side: str, pair: bool, threads: int) -> None:
+    """Import what a worker of this side does, in its order, and as it does."""
+    import gc
+
+    if side == "candidate":
+        from toolkit import runtime
+
+        runtime.configure("cpu", threads)
+    else:
+        from toolkit.heap import keep_freed_memory
+
+        keep_freed_memory()
+    names = [
+        f"toolkit.parity.{name if name.startswith('families.') else f'{side}.{name}'}" for name in IMPORTED[side, pair]
+    ]
+    with contextlib.ExitStack() as importing:
+        if side == "reference" and not pair:
+            from toolkit.parity.reference.imports import left_out
+
+            importing.enter_context(left_out([]))
+        for name in names:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def serve(connection: socket.socket) -> list[str]:
+    """Fork for each that asks; returns in the worker, with the module that it is to run and its arguments."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        asked, given, _, _ = socket.recv_fds(connection, 2**20, 2)
+        if not asked:
+            os._exit(0)
+        log, tells = given
+        if not os.fork():
+            break
+        os.close(log)
+        os.close(tells)
+    connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if worker := os.fork():  # this one tells how it ends
+        status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+        with contextlib.suppress(BrokenPipeError):
+            os.write(tells, b"%d\n" % status)
+        os._exit(0)
+    os.setsid()
+    os.write(tells, b"%d\n" % os.getpid())  # it can be killed with its group from now on
+    os.close(tells)
+    become(json.loads(asked), log)
+    return json.loads(asked)["arguments"]
+
+
+def become(asked: Mapping[str, Any], log: int) -> None:
+    """Make this process the one that would have been started."""
+    import tempfile
+
+    import numpy as np
+
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["folder"])
+    tempfile.tempdir = None
+    np.random.seed()  # Python's own generator is seeded anew by a fork
+
+
+def main() -> None:
+    import runpy
+
+    side, pair, threads, number = sys.argv[1:]
+    sys.path[0] = str(ROOT)
+    import_for(side, bool(pair), int(threads))
+    module, *arguments = serve(socket.socket(fileno=int(number)))
+    if side == "candidate":  # it sets this before it imports Paddle
+        from toolkit import runtime
+
+        os.environ.update(runtime.environment(int(threads)))
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
