@@ -46,7 +46,6 @@ from typing import Any, TypeVar
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from models import collector
 from toolkit import strict_json
 from toolkit.disk import writing
 from toolkit.parity.job.job import Job
@@ -102,8 +101,7 @@ def read(path: Path, kind: type[Record]) -> Record:
     Raises:
         ValueError: it is none (see :func:`.records.from_json`).
     """
-    with collector.paused():  # of the million values of a trial of all faults none is garbage
-        return from_json(kind, read_json(path), path.name)
+    return from_json(kind, read_json(path), path.name)
 
 
 def read_job(folder: Path) -> Job:

@@ -54,7 +54,7 @@ def from_json(kind: type[Record], content: Any, where: str = "") -> Record:
     Raises:
         ValueError: the content is not of that type, or lacks or has too many keys, with the place.
     """
-    return _decoder(kind)(content, (None, where or getattr(kind, "__name__", str(kind))))
+    return _decoder(typing.cast(Any, kind))(content, (None, where or getattr(kind, "__name__", str(kind))))
 
 
 # Of each type once.
@@ -80,7 +80,7 @@ def _decoder(kind: Any) -> Decode:
 
 
 @functools.cache
-def _as_it_is(kind: Any) -> frozenset[type]:
+def _as_it_is(kind: Any) -> frozenset[Any]:
     """The types whose values are of a type as they are: a look of its own is too much for the most of them."""
     if typing.get_origin(kind) in (dict, list, tuple):
         return frozenset()
