@@ -20,6 +20,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import BitwiseResult, CandidateResult, Execution
+from toolkit.quiet import silence_startup
 
 #: The module that does a task. Each has ``run(job, folder, kernels)``, which gives what the task's file is to hold, and
 #: is imported when Paddle's environment has been set.
@@ -34,6 +35,7 @@ MODULES = {
 def main(task: str, folder: Path) -> None:
     """Do a task, and leave its file."""
     started = time.monotonic()
+    silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
     with _kernels_of(job, task, folder) as kernels:
         runtime.configure(job.device, job.threads, keep_memory=not job.brief)

@@ -6,7 +6,6 @@ of one operation and of nothing before it.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,15 +83,18 @@ class Points:
         self.lines: dict[str, str] = {}
         self.awaited: set[str] = set()
 
-    def measure(self, name: str, value: np.ndarray) -> None:
-        """The two sides may lay a tensor out in other axes, as long as its elements are in the same order."""
-        if name in self.truth:
-            shape = self.truth[name].shape
-            value = value.reshape(shape) if value.size == math.prod(shape) else value
-            for part, own, true in compared(name, value, self.truth):
-                self.errors[part] = error_stats.difference(own, true)
-                if name in self.lines:
-                    self.lines[part] = self.lines[name]
+    def measure(self, name: str, value: np.ndarray) -> np.ndarray | None:
+        """Compare a tensor with R64's, which is returned; None where that has none of that name. The two sides may lay
+        a tensor out in other axes, as long as its elements are in the same order."""
+        truth = self.truth.get(name)
+        if truth is None:
+            return None
+        value = value.reshape(truth.shape) if value.size == truth.size else value
+        for part, own, true in compared(name, value, truth, self.truth):
+            self.errors[part] = error_stats.difference(own, true)
+            if name in self.lines:
+                self.lines[part] = self.lines[name]
+        return truth
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
@@ -114,8 +116,7 @@ class Points:
 
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
         """Measure a tensor, and give what goes on in its place."""
-        self.measure(name, x.numpy())
-        true = self.truth.get(name)
+        true = self.measure(name, x.numpy())
         if true is None or true.size != x.size:
             return x.clone()
         return paddle.to_tensor(true.reshape(x.shape)).astype(x.dtype)

@@ -67,7 +67,7 @@ def _run_whole(job: Job, folder: Path) -> CandidateResult:
         generators=own.generators or _generators(job, folder),
         loading_problems=loading_problems(job, folder) if kind.is_ported else {},
         new_weights=new_weights(job, folder) if kind.is_ported else NewWeights(),
-        mutants={name: measure_mutant(job, folder, truth, name, right) for name in job.mutants},
+        mutants=_measure_mutants(job, folder, truth, right),
         leaks=kind.leaks(),
     )
 
@@ -176,6 +176,18 @@ def watching_changes(step: Step, values: Mapping[str, np.ndarray]) -> bool:
     return not all(
         name in unwatched and np.array_equal(value, unwatched[name], equal_nan=True) for name, value in values.items()
     )
+
+
+def _measure_mutants(
+    job: Job, folder: Path, truth: Mapping[str, np.ndarray], right: Mapping[str, np.ndarray]
+) -> dict[str, MutantResult]:
+    """:func:`measure_mutant` of each of the job's."""
+    results = {}
+    for name in job.mutants:
+        results[name] = measure_mutant(job, folder, truth, name, right)
+        gc.collect()  # a port is in cycles
+        gc.freeze()  # what was measured stays, and would be walked over again after each of a hundred
+    return results
 
 
 def measure_mutant(

@@ -60,7 +60,13 @@ def source_of(layer: nn.Layer, parent: nn.Layer, attribute: str) -> str:
 
 def line_of(code: Callable[..., Any], pattern: str) -> str | None:
     """``file:line`` of the first line of a class or function that matches, relative to the repository."""
-    found = _source_lines(getattr(code, "__func__", code))
+    return _first_line(getattr(code, "__func__", code), pattern)
+
+
+@functools.lru_cache(maxsize=4096)
+def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
+    """As :func:`line_of`. Asked for with every module again for each dtype and each of a hundred mutants."""
+    found = _source_lines(code)
     if found is None:
         return None
     lines, first, file = found

@@ -59,19 +59,20 @@ def tokenizer_places(job: TokenizerJob | None) -> dict[str, Place]:
 
 def _tokens_of(tokenizer: Tokenizer, text: str, max_length: int, offsets: bool) -> Tokens:
     """Padded to ``max_length``, if there is one."""
+    spans = None
     try:
         ids = tokenizer.encode(text)
         result = Tokens(text, ids, tokenizer.decode(ids))
         if max_length:
             result.right, result.left = (_padded(tokenizer, text, max_length, side) for side in ("right", "left"))
         if offsets:
-            spans = zip(*tokenizer.encode_with_offsets(text), strict=True)
-            result.offsets = [[index, *span] for index, span in spans]
+            spans = tokenizer.encode_with_offsets(text)
+            result.offsets = [[index, *span] for index, span in zip(*spans, strict=True)]
     except Exception as error:  # a text that the port cannot read is a finding, not the end of the gate
         return Tokens(text, error=f"{type(error).__name__}: {error}")
     if len(text) > LONG_TEXT:
         with contextlib.suppress(Exception):  # it is for the report alone
-            result.starts = [start for start, _ in tokenizer.encode_with_offsets(text)[1]]
+            result.starts = [start for start, _ in (spans or tokenizer.encode_with_offsets(text))[1]]
     return result
 
 

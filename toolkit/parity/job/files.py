@@ -49,7 +49,7 @@ from safetensors.numpy import load_file, save_file
 from toolkit import strict_json
 from toolkit.disk import writing
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.job.records import as_json, from_json, text_of
 
 Record = TypeVar("Record")
 
@@ -83,7 +83,7 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and
     all is in one line, which takes a fifth of the time."""
-    write_text(path, json.dumps(as_json(content), allow_nan=True) + "\n")
+    write_text(path, text_of(content) + "\n")
 
 
 def write_report(path: Path, content: Any) -> None:

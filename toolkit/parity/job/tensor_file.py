@@ -136,19 +136,19 @@ class SpilledTensors(_OnDisk):
 
 
 class TensorFile(_OnDisk):
-    """The tensors of a safetensors file, each read when it is asked for, and not kept."""
+    """The tensors of a safetensors file, each read when it is asked for, and not kept. The file stays open: a trial of
+    all faults asks for a hundred thousand."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            self.header = json.loads(file.read(size))
+        self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
+        size = int.from_bytes(self._file.read(8), "little")
+        self.header = json.loads(self._file.read(size))
         self.header.pop("__metadata__", None)
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> np.ndarray:
-        with open(self.path, "rb") as file:
-            return _read(file, self.header[name], self._start)
+        return _read(self._file, self.header[name], self._start)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Of a tensor that need not be read for it."""
@@ -194,8 +194,11 @@ def _read(file: IO[bytes], said: Mapping[str, Any], start: int) -> np.ndarray:
     """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is the file's own pages,
     copied only where they are written to: read into memory of its own it takes twice as long."""
     kind, (begin, end) = NAMED[said["dtype"]], said["data_offsets"]
-    place, count = start + begin, (end - begin) // kind.itemsize
+    place = start + begin
     if end - begin >= MAPPED and not place % kind.itemsize:
         return np.memmap(file, kind, "c", place, tuple(said["shape"])).view(np.ndarray)
+    value = np.empty(said["shape"], kind)
     file.seek(place)
-    return np.fromfile(file, kind, count).reshape(said["shape"])
+    if value.size and file.readinto(value) != end - begin:  # type: ignore[attr-defined]  # a quarter of np.fromfile's time
+        raise ValueError(f"{file.name}: ends within a tensor")
+    return value

@@ -34,6 +34,7 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
     for name in map(TensorName.parse, order):
         orders.setdefault(name.evaluation, []).append(str(name.in_its_run))
     place_of_run = list(orders)
+    places = {run: {name: index for index, name in enumerate(names)} for run, names in orders.items()}
     recomputing = recomputing_at_fault(verdict)
     operations = [finding for finding in verdict.findings if finding.verdict == "precision"]
     only_lowered = all(finding.dtype == "bfloat16" for finding in verdict.findings)
@@ -46,13 +47,13 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         name = TensorName.parse(finding.name)
         if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation
             own = replace(finding, name=str(name.in_its_run))
-            return (3, place_of_run.index(name.evaluation), rank_in_run(own, orders[name.evaluation]))
-        return rank_in_run(finding, orders[""])
+            return (3, place_of_run.index(name.evaluation), rank_in_run(own, name.evaluation))
+        return rank_in_run(finding, "")
 
-    def rank_in_run(finding: Finding, order: list[str]) -> tuple:
+    def rank_in_run(finding: Finding, run: str) -> tuple:
+        order, place = orders[run], places[run]
         late = SIGHT.index(finding.dtype) if finding.dtype in SIGHT else 0
         name = TensorName.parse(finding.name)
-        place = {name: index for index, name in enumerate(order)}
         last = len(order)
         if is_of_recomputing(finding, recomputing):
             return (2, 0, late, finding.verdict not in OF_RECOMPUTING, -place.get(finding.name, -1))

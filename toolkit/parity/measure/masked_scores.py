@@ -17,30 +17,34 @@ UNMASKED = "unmasked_scores"
 
 
 def compared(
-    name: str, value: np.ndarray, truth: Mapping[str, np.ndarray]
+    name: str, value: np.ndarray, true: np.ndarray, truth: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """What is measured of a tensor: names, its values and R64's.
+
+    Args:
+        true: R64's of that name.
+        truth: R64's others, read from a file each time that one is asked for.
 
     Masked scores are measured twice. All of them, none below :data:`LOWEST`: beside CTRL's -1.8e308 for padding, its
     -1e4 for the future would be nothing. And those alone that the masks leave as they are: beside -1e9, what is wrong
     with these would be nothing.
     """
-    true = truth[name]
     if TensorName.parse(name).kind != "masked_scores":
         yield name, value, true
         return
     yield name, np.maximum(value, LOWEST), np.maximum(true, LOWEST)
-    unmasked = left_as_they_are(name, truth)
+    unmasked = left_as_they_are(name, true, truth)
     if unmasked is not None and unmasked.any() and value.shape == true.shape:
         yield str(TensorName.parse(name)._replace(kind=UNMASKED)), value[unmasked], true[unmasked]
 
 
-def left_as_they_are(name: str, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Which elements of R64's masked scores are the scores themselves; None of any other tensor."""
+def left_as_they_are(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Which elements of R64's masked scores are the scores themselves; None of any other tensor. The arguments are
+    those of :func:`compared`."""
     parsed = TensorName.parse(name)
     if parsed.kind != "masked_scores":
         return None
     call = parsed.call.partition("@")[0]
     names = (str(parsed._replace(kind=kind, call=call)) for kind in BEFORE)
     before = next((one for one in names if one in truth), None)
-    return None if before is None else truth[name] == truth[before]
+    return None if before is None else true == truth[before]

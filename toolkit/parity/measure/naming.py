@@ -8,6 +8,7 @@ asks for the same names again.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -37,12 +38,7 @@ class TensorName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TensorName:
         """The parts of a name that ``str`` has written."""
-        path, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        kind, _, module = path.partition(":")
-        into = ""
-        if kind == "gradient" and ":" in module:
-            into, _, module = module.partition(":")
-        return cls(kind, module, mark + call, into)
+        return _parsed(text)
 
     def __str__(self) -> str:
         return ":".join(filter(None, (self.kind, self.into, self.module))) + self.call
@@ -61,6 +57,17 @@ class TensorName(NamedTuple):
     def in_its_run(self) -> TensorName:
         """The same without the evaluation's name."""
         return self._replace(kind=self.kind.rpartition("/")[2])
+
+
+@functools.lru_cache(maxsize=2**16)
+def _parsed(text: str) -> TensorName:
+    """As :meth:`TensorName.parse`: a trial of all faults asks for each of a thousand names 500 times."""
+    path, mark, call = re.fullmatch(r"([^#@]*)([#@]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    kind, _, module = path.partition(":")
+    into = ""
+    if kind == "gradient" and ":" in module:
+        into, _, module = module.partition(":")
+    return TensorName(kind, module, mark + call, into)
 
 
 def is_gradient(name: str) -> bool:

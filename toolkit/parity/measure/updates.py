@@ -7,6 +7,7 @@ weighed wrongly give other gradients, and not the same ones at another scale, to
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -59,13 +60,19 @@ def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] |
         update: from 1 on.
         weights: of every example in the mean; they add up to 1.
     """
+    return _times_in_turn(gradient, _factors(update, tuple(map(float, weights))))
+
+
+@functools.lru_cache(maxsize=64)
+def _factors(update: int, weights: tuple[float, ...]) -> np.ndarray:
+    """What the elements of every gradient are scaled by in turn; the arguments are those of :func:`given_gradient`."""
     shares = SHARES[update - 1]
     of_examples = [
         sum(weight * OF_EXAMPLES[(element + example) % len(OF_EXAMPLES)] for example, weight in enumerate(weights))
         for element in range(len(OF_EXAMPLES))
     ]
     period = math.lcm(len(shares), len(of_examples))
-    return _times_in_turn(gradient, np.resize(shares, period) * np.resize(of_examples, period))
+    return np.resize(shares, period) * np.resize(of_examples, period)
 
 
 def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
     records = {
         part: TensorRecord.of(error_stats.describe(true))
         for name, value in truth.items()
-        for part, _, true in compared(name, value, truth)
+        for part, _, true in compared(name, value, value, truth)
     }
 
     def once(dtype: str, number: int, nudge: int, measure: Keep) -> None:

@@ -70,7 +70,7 @@ def in_runs(
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            for part, own, true in compared(name, value, truth):
+            for part, own, true in compared(name, value, truth[name], truth):
                 records[part].add_noise(dtype, error_stats.difference(own, true))
 
         for run in numbers:

@@ -67,8 +67,9 @@ class Points:
         self.keep(name, value)
         if name not in self.truth:
             return x.clone()
-        truth = self.truth[name].astype(value.dtype)
-        given, unmasked = moved(truth, self.nudge), left_as_they_are(name, self.truth)
+        true = self.truth[name]
+        truth = true.astype(value.dtype)
+        given, unmasked = moved(truth, self.nudge), left_as_they_are(name, true, self.truth)
         if unmasked is not None:  # a mask's own number is no result: one unit of -1e9 in float32 is 64
             given = np.where(unmasked, given, truth)
         return torch.from_numpy(given.reshape(value.shape)).to(x.device)
