@@ -240,7 +240,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.
         raise IndexError(f"label {wrong} is none of {width} classes")
     losses, normalisers = paddle.empty([rows], logits.dtype), paddle.empty([rows, 2], logits.dtype)
     given = [tensor.data_ptr() for tensor in (logits, labels, losses, normalisers)]
-    loop_code.run("cross_entropy_rows", logits.size, rows, *given, width)
+    loop_code.run("cross_entropy_rows", numel(logits), rows, *given, width)
     return losses, normalisers
 
 
@@ -254,7 +254,7 @@ def cross_entropy_backward(
     rows, width = logits.shape
     out = paddle.empty_like(logits)
     given = [tensor.data_ptr() for tensor in (grad, logits, labels, normalisers, out)]
-    loop_code.run("cross_entropy_rows_backward", logits.size, rows, *given, width)
+    loop_code.run("cross_entropy_rows_backward", numel(logits), rows, *given, width)
     return out
 
 

@@ -18,6 +18,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
+from models.compiled import numel
 from models.ops import LayerNorm, Linear
 from models.precision import is_lowered
 from models.randomness import Dropout
@@ -45,7 +46,7 @@ def plainly(layer: nn.Layer, *given: Any) -> Any:
 def _map(linear: Any, x: Tensor) -> Tensor:
     weight = linear.weight
     depth, width = weight.shape
-    if x.size > depth or depth % 2 or depth * width < LARGE:
+    if depth * width < LARGE or depth % 2 or numel(x) > depth:
         return paddle.matmul(x, weight) + linear.bias
     halves = paddle.matmul(x.reshape([2, 1, depth // 2]), weight.reshape([2, depth // 2, width]))
     return (halves.sum(0) + linear.bias).reshape([*x.shape[:-1], width])
@@ -60,7 +61,7 @@ def _norm(norm: Any, x: Tensor) -> Tensor:
 def _scores(x: Tensor, weight: Tensor) -> Tensor:
     """(B, width) by (vocabulary, width): (B, vocabulary)."""
     vocabulary, width = weight.shape
-    if x.shape[0] > 1 or vocabulary % 2 or vocabulary * width < LARGE:
+    if vocabulary * width < LARGE or vocabulary % 2 or x.shape[0] > 1:
         return paddle.matmul(x, weight, transpose_y=True)
     halves = weight.reshape([2, vocabulary // 2, width])  # a view
     return paddle.matmul(x.expand([2, 1, -1]), halves, transpose_y=True).reshape([1, vocabulary])
