@@ -411,7 +411,7 @@ def cross_entropy_rows(given):
         for i in range(width):
             top = max(top, _turned(_bits(logits[i])))
         largest = _from_bits(_turned(top))
-        total = 0.0
+        total = np.float64(0.0)
         for begin in range(0, width, BLOCK_COLUMNS):
             part = np.float32(0.0)
             for i in range(begin, min(width, begin + BLOCK_COLUMNS)):
