@@ -7,11 +7,12 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gates import TINY_REFORMER, quiet, reformer_request
-from warm_workers import Started
+from warm_workers import Origins, Started
 
 from toolkit.errors import Inconclusive
 from toolkit.parity.job import launch, processes
@@ -19,6 +20,14 @@ from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.scratch import child
+
+
+@pytest.fixture
+def own_origins() -> Iterator[Origins]:
+    """Processes to fork from that no other test has asked for."""
+    origins = Origins()
+    yield origins
+    origins.close()
 
 
 def written(folder: Path) -> Path:
@@ -42,12 +51,12 @@ def left(job: Path) -> dict[str, object]:
     return found
 
 
-def test_a_forked_worker_leaves_what_a_started_one_does(tmp_path, origins, monkeypatch):
+def test_a_forked_worker_leaves_what_a_started_one_does(tmp_path, own_origins, monkeypatch):
     interpreters, kinds = workers_of(reformer_request(TINY_REFORMER)), []
 
     @contextlib.contextmanager
     def noted(*arguments, **options):
-        with origins.child(*arguments, **options) as worker:
+        with own_origins.child(*arguments, **options) as worker:
             kinds.append(type(worker))
             yield worker
 
@@ -59,12 +68,12 @@ def test_a_forked_worker_leaves_what_a_started_one_does(tmp_path, origins, monke
     assert len(started) > 2 and forked == [started, started]
 
 
-def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, origins, monkeypatch):
+def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, own_origins, monkeypatch):
     workers = []
 
     @contextlib.contextmanager
     def killed(command, **options):
-        with origins.child(command, **options) as worker:
+        with own_origins.child(command, **options) as worker:
             workers.append(worker)
             if "toolkit.parity.reference" in command:
                 os.kill(worker.pid, signal.SIGKILL)
@@ -77,10 +86,15 @@ def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, 
     assert not any(Path(f"/proc/{worker.pid}").exists() for worker in workers)
 
 
-def test_another_environment_is_another_process(tmp_path, origins, monkeypatch):
+def test_another_environment_is_another_process(tmp_path, own_origins):
     """What is set when Python or a framework starts is set then."""
     command = launch.module_command(sys.executable, "toolkit.parity.reference", "tokens", str(written(tmp_path / "a")))
-    assert origins._origin(command, launch.environment()) is not None
-    assert origins._origin(command, {**launch.environment(), "TMPDIR": "x"}) is not None
-    assert origins._origin(command, {**launch.environment(), "OMP_NUM_THREADS": "7"}) is None
-    assert origins._origin(["python", *command[1:]], launch.environment()) is None
+    usual, other = launch.environment(), {**launch.environment(), "OMP_NUM_THREADS": "7"}
+    first = own_origins._origin(command, usual)
+    assert first is not None and own_origins._origin(command, {**usual, "TMPDIR": "x"}) is first
+    assert own_origins._origin(["python", *command[1:]], usual) is None
+    assert own_origins._origin(command, other) is None and own_origins._origin(command, usual) is first
+    assert own_origins._origin(command, other) is None
+    later = own_origins._origin(command, other)  # it has stayed so
+    assert later is not None and first.fileno() == -1
+    assert own_origins._origin(command, usual) is None

@@ -60,10 +60,13 @@ class Started:
 
 
 class Origins:
-    """The processes that workers are forked from, one for each of :data:`IMPORTED`, started when first asked for."""
+    """The processes that workers are forked from, one for each of :data:`IMPORTED`, started when first asked for. In
+    another environment than its own a worker is started anew, once: tests set variables for themselves, but some that
+    a library sets when it is imported stay, and a process with these takes the place of the former one."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, bool], tuple[socket.socket, subprocess.Popen, dict[str, str]]] = {}
+        self._asked: dict[tuple[str, bool], dict[str, str]] = {}
 
     @contextlib.contextmanager
     def child(self, command: Sequence[str], env: Mapping[str, str], stdout: Any, **options: Any) -> Iterator[Any]:
@@ -87,9 +90,13 @@ class Origins:
                 worker.wait()
 
     def close(self) -> None:
-        for connection, process, _ in self._running.values():
-            connection.close()
-            process.wait()
+        for kind in list(self._running):
+            self._end(kind)
+
+    def _end(self, kind: tuple[str, bool]) -> None:
+        connection, process, _ = self._running.pop(kind)
+        connection.close()
+        process.wait()
 
     def _origin(self, command: Sequence[str], env: Mapping[str, str]) -> socket.socket | None:
         """Of a worker; None where it has to be started anew."""
@@ -104,14 +111,18 @@ class Origins:
         threads = str(jobs[0].threads)
         settings = {name: value for name, value in env.items() if name not in READ_LATER} | {"threads": threads}
         kind = side, jobs[0].pair is not None
+        before, self._asked[kind] = self._asked.get(kind), settings
+        if kind in self._running and settings != self._running[kind][2]:
+            if settings != before:
+                return None
+            self._end(kind)
         if kind not in self._running:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             program = [python, __file__, side, "pair" if kind[1] else "", threads, str(theirs.fileno())]
             process = subprocess.Popen(program, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
             theirs.close()
             self._running[kind] = ours, process, settings
-        origin, _, its_settings = self._running[kind]
-        return origin if settings == its_settings else None
+        return self._running[kind][0]
 
 
 # -- the process that is forked from ---------------------------------------------------------------------------------
