@@ -436,7 +436,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor
         (N,).
     """
     if compiled.suits(logits, loop="cross_entropy"):
-        return _CompiledCrossEntropy.apply(logits, labels)
+        return _CompiledCrossEntropy.apply(logits, labels.astype("int64"))
     if is_composed(logits):
         return _CrossEntropy.apply(logits, labels.unsqueeze(-1))
     return F.cross_entropy(logits, labels, reduction="none")

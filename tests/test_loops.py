@@ -102,6 +102,13 @@ def test_a_small_loss_keeps_its_digits_and_one_of_no_number_is_none(monkeypatch)
     assert found[2] == 160.0 and np.isnan(found[[1, 3]]).all()
 
 
+def test_labels_of_32_bits_are_those_of_64(draw, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
+    logits, labels = paddle.to_tensor(draw.standard_normal((6, 9)).astype("float32")), draw.integers(1, 9, 6)
+    found = [ops.cross_entropy(logits, paddle.to_tensor(labels.astype(kind))).numpy() for kind in ("int32", "int64")]
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_label_that_is_no_class_is_refused_before_anything_is_read(monkeypatch):
     monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")
     for wrong in (-1, 4):
