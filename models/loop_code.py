@@ -28,8 +28,6 @@ import paddle
 ALONE = 2**14
 #: Rows whose sums are taken in float32 before these are added up.
 BLOCK_ROWS = 128
-#: Columns, likewise.
-BLOCK_COLUMNS = 4096
 
 _openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
 _parallel = _openmp.GOMP_parallel
@@ -145,8 +143,8 @@ def _file_name(loop: str) -> str:
 
 @functools.cache
 def _key() -> str:
-    """Of all that decides the machine code: the loops, the compiler, the processor."""
-    made_of = [Path(__file__).with_name("loops.py").read_text(encoding="utf-8")]
+    """Of all that decides the machine code: the loops, what they take from here, the compiler, the processor."""
+    made_of = [path.read_text(encoding="utf-8") for path in (Path(__file__).with_name("loops.py"), Path(__file__))]
     made_of += [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     made_of += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     return hashlib.sha256("\0".join(made_of).encode()).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.loop_code import BLOCK_COLUMNS, BLOCK_ROWS, THREADS
+from models.loop_code import BLOCK_ROWS, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)
@@ -26,6 +26,8 @@ S2, S3, S4, S5, S6, S7 = SERIES[2:]
 #: exp of anything smaller is 0 in float32.
 LEAST = np.float32(-110.0)
 LOWEST = np.int32(-(2**31))
+#: Columns whose sum is taken in float32 before these are added up in float64.
+BLOCK_COLUMNS = 4096
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -333,6 +335,14 @@ def _turned(bits):
 
 
 @njit(inline="always")
+def _largest(row, width):
+    top = LOWEST
+    for i in range(width):
+        top = max(top, _turned(_bits(row[i])))
+    return _from_bits(_turned(top))
+
+
+@njit(inline="always")
 def _put(row, out, address, group, period, width, value):
     """A mask's value where it is False. ``group`` rows have one row of it; it begins again after ``period``."""
     kept = _bytes(address, (row // group) % period * width, width)
@@ -354,10 +364,7 @@ def softmax_rows(given):
         for mask in range(6, 6 + 4 * args[5], 4):
             value = np.float32(_scalar(masks[mask + 3]))
             _put(row, out, masks[mask], masks[mask + 1], masks[mask + 2], width, value)
-        top = LOWEST
-        for i in range(width):
-            top = max(top, _turned(_bits(out[i])))
-        largest = _from_bits(_turned(top))
+        largest = _largest(out, width)
         total = np.float32(0.0)
         for i in range(width):
             weight = _exp(out[i] - largest)
@@ -407,10 +414,7 @@ def cross_entropy_rows(given):
     first, last = _share(args[0])
     for row in range(first, last):
         logits = _floats(args[1], row * width, width)
-        top = LOWEST
-        for i in range(width):
-            top = max(top, _turned(_bits(logits[i])))
-        largest = _from_bits(_turned(top))
+        largest = _largest(logits, width)
         total = np.float64(0.0)
         for begin in range(0, width, BLOCK_COLUMNS):
             part = np.float32(0.0)

@@ -95,6 +95,16 @@ def test_compiled_loops_are_counted_where_a_run_takes_them(device, counted, reci
     assert totals[kernels.COMPILED] - totals[kernels.COMPOSED] == counted
 
 
+def test_a_loss_of_a_compiled_loop_keeps_nothing_of_the_scores():
+    name = "scores of the vocabulary"
+    known = [
+        training_memory("ctrl", CTRL, "causal_lm", 256, 1, "recompute", compiled=compiled, on_gpu=on_gpu).step[name]
+        for compiled, on_gpu in ((False, False), (True, False), (True, True))
+    ]
+    scores = 256 * CTRL["vocab_size"]
+    assert known == [20 * scores, 14 * scores, 20 * scores]
+
+
 def test_kernels_that_are_no_choice_are_bad_input_of_a_check(recipe_file, command_line, monkeypatch):  # noqa: F811
     monkeypatch.setenv(kernels.VARIABLE, "compield")
     status, _, err = command_line("recipe", "check", recipe_file)

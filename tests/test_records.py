@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolkit.parity.job.job import Job, TokenizerJob, TrainingSettings
-from toolkit.parity.job.records import as_json, from_json
+from toolkit.parity.job.records import as_json, from_json, text_of
 from toolkit.parity.job.results import (
     CandidateDtype,
     CandidateResult,
@@ -48,7 +48,9 @@ class Outer:
 
 def through_a_file(record: Any) -> Any:
     """What the other process reads."""
-    return json.loads(json.dumps(as_json(record), allow_nan=True))
+    text = text_of(record)
+    assert text == json.dumps(as_json(record), allow_nan=True)
+    return json.loads(text)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ def test_what_the_library_writes_is_read_one_by_one(tmp_path):
         np.testing.assert_array_equal(read[name], value, strict=True)
 
 
+def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path):
+    path = tmp_path / "tensors.safetensors"
+    save_file({"a": np.arange(6.0)}, path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"tensors\.safetensors: ends within a tensor"):
+        TensorFile(path)["a"]
+
+
 def test_a_large_tensor_is_written_and_read_in_parts(tmp_path):
     path, matrix = tmp_path / "tensors.safetensors", np.arange(35.0).reshape(7, 5)
     with TensorWriter(path) as writer:

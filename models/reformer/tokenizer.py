@@ -108,10 +108,10 @@ class ReformerTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         parts = [[part for part in self._split.split(representable(text)) if part] for text in texts]
         plain = [part for row in parts for part in row if part not in self._special]
-        if len(plain) == 1:  # SentencePiece starts a thread for each processor for a list, of one text, too
-            pieces = iter([self._pieces.encode(plain[0], out_type=str)])
-        else:
-            pieces = iter(self._pieces.encode(plain, out_type=str) if plain else [])
+        if len(plain) > 1:
+            pieces = iter(self._pieces.encode(plain, out_type=str))
+        else:  # for a list SentencePiece starts a thread for each processor, of one text, too
+            pieces = iter([self._pieces.encode(part, out_type=str) for part in plain])
         return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
 
     def _ids(self, part: str, pieces: Iterator[list[str]]) -> list[int]:
