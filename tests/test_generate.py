@@ -333,24 +333,26 @@ def test_samples_follow_the_distribution_and_the_seed():
     assert again[0] == again[1] != again[2]
 
 
-@pytest.mark.parametrize("vocabulary", [50, 51])
-def test_one_text_goes_on_by_halves_of_matrices_as_by_whole_ones(vocabulary, monkeypatch):
+@pytest.mark.parametrize(("vocabulary", "dff", "of_halves"), [(50, 24, 13), (51, 24, 12), (50, 25, 11)])
+def test_one_text_goes_on_by_halves_of_matrices_as_by_whole_ones(vocabulary, dff, of_halves, monkeypatch):
     from models.ctrl import continuation
 
-    config = CTRLConfig(vocab_size=vocabulary, n_embd=16, n_head=2, n_layer=2, dff=24, n_positions=12)
+    config = CTRLConfig(vocab_size=vocabulary, n_embd=16, n_head=2, n_layer=2, dff=dff, n_positions=12)
     model = CTRLLMHeadModel(config)
     model.eval()
     tokens = paddle.to_tensor(np.random.default_rng(0).integers(0, 50, (1, 9)))
     products: list[list[int]] = []
     plain = paddle.matmul
     monkeypatch.setattr(paddle, "matmul", lambda x, *given, **how: products.append(x.shape) or plain(x, *given, **how))
-    said = {}
-    for large in (0, 2**20):
-        monkeypatch.setattr(continuation, "LARGE", large)
+
+    def said() -> np.ndarray:
         with paddle.no_grad():
             _, going_on = model.begin(tokens[:, :8])
             products.clear()
-            said[large] = going_on(tokens[:, 8:]).numpy()
-        of_halves = sum(shape[:2] == [2, 1] for shape in products)
-        assert of_halves == (0 if large else 2 * 6 + (vocabulary % 2 == 0))
-    np.testing.assert_allclose(said[0], said[2**20], rtol=1e-5, atol=1e-6)
+            return going_on(tokens[:, 8:]).numpy()
+
+    by_halves = said()
+    assert sum(shape[:2] == [2, 1] for shape in products) == of_halves
+    monkeypatch.setattr(continuation, "_halves", lambda matrix: None)
+    np.testing.assert_allclose(by_halves, said(), rtol=1e-5, atol=1e-6)
+    assert not any(shape[:2] == [2, 1] for shape in products)

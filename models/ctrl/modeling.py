@@ -21,7 +21,7 @@ from paddle.distributed.fleet.utils import recompute
 from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
-from models.ctrl.continuation import Call, Continuation, as_a_layer, plainly
+from models.ctrl.continuation import Continuation
 from models.ctrl.heads import merge_heads, split_heads
 from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
 from models.precision import carried
@@ -85,28 +85,23 @@ class MultiHeadAttention(nn.Layer):
         self.Wv = Linear(config.n_embd, config.n_embd)
         self.dense = Linear(config.n_embd, config.n_embd)
 
-    def forward(
-        self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None, call: Call = as_a_layer
-    ) -> tuple[Tensor, Cache]:
+    def forward(self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
 
         Args:
             bias: as :func:`attention_bias` gives it; None where every position sees all.
             past: the keys and values of earlier positions.
-            call: calls a layer inside this one.
         """
-        query, key, value = (self._split(call(of, hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
+        query, key, value = (self._split(of(hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
         if past is not None:
             key, value = paddle.concat([past[0], key], axis=2), paddle.concat([past[1], value], axis=2)
         scores = at("scores", product(query, key, transpose_y=True))  # (B, heads, T, past + T)
         scores = at("scaled_scores", scores / math.sqrt(self.depth))
         masked = at("masked_scores", scores if bias is None else scores + bias)
-        # What Paddle's own loses of small weights is lost to gradients alone.
-        weighed = F.softmax(masked) if call is plainly else softmax(masked, unmasked=scores)
-        probabilities = at("probabilities", weighed)
+        probabilities = at("probabilities", softmax(masked, unmasked=scores))
         context = at("context", product(probabilities, value))  # (B, heads, T, depth)
         merged = at("merged", merge_heads(context))  # (B, T, heads, depth)
-        return call(self.dense, merged.reshape(hidden_states.shape)), (key, value)
+        return self.dense(merged.reshape(hidden_states.shape)), (key, value)
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, T, n_embd) -> (B, heads, T, depth)."""
@@ -125,14 +120,11 @@ class EncoderLayer(nn.Layer):
         self.dropout1 = Dropout(config.resid_pdrop)
         self.dropout2 = Dropout(config.resid_pdrop)
 
-    def forward(
-        self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None, call: Call = as_a_layer
-    ) -> tuple[Tensor, Cache]:
+    def forward(self, hidden_states: Tensor, bias: Tensor | None, past: Cache | None = None) -> tuple[Tensor, Cache]:
         """(B, T, n_embd) -> (B, T, n_embd), and the layer's keys and values. Arguments as the attention's."""
-        attended, present = call(self.multi_head_attention, call(self.layernorm1, hidden_states), bias, past)
-        hidden_states = at("stream", hidden_states + call(self.dropout1, attended))
-        fed = call(self.ffn, call(self.layernorm2, hidden_states))
-        return hidden_states + call(self.dropout2, fed), present
+        attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
+        hidden_states = at("stream", hidden_states + self.dropout1(attended))
+        return hidden_states + self.dropout2(self.ffn(self.layernorm2(hidden_states))), present
 
 
 class CTRLPretrainedModel(Port):
@@ -172,16 +164,14 @@ class CTRLModel(CTRLPretrainedModel):
                 self._table = (self.pos_encoding, table)
         return table
 
-    def embed(
-        self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None, call: Call = as_a_layer
-    ) -> Tensor:
+    def embed(self, input_ids: Tensor, position_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, n_embd): tokens scaled by sqrt(n_embd), plus positions, through dropout."""
         scale = math.sqrt(self.config.n_embd)
-        embedded = call(self.w, input_ids) * scale
+        embedded = self.w(input_ids) * scale
         embedded = embedded + F.embedding(position_ids, self.table_in(embedded.dtype))
         if token_type_ids is not None:
-            embedded = embedded + call(self.w, token_type_ids) * scale
-        return call(self.dropout, embedded)
+            embedded = embedded + self.w(token_type_ids) * scale
+        return self.dropout(embedded)
 
     def forward(
         self,

@@ -95,19 +95,24 @@ def _norm_skipped(port):
 def _positions_from_zero(port):
     """Tokens that follow a cache begin at position 0 again."""
 
-    def embed(plain, self, input_ids, position_ids, token_type_ids=None, **how):
-        return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids, **how)
+    def embed(plain, self, input_ids, position_ids, token_type_ids=None):
+        return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids)
 
     return around(port.modeling.CTRLModel, "embed", embed)
 
 
 def _cache(port, change):
-    """The keys and values of the past become ``change(past)``."""
+    """The keys and values of the past become ``change(past)`` where the layers compute a token."""
 
-    def forward(plain, self, hidden_states, bias, past=None, **how):
-        return plain(self, hidden_states, bias, None if past is None else change(past), **how)
+    def forward(plain, self, hidden_states, bias, past=None):
+        return plain(self, hidden_states, bias, None if past is None else change(past))
 
     return around(port.modeling.MultiHeadAttention, "forward", forward)
+
+
+def _cache_of_continuation(port, change):
+    """The same where a token is computed without them."""
+    return around(port.continuation._Layer, "attend", lambda plain, *given: plain(*given[:-1], change(given[-1])))
 
 
 def _mask_of_the_first(port):
@@ -123,10 +128,11 @@ def _mask_of_the_first(port):
 def _halves_exchanged(port):
     """The scores of a text that goes on alone, whose halves are computed side by side, change places."""
 
-    def scores(plain, x, weight):
-        return port.paddle.roll(plain(x, weight), weight.shape[0] // 2, 1) if x.shape[0] == 1 else plain(x, weight)
+    def scores(plain, self, x):
+        found = plain(self, x)
+        return port.paddle.roll(found, found.shape[1] // 2, 1) if x.shape[0] == 1 else found
 
-    return around(port.continuation, "_scores", scores)
+    return around(port.continuation._Scores, "__call__", scores)
 
 
 _of_reformer = partial(Mutant, port=_reformer)
@@ -167,7 +173,7 @@ CTRL_EVALUATION: tuple[Mutant, ...] = (
         "ctrl-cache-reversed",
         "keys of the past come in the opposite order",
         "decoding/logits",
-        lambda p: _cache(p, lambda past: (past[0].flip(2), past[1])),
+        lambda p: _cache_of_continuation(p, lambda past: (past[0].flip(2), past[1])),
     ),
     _of_ctrl(
         "ctrl-cache-forgets",

@@ -62,7 +62,7 @@ def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding)
     sequence = np.asarray([prompt], dtype=np.int64)
     parents: np.ndarray | None = None
     for _ in range(decoding.length):
-        logits = next_logits(sequence, parents).astype(np.float32)
+        logits = next_logits(sequence, parents).astype(np.float32, copy=False)
         logits = penalise(logits, sequence, decoding.repetition_penalty)[0]
         token = draw(logits, decoding, rng) if decoding.sample else int(logits.argmax())
         yield token

@@ -58,12 +58,17 @@ class CTRLStep(Step):
         measure(named(DECODING, "logits"), whole)
         _, alone = self.model.begin(**_first_text(first))
         for number, inputs in enumerate(others, 2):
+            past = list(go_on.past)
             logits, of_first = (
                 after(given["input_ids"], given["attention_mask"][:, -1:]).numpy()
                 for after, given in ((go_on, inputs), (alone, _first_text(inputs)))
             )
-            if number % 2 == 0:  # a text that goes on alone is computed otherwise than several: each in its turn
+            # A token is computed in three ways: of several texts, of one alone, and by the layers, as where they have
+            # an adapter: each in its turn.
+            if number % 2 == 0:
                 logits[:1] = of_first
+            else:
+                logits = self.model(**inputs, past_key_values=past, use_cache=True).logits[:, -1].numpy()
             measure(numbered(named(DECODING, "logits"), number), logits[:, None])
 
 
