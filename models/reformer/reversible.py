@@ -165,9 +165,9 @@ def run_traced(
 ) -> tuple[Tensor, Tensor]:
     """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
     to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
-    inner = open_stream(x.detach(), residual)
-    traced = TracedStream(x, inner) if paddle.in_dynamic_mode() else inner
-    attention_stream = hidden_stream = traced
+    stream = open_stream(x.detach(), residual)
+    followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
+    attention_stream = hidden_stream = TracedStream(x, stream) if followed else stream
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
     return attention_stream.value, hidden_stream.value
