@@ -117,7 +117,7 @@ def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decodi
     parents: np.ndarray | None = None
     improvable = True
     for length in range(1, decoding.length + 1):
-        logits = next_logits(running, parents).astype(np.float32)
+        logits = next_logits(running, parents).astype(np.float32, copy=False)
         log_probabilities = penalise(_log_softmax(logits), running, decoding.repetition_penalty)
         total = (log_probabilities + running_scores[:, None]).reshape(-1)
         top = _largest(total, 2 * beams)

@@ -56,19 +56,19 @@ class CTRLStep(Step):
         begun, go_on = self.model.begin(**first)
         whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
         measure(named(DECODING, "logits"), whole)
+        # A token is computed in three ways: of one text alone, by the layers, as where they have an adapter, and of
+        # several texts. Each has its turn, the last two with what they have kept of the tokens before.
         _, alone = self.model.begin(**_first_text(first))
+        past: Any = list(go_on.past)
         for number, inputs in enumerate(others, 2):
-            past = list(go_on.past)
-            logits, of_first = (
-                after(given["input_ids"], given["attention_mask"][:, -1:]).numpy()
-                for after, given in ((go_on, inputs), (alone, _first_text(inputs)))
-            )
-            # A token is computed in three ways: of several texts, of one alone, and by the layers, as where they have
-            # an adapter: each in its turn.
-            if number % 2 == 0:
-                logits[:1] = of_first
-            else:
-                logits = self.model(**inputs, past_key_values=past, use_cache=True).logits[:, -1].numpy()
+            by_layers = self.model(**inputs, past_key_values=past, use_cache=True)
+            past = by_layers.past_key_values
+            logits = go_on(inputs["input_ids"], inputs["attention_mask"][:, -1:]).numpy()
+            if number == 2:
+                one = _first_text(inputs)
+                logits[:1] = alone(one["input_ids"], one["attention_mask"][:, -1:]).numpy()
+            elif number == 3:
+                logits = by_layers.logits[:, -1].numpy()
             measure(numbered(named(DECODING, "logits"), number), logits[:, None])
 
 
