@@ -27,6 +27,7 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
+from models.ctrl.config import CTRLConfig  # noqa: E402
 from models.pretrained import model_outputs  # noqa: E402
 from toolkit.batches import collate  # noqa: E402
 from toolkit.optimizer import decayed_parameters  # noqa: E402
@@ -84,6 +85,7 @@ TASK = types.SimpleNamespace(
     num_loss_terms=classification.num_loss_terms,
     outputs=classification.outputs,
     compute_metrics=metrics,
+    token_counts=lambda dataset: None,
     LOWER_IS_BETTER=classification.LOWER_IS_BETTER,
 )
 
@@ -262,6 +264,28 @@ def test_save_best_loss_takes_the_lowest(tmp_path):
     trainer.fit()
     losses = {row["step"]: row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["split"] != "train"}
     assert trainer.best.best_step == min(losses, key=losses.get)
+
+
+def test_examples_of_like_length_are_evaluated_together_and_told_in_their_own_order(tmp_path):
+    shapes = []
+
+    class Watched(Network):
+        config = CTRLConfig(n_positions=LENGTH)
+
+        def forward(self, input_ids, attention_mask, labels):
+            shapes.append(input_ids.shape)
+            assert attention_mask.shape == input_ids.shape
+            return super().forward(input_ids, labels)
+
+    rows = examples(11)
+    counts = np.array([3, 8, 2, 5, 5, 1, 8, 4, 4, 2, 3])
+    for row, count in zip(rows, counts, strict=True):
+        row["attention_mask"] = (np.arange(LENGTH) < count).astype(np.int64)
+    trainer = finetuner(tmp_path, Watched(), eval_batch_size=4)
+    trainer.task = types.SimpleNamespace(**{**vars(TASK), "token_counts": lambda dataset: counts})
+    trainer.measure(rows, "test")
+    assert shapes == [[4, 8], [4, 4], [3, 2]]
+    assert trainer.outputs[1].tolist() == [row["labels"] for row in rows]
 
 
 def test_the_last_step_is_always_evaluated(tmp_path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models import families
 from toolkit.metrics import IGNORED_LABEL
 
 if TYPE_CHECKING:
@@ -21,6 +22,23 @@ def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _plain(value: np.ndarray) -> np.ndarray:
     value = np.asarray(value)
     return value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
+
+
+#: Of a batch, the arrays (B, T) that padding makes as long as they are.
+PADDED = ("input_ids", "attention_mask")
+
+
+def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """A batch for evaluation, cut to as many tokens as give what all of them do.
+
+    Args:
+        batch: with both of :data:`PADDED`, texts that are padded on the right; arrays or tensors.
+        config: the model's.
+    """
+    lengths = families.part(config.model_type, "lengths")
+    whole, longest = batch["input_ids"].shape[1], int(batch["attention_mask"].sum(1).max())
+    length = lengths.read_alike(vars(config), longest, whole)
+    return {name: value[:, :length] if name in PADDED else value for name, value in batch.items()}
 
 
 def split_batch(batch: dict[str, paddle.Tensor], size: int) -> list[dict[str, paddle.Tensor]]:

@@ -18,25 +18,37 @@ Found = tuple[np.ndarray, list[np.ndarray]]
 
 
 class EveryNth(paddle.io.BatchSampler):
-    """Every ``step``-th batch of a data set in its order, from the batch ``first`` on.
+    """Every ``step``-th batch of a data set, from the batch ``first`` on.
 
     Args:
-        examples: how many the data set has.
+        order: of the data set's examples.
         batch_size: of each batch but the last.
     """
 
-    def __init__(self, examples: int, batch_size: int, first: int = 0, step: int = 1) -> None:
-        super().__init__(dataset=range(examples), batch_size=batch_size)
-        self._batches = range(first, math.ceil(examples / batch_size), step)
-        self._examples = examples
+    def __init__(self, order: Sequence[int] | np.ndarray, batch_size: int, first: int = 0, step: int = 1) -> None:
+        super().__init__(dataset=range(len(order)), batch_size=batch_size)
+        self._batches = range(first, math.ceil(len(order) / batch_size), step)
+        self._order = order
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self._batches:
             start = batch * self.batch_size
-            yield list(range(start, min(start + self.batch_size, self._examples)))
+            yield [int(index) for index in self._order[start : start + self.batch_size]]
 
     def __len__(self) -> int:
         return len(self._batches)
+
+
+def longest_first(token_counts: np.ndarray | None, examples: int) -> np.ndarray:
+    """An order of so many examples in which a batch's are of like length, and need little padding; their own where
+    nobody counts. The longest come first: what is too long for the memory is so at once."""
+    return np.arange(examples) if token_counts is None else np.argsort(-token_counts, kind="stable")
+
+
+def in_own_order(parts: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Arrays (N, ...) of examples that were computed in an order, in that of the data set."""
+    own = np.argsort(order)
+    return tuple(part[own] for part in parts)
 
 
 def seed_of_batch(seed: int, batch: int) -> int:
@@ -75,7 +87,7 @@ def evaluate_shared(
 
 
 def _in_order(here: list[Found]) -> list[Found]:
-    """The batches of all processes, in the order of the data set."""
+    """The batches of all processes, in their order."""
     texts = ranks.gather(save({f"{batch} {part}": np.ascontiguousarray(value) for batch, part, value in _parts(here)}))
     everywhere = [_batches(load(text)) for text in texts]
     return [found[turn] for turn in range(len(everywhere[0])) for found in everywhere if turn < len(found)]

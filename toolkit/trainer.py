@@ -44,7 +44,7 @@ from paddlenlp.trainer.training_args import TrainingArguments
 
 # isort: split
 from toolkit import checkpoint, optimizer, ranks
-from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
+from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
@@ -53,7 +53,7 @@ from toolkit.recipe import Recipe, settled
 from toolkit.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
-from toolkit.shared_evaluation import EveryNth, evaluate_shared, seed_of_batch
+from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.tasks import Task
 from toolkit.tracking import Tracker
 
@@ -89,7 +89,8 @@ class Finetuner(Trainer):
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
         recipe: the recipe.
         folder: the run folder.
-        task: the recipe's; used are its `num_loss_terms`, `outputs`, `compute_metrics`, `LOWER_IS_BETTER`.
+        task: the recipe's; used are its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and
+            `LOWER_IS_BETTER`.
         console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
@@ -386,6 +387,7 @@ class Finetuner(Trainer):
             self.shared,
         )
         self.model.train()
+        self.outputs = in_own_order(self.outputs, self._order)
         found = {"loss": loss, **self._metrics_of_first(self.outputs)}
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         return EvalLoopOutput(self.outputs, None, metrics, len(self.evaluated))
@@ -397,13 +399,16 @@ class Finetuner(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         first, step = (rank(), processes()) if self.shared else (0, 1)
-        return EveryNth(len(eval_dataset), self.args.per_device_eval_batch_size, first, step)
+        counts = self.task.token_counts(eval_dataset)
+        self._cut = counts is not None
+        self._order = longest_first(counts, len(eval_dataset))
+        return EveryNth(self._order, self.args.per_device_eval_batch_size, first, step)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
         """The loss of a batch and what the task keeps of the model's output; logits are let go with the batch."""
-        inputs = self._prepare_inputs(inputs)
+        inputs = self._prepare_inputs(without_padding(inputs, self.model.config) if self._cut else inputs)
         # Each batch has draws of its own: it does not matter which process computes it.
         batch = self._batches_evaluated * processes() + rank() if self.shared else self._batches_evaluated
         seed_everything(seed_of_batch(self.recipe.seed, batch))
@@ -416,7 +421,7 @@ class Finetuner(Trainer):
 
     def _metrics(self, output: Any) -> dict[str, float]:
         """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
-        self.outputs = tuple(output.predictions)
+        self.outputs = in_own_order(output.predictions, self._order)
         return self.task.compute_metrics(self.outputs, self.evaluated)
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:

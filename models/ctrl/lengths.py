@@ -7,9 +7,6 @@ from typing import Any
 
 from models.lengths import LENGTH, Fit, LengthError
 
-#: Whether what is read of a text depends on how much padding follows it. No token of a CTRL sees a later one.
-PADDING_COUNTS = False
-
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
     """As that of :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""
@@ -29,6 +26,11 @@ def longest(config: Mapping[str, Any]) -> int:
 def evaluated(config: Mapping[str, Any], length: int) -> int:
     """As that of :mod:`models.reformer.lengths`: any length is computed as it is."""
     return length
+
+
+def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
+    """As that of :mod:`models.reformer.lengths`: no token of a CTRL sees a later one."""
+    return min(whole, max(1, length))
 
 
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:

@@ -14,9 +14,6 @@ from models.schema import MOST
 #: Keys that follow from the length of new weights, unless they are set.
 FOLLOWING = ("axial_pos_shape", "max_position_embeddings")
 CHUNK_SIZES = ("chunk_size_feed_forward", "chunk_size_lm_head")
-#: Whether what is read of a text depends on how much padding follows it. The first chunk sees the last one, which may
-#: be padding; and the first of a round of LSH chunks sees the last of the round before.
-PADDING_COUNTS = True
 
 
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
@@ -69,6 +66,23 @@ def evaluated(config: Mapping[str, Any], length: int) -> int:
     """The least length of at least ``length`` tokens that the model computes in evaluation; of a position table, the
     columns demand nothing there."""
     return least_length({**config, "axial_pos_embds": False}, length)
+
+
+def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
+    """The least length at which what is read of a text of ``length`` tokens is, in evaluation, what it is at ``whole``
+    ones: all beyond it is padding, which is not attended to.
+
+    The chunks are a ring, in which the first ones see the last; and LSH sorts padding behind all else, in each round.
+    So it takes as much padding as a chunk sees to one side, or the last tokens of the text were seen in its place.
+    """
+    kinds = set(config["attn_layers"])
+    if "lsh" in kinds and config["num_buckets"] is None:  # it follows from the length
+        return whole
+    sides = ("num_chunks_before", "num_chunks_after")
+    seen = [
+        config[f"{kind}_attn_chunk_length"] * max(1, *(config[f"{kind}_{side}"] for side in sides)) for kind in kinds
+    ]
+    return min(whole, evaluated(config, length + max(seen)))
 
 
 def longest(config: Mapping[str, Any]) -> int:

@@ -76,6 +76,10 @@ class Task(Protocol):
     def num_loss_terms(self, batch: Mapping[str, Any]) -> int:
         """The number of terms that the loss of a batch is the mean of; micro-batches are weighted by it."""
 
+    def token_counts(self, dataset: Any) -> np.ndarray | None:
+        """How many tokens each example of what :meth:`prepare` made has before its padding, (N,); None where no
+        evaluation is to leave padding out: none is padded, or labels are padded, too."""
+
     def outputs(self, output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
         """What evaluation keeps of the model's output for a batch: small tensors [B, ...]."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit import metrics
+from toolkit.batches import without_padding
 from toolkit.escape import visible
 from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
@@ -138,6 +139,13 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of labels in a batch that the loss does not ignore."""
     return int((batch["labels"] != metrics.IGNORED_LABEL).sum())
+
+
+def token_counts(dataset: datasets.Dataset) -> np.ndarray:
+    """Those of the texts as they are stored."""
+    import pyarrow.compute as pc
+
+    return pc.list_value_length(dataset.with_format("arrow")[:]["input_ids"]).to_numpy()
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
@@ -339,11 +347,9 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """(B, labels) float64 of a batch of token ids."""
     import paddle
 
-    from models import families
     from models.tokenization import pad
 
-    whole = families.part(run.recipe.model.name, "lengths").PADDING_COUNTS
-    tokens = pad(rows, run.length if whole else max(1, *map(len, rows)), run.tokenizer.pad_token_id)
+    tokens = without_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
     paddle.seed(run.recipe.seed)  # or LSH would hash a text as its place among the others has it
     with paddle.no_grad():
         logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)

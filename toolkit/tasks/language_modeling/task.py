@@ -265,6 +265,10 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
     return int((batch["labels"][:, 1:] != IGNORED_LABEL).sum())
 
 
+def token_counts(dataset: Any) -> None:
+    """None: blocks are full, and where one is not, its labels are padded, too."""
+
+
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
     from models.ops import cross_entropy

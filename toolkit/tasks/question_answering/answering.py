@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.batches import collate
+from toolkit.batches import collate, without_padding
 from toolkit.errors import UserError
 from toolkit.recipe import settled
 from toolkit.tasks import Labelled
@@ -63,7 +63,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
     found, done = [], 0
     for start in range(0, len(windows), size):
         past = min(start + size, len(windows))
-        batch = collate([windows[index] for index in range(start, past)])
+        batch = without_padding(collate([windows[index] for index in range(start, past)]), run.model.config)
         paddle.seed(run.recipe.seed)  # or LSH would hash a window as its place among the others has it
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}

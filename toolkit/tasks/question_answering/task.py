@@ -120,6 +120,11 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
     return len(batch["start_positions"])
 
 
+def token_counts(dataset: Windows) -> np.ndarray:
+    """Those of the windows: the question, what separates it, and a part of the context."""
+    return dataset.offset_of + dataset.size_of
+
+
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
     """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
     import paddle

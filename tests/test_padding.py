@@ -1,0 +1,131 @@
+"""Evaluation leaves out padding that changes nothing of what is read of a text."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+import pytest
+
+from models import families
+from models.ctrl.config import CTRLConfig
+from models.ctrl.modeling import CTRLForSequenceClassification
+from models.reformer.config import ReformerConfig
+from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
+from toolkit.batches import without_padding
+from toolkit.shared_evaluation import EveryNth, in_own_order, longest_first
+
+WHOLE, PAD = 96, 1
+#: What the tests vary of the model.
+SHAPES = {
+    "one-round": {},
+    "several-rounds": {"num_hashes": 3},
+    "wide": {
+        "local_num_chunks_before": 2,
+        "local_num_chunks_after": 1,
+        "lsh_num_chunks_before": 1,
+        "lsh_num_chunks_after": 2,
+    },
+    "unlike-chunks": {"local_attn_chunk_length": 8, "lsh_attn_chunk_length": 12, "lsh_num_chunks_after": 1},
+    "local": {"attn_layers": ["local", "local"], "local_num_chunks_after": 1},
+    "chunks-of-feed-forward": {"chunk_size_feed_forward": 16},
+}
+
+
+def reformer(kind, **keys):
+    config = {
+        "attn_layers": ["local", "lsh"],
+        "local_attn_chunk_length": 8,
+        "lsh_attn_chunk_length": 8,
+        "num_buckets": 4,
+        "axial_pos_shape": [8, 12],
+        "axial_pos_embds_dim": [8, 8],
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "attention_head_size": 8,
+        "feed_forward_size": 16,
+        "vocab_size": 40,
+        "pad_token_id": PAD,
+        "hash_seed": 3,
+        "is_decoder": False,
+        "initializer_range": 0.5,  # so that what is seen counts
+    }
+    model = kind(ReformerConfig(**{**config, **keys}))
+    model.eval()
+    return model
+
+
+def texts(lengths):
+    draw = np.random.default_rng(len(lengths))
+    kept = np.arange(WHOLE) < np.array(lengths)[:, None]
+    tokens = np.where(kept, draw.integers(2, 40, kept.shape), PAD)
+    return {"input_ids": paddle.to_tensor(tokens), "attention_mask": paddle.to_tensor(kept.astype("int64"))}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_reformer_reads_a_text_with_less_padding_as_with_all_of_it(shape):
+    model = reformer(ReformerForQuestionAnswering, **SHAPES[shape])
+    cut = set()
+    with paddle.no_grad():
+        for lengths in ([3, 1], [20, 17, 9], [31, 32, 33], [48], [64, 5], [80, 90], [96, 2]):
+            batch = texts(lengths)
+            fewer = without_padding(batch, model.config)
+            cut.add(fewer["input_ids"].shape[1])
+            whole, found = (model(**given).start_logits.numpy() for given in (batch, fewer))
+            for row, length in enumerate(lengths):
+                np.testing.assert_allclose(found[row, :length], whole[row, :length], rtol=1e-5, atol=1e-5)
+    assert len(cut) > 2, "little was cut"
+
+
+@pytest.mark.parametrize("shape", ["one-round", "local"])
+def test_a_chunk_less_of_padding_is_another_text_to_a_reformer(shape):
+    """So that as much is kept as has to be."""
+    model = reformer(ReformerForQuestionAnswering, **SHAPES[shape])
+    batch = texts([40])
+    with paddle.no_grad():
+        whole = model(**batch).start_logits.numpy()[:, :40]
+        found = model(**{name: value[:, :40] for name, value in batch.items()}).start_logits.numpy()
+    assert np.abs(found - whole).max() > 1e-2
+    assert without_padding(batch, model.config)["input_ids"].shape[1] == 48
+
+
+def test_where_the_bucket_count_follows_from_the_length_nothing_is_cut():
+    model = reformer(ReformerForSequenceClassification, num_buckets=None)
+    batch = texts([9])
+    assert without_padding(batch, model.config)["input_ids"].shape == [1, WHOLE]
+
+
+def test_a_ctrl_reads_a_text_without_padding_as_with_it():
+    config = CTRLConfig(vocab_size=40, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=WHOLE, pad_token_id=PAD)
+    model = CTRLForSequenceClassification(config)
+    model.eval()
+    batch = texts([30, 7])
+    fewer = without_padding(batch, config)
+    assert fewer["input_ids"].shape == [2, 30]
+    with paddle.no_grad():
+        np.testing.assert_allclose(model(**fewer).logits.numpy(), model(**batch).logits.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_labels_as_long_as_a_text_are_not_padding():
+    config = CTRLConfig(vocab_size=40, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=WHOLE)
+    labels = np.ones((1, WHOLE), np.float32)
+    assert without_padding({**texts([30]), "labels": labels}, config)["labels"] is labels
+
+
+@pytest.mark.parametrize("model", ["reformer", "ctrl"])
+def test_never_more_than_all_of_it(model):
+    config = vars(reformer(ReformerForSequenceClassification).config) if model == "reformer" else {}
+    lengths = families.part(model, "lengths")
+    assert [lengths.read_alike(config, length, WHOLE) for length in (89, WHOLE)] == (
+        [WHOLE, WHOLE] if model == "reformer" else [89, WHOLE]
+    )
+
+
+def test_texts_of_like_length_are_evaluated_together_and_told_in_their_own_order():
+    counts = np.array([5, 9, 1, 9, 7])
+    order = longest_first(counts, 5)
+    assert order.tolist() == [1, 3, 4, 0, 2]
+    assert list(EveryNth(order, 2)) == [[1, 3], [4, 0], [2]]
+    assert list(EveryNth(order, 2, 1, 2)) == [[4, 0]]
+    (back,) = in_own_order([counts[order]], order)
+    assert back.tolist() == counts.tolist()
+    assert longest_first(None, 3).tolist() == [0, 1, 2]
