@@ -12,9 +12,11 @@ def _reformer() -> SimpleNamespace:
     import paddle
 
     from models import randomness
-    from models.reformer import attention, modeling
+    from models.reformer import attention, lengths, modeling
 
-    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling, attention=attention)
+    return SimpleNamespace(
+        paddle=paddle, randomness=randomness, modeling=modeling, attention=attention, lengths=lengths
+    )
 
 
 def _ctrl() -> SimpleNamespace:
@@ -92,6 +94,15 @@ def _norm_skipped(port):
     return around(port.modeling.ReformerEncoder, "forward", forward)
 
 
+def _all_padding_left_out(port):
+    """A text ends where its last chunk does: the first chunk sees that in place of padding."""
+
+    def read_alike(config, length, whole):
+        return min(whole, port.lengths.evaluated(config, length))
+
+    return [(port.lengths, "read_alike", read_alike)]
+
+
 def _positions_from_zero(port):
     """Tokens that follow a cache begin at position 0 again."""
 
@@ -161,6 +172,10 @@ REFORMER_EVALUATION: tuple[Mutant, ...] = (
     _of_reformer(
         "eval-last-gain", "the last norm's gain is left out in evaluation", "evaluation/output:reformer.encoder",
         _norm_skipped,
+    ),
+    _of_reformer(
+        "eval-no-padding-kept", "no padding is kept between a text's end and its beginning", "unpadded/logits",
+        _all_padding_left_out,
     ),
 )  # fmt: skip
 

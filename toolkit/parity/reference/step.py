@@ -17,7 +17,17 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.measure.evaluation import RUNS, TRAINING, UPDATED, batches, is_scored, named
+from toolkit.parity.measure.evaluation import (
+    READ_WITHOUT_PADDING,
+    RUNS,
+    TRAINING,
+    UNPADDED,
+    UPDATED,
+    WHOLE,
+    batches,
+    is_scored,
+    named,
+)
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.class_weights import weighted_loss
@@ -91,6 +101,7 @@ class Step:
         self.settings = job.training
         self.config = job.config
         self.task = job.task
+        self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
         self.updates = job.updates
         self.lowered = job.lowered
         self.measures_bfloat16 = "bfloat16" in job.dtypes
@@ -322,6 +333,8 @@ class Step:
                 for name in LOGITS:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
+                        if run == WHOLE and self.reads_without_padding:
+                            keep(named(UNPADDED, name), to_numpy(getattr(output, name)))
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
         with torch.no_grad(), self.in_precision(), no_downcast():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -18,6 +20,7 @@ from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, Step
 from toolkit.parity.job.results import CandidateFacts, Flips, Place
+from toolkit.parity.measure.naming import TensorName
 
 
 class ReformerStep(Step):
@@ -52,6 +55,12 @@ class ReformerStep(Step):
 
     def facts(self) -> CandidateFacts:
         return replace(super().facts(), num_buckets=self.model.config.num_buckets)
+
+    def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
+        recorded, rounds = self.recorded[run], self.model.config.num_hashes
+        by_token = [name for name in recorded if TensorName.parse(name).kind in ("buckets", "margin")]
+        cut = {name: first_tokens(recorded[name][rows], rounds, length) for name in by_token}
+        return ChainMap(cut, recorded)  # type: ignore[arg-type] - of the second nothing is set
 
     @contextlib.contextmanager
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
@@ -95,6 +104,12 @@ def remembered_streams() -> Iterator[None]:
         yield
     finally:
         module.open_stream = original
+
+
+def first_tokens(of_rounds: np.ndarray, rounds: int, length: int) -> np.ndarray:
+    """(B, H, R*T) -> (B, H, R*length)."""
+    batch, heads = of_rounds.shape[:2]
+    return of_rounds.reshape([batch, heads, rounds, -1])[..., :length].reshape([batch, heads, -1])
 
 
 def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDraws) -> Callable[..., paddle.Tensor]:
