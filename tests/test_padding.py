@@ -129,3 +129,17 @@ def test_texts_of_like_length_are_evaluated_together_and_told_in_their_own_order
     (back,) = in_own_order([counts[order]], order)
     assert back.tolist() == counts.tolist()
     assert longest_first(None, 3).tolist() == [0, 1, 2]
+
+
+def test_what_is_not_attended_to_but_is_no_pad_token_stays():
+    """CTRL reads a text's last token that is not the pad token, whatever the mask says: the gate found this."""
+    config = CTRLConfig(vocab_size=40, n_embd=16, n_head=2, n_layer=2, dff=16, n_positions=WHOLE, pad_token_id=PAD)
+    model = CTRLForSequenceClassification(config)
+    model.eval()
+    batch = texts([30, 7])
+    batch["input_ids"][0, 50] = 5
+    fewer = without_padding(batch, config)
+    assert fewer["input_ids"].shape == [2, 51]
+    with paddle.no_grad():
+        np.testing.assert_allclose(model(**fewer).logits.numpy(), model(**batch).logits.numpy(), rtol=1e-5, atol=1e-5)
+    assert without_padding(batch, CTRLConfig(n_positions=WHOLE))["input_ids"].shape == [2, WHOLE]

@@ -31,13 +31,21 @@ PADDED = ("input_ids", "attention_mask")
 def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """A batch for evaluation, cut to as many tokens as give what all of them do.
 
+    Padding is what is not attended to and is the pad token: CTRL reads a text's last token, by the pad token alone. A
+    batch with a text of nothing but padding stays as it is: there padding is all that is read.
+
     Args:
-        batch: with both of :data:`PADDED`, texts that are padded on the right; arrays or tensors.
+        batch: with both of :data:`PADDED`; arrays or tensors.
         config: the model's.
     """
-    lengths = families.part(config.model_type, "lengths")
-    whole, longest = batch["input_ids"].shape[1], int(batch["attention_mask"].sum(1).max())
-    length = lengths.read_alike(vars(config), longest, whole)
+    if config.pad_token_id is None:
+        return dict(batch)
+    tokens, mask = (np.asarray(batch[name]) for name in PADDED)
+    kept = (mask != 0) | (tokens != config.pad_token_id)
+    if not kept.any(1).all():
+        return dict(batch)
+    whole, longest = kept.shape[1], int(np.flatnonzero(kept.any(0))[-1]) + 1
+    length = families.part(config.model_type, "lengths").read_alike(vars(config), longest, whole)
     return {name: value[:, :length] if name in PADDED else value for name, value in batch.items()}
 
 

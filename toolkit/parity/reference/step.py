@@ -315,6 +315,7 @@ class Step:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
+        unpadded: dict[str, np.ndarray] = {}
         for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
@@ -334,9 +335,11 @@ class Step:
                     if getattr(output, name, None) is not None:
                         measure(name, to_numpy(getattr(output, name)))
                         if run == WHOLE and self.reads_without_padding:
-                            keep(named(UNPADDED, name), to_numpy(getattr(output, name)))
+                            unpadded[named(UNPADDED, name)] = to_numpy(getattr(output, name))
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
+        for name, value in unpadded.items():  # last: what is wrong in another evaluation, too, is of a module
+            keep(name, value)
         with torch.no_grad(), self.in_precision(), no_downcast():
             self.decode(keep)
             for name, value in merged(self.model):

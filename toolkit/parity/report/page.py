@@ -105,7 +105,9 @@ def _curves(tensors: Sequence[Mapping[str, Any]]) -> Iterable[Element]:
         yield element("h2", "Backward: every gradient from the last layer to the first")
         yield _figure(backward, "Errors of the gradients over the layers", ("head", "embedding"))
     if evaluation:
-        yield element("h2", "Evaluation mode: every output on the batch, on shorter ones, without padding, and with a cache")
+        yield element(
+            "h2", "Evaluation mode: every output on the batch, on shorter ones, without padding, and with a cache"
+        )
         yield _figure(evaluation, "Errors of the outputs in evaluation mode", ("embedding", "head"))
     if training:
         yield element("h2", "Training: every parameter after each update, learning rates, and the loss that follows")
