@@ -16,8 +16,8 @@ from models import precision, randomness, weights
 from models.adapter import adapt
 from models.families import part
 from models.lora import LoRA
-from toolkit.batches import PADDED, without_padding
-from toolkit.parity.candidate.places import LOGITS, head_places, place_of_code, places
+from toolkit.parity.candidate import unpadded
+from toolkit.parity.candidate.places import LOGITS, head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
@@ -136,17 +136,19 @@ class Step:
         """
         return {}
 
-    @contextlib.contextmanager
     def given(
-        self,
-        left: Left,
-        run: str = TRAINING,
-        entered: Entered | None = None,
-        recorded: Mapping[str, np.ndarray] | None = None,
-    ) -> Iterator[RecordedDraws]:
+        self, left: Left, run: str = TRAINING, entered: Entered | None = None
+    ) -> contextlib.AbstractContextManager[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
-        (:func:`watch`); or as is ``recorded``."""
-        draws = RecordedDraws(self.recorded[run] if recorded is None else recorded, self.rates, ModuleStack())
+        (:func:`watch`)."""
+        return self.given_draws(self.recorded[run], left, entered)
+
+    @contextlib.contextmanager
+    def given_draws(
+        self, recorded: Mapping[str, np.ndarray], left: Left, entered: Entered | None = None
+    ) -> Iterator[RecordedDraws]:
+        """As :meth:`given`, of these draws and choices."""
+        draws = RecordedDraws(recorded, self.rates, ModuleStack())
         with (
             precision.lowered(self.lowered),
             randomness.use(draws),
@@ -176,7 +178,7 @@ class Step:
         return {
             **places(self.model),
             **head_places(type(self.model)),
-            **({UNPADDED: unpadded_place(self.model.config)} if self.reads_without_padding else {}),
+            **({UNPADDED: unpadded.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
             **training.training_places(),
         }
 
@@ -254,32 +256,12 @@ class Step:
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
             if run == WHOLE and self.reads_without_padding:
-                self._evaluate_unpadded(output, measure)
+                unpadded.evaluate(self, output, measure)
         with paddle.no_grad(), precision.lowered(self.lowered):
             self.decode(measure)
         self._merge(measure)
         self.model.train()
         return drawn
-
-    def _evaluate_unpadded(self, whole: Any, measure: Measure) -> None:
-        """Hand on the scores of the batch again, those that are read of its short texts as they are where the padding
-        is left out that the run's evaluations leave out (:func:`toolkit.batches.without_padding`).
-
-        Args:
-            whole: the model's output for the batch with all of its padding.
-        """
-        scores = {name: getattr(whole, name).numpy() for name in LOGITS if getattr(whole, name, None) is not None}
-        if rows := rows_with_padding_to_spare(self.batch, self.model.config):
-            of_rows = {name: value[rows] for name, value in self.batch.items()}
-            fewer = without_padding(of_rows, self.model.config)
-            read = fewer["attention_mask"].numpy() != 0  # (rows, length)
-            recorded = self.recorded_of(WHOLE, rows, read.shape[1])
-            with paddle.no_grad(), self.given(self._left(None), WHOLE, recorded=recorded):
-                found = self.compute(fewer)
-            for name, value in scores.items():
-                place(getattr(found, name).numpy(), value, rows, read)
-        for name, value in scores.items():
-            measure(named(UNPADDED, name), value)
 
     def _merge(self, measure: Measure) -> None:
         """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
@@ -332,28 +314,6 @@ class Step:
             name: float(np.abs(held[name].astype("float64") - value).max())
             for name, value in self.given_weights.items()
         }
-
-
-def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
-    """The rows of a batch whose texts are so short that by themselves they are evaluated with less padding."""
-    whole = batch["input_ids"].shape[1]
-    alone = [{name: batch[name][row : row + 1] for name in PADDED} for row in range(len(batch["input_ids"]))]
-    return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]
-
-
-def place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read: np.ndarray) -> None:
-    """Put the scores of some rows in their place: those of texts (rows, L), or of the tokens (rows, length) that
-    ``read`` has, into the batch's (B, L) or (B, T)."""
-    if found.shape != read.shape:
-        into[rows] = found
-        return
-    for row, scores, kept in zip(rows, found, read, strict=True):
-        into[row, : len(scores)][kept] = scores[kept]
-
-
-def unpadded_place(config: Any) -> Place:
-    """Where is decided how much padding an evaluation leaves out."""
-    return place_of_code("lengths.read_alike", part(config.model_type, "lengths").read_alike)
 
 
 def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
