@@ -76,11 +76,13 @@ class Step:
     #: As of the reference's step: whether it is of a family that is ported in this project. Its generators, its reading
     #: of checkpoints and its new weights are then compared, too.
     is_ported = True
+    #: Whether the run evaluates texts without the padding that changes nothing.
+    reads_without_padding = False
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
-        self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
+        self.reads_without_padding = job.head in READ_WITHOUT_PADDING
         self.port = job.port
         self.dtype = dtype
         self.lowered = job.lowered if dtype == "bfloat16" else ()

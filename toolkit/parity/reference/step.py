@@ -72,6 +72,7 @@ class Step:
         leaks: where the last run would have computed in float32 although the model is float64.
         narrowings: where R64 computed in fewer digits than float64's all the same.
         saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
+        reads_without_padding: whether the port's run evaluates texts without the padding that changes nothing.
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
 
