@@ -270,7 +270,7 @@ def test_examples_of_like_length_are_evaluated_together_and_told_in_their_own_or
     shapes = []
 
     class Watched(Network):
-        config = CTRLConfig(n_positions=LENGTH)
+        config = CTRLConfig(n_positions=LENGTH, pad_token_id=0)
 
         def forward(self, input_ids, attention_mask, labels):
             shapes.append(input_ids.shape)
@@ -281,6 +281,7 @@ def test_examples_of_like_length_are_evaluated_together_and_told_in_their_own_or
     counts = np.array([3, 8, 2, 5, 5, 1, 8, 4, 4, 2, 3])
     for row, count in zip(rows, counts, strict=True):
         row["attention_mask"] = (np.arange(LENGTH) < count).astype(np.int64)
+        row["input_ids"] = np.where(row["attention_mask"], row["input_ids"], 0)
     trainer = finetuner(tmp_path, Watched(), eval_batch_size=4)
     trainer.task = types.SimpleNamespace(**{**vars(TASK), "token_counts": lambda dataset: counts})
     trainer.measure(rows, "test")
