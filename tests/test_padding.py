@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+
 import numpy as np
 import paddle
 import pytest
@@ -12,6 +15,8 @@ from models.ctrl.modeling import CTRLForSequenceClassification
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
 from toolkit.batches import without_padding
+from toolkit.parity.job.job import TASKS
+from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
 from toolkit.shared_evaluation import EveryNth, in_own_order, longest_first
 
 WHOLE, PAD = 96, 1
@@ -143,3 +148,9 @@ def test_what_is_not_attended_to_but_is_no_pad_token_stays():
     with paddle.no_grad():
         np.testing.assert_allclose(model(**fewer).logits.numpy(), model(**batch).logits.numpy(), rtol=1e-5, atol=1e-5)
     assert without_padding(batch, CTRLConfig(n_positions=WHOLE))["input_ids"].shape == [2, WHOLE]
+
+
+def test_the_gate_leaves_padding_out_for_the_tasks_whose_evaluations_do():
+    tasks = {head: importlib.import_module(f"toolkit.tasks.{task}.task") for head, task in TASKS.items()}
+    none = {head for head, task in tasks.items() if inspect.signature(task.token_counts).return_annotation == "None"}
+    assert none and set(READ_WITHOUT_PADDING) == set(TASKS) - none
