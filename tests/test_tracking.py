@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import wandb
 from test_train import recipe_file  # noqa: F401
-from wandb_files import offline_runs
+from wandb_files import HEADER, offline_runs
 
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe
@@ -296,15 +296,16 @@ tracker.close()
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether wandb has written something beside the file's header."""
-    return any(path.stat().st_size > 7 for path in folder.glob("wandb/offline-run-*/*.wandb"))
+    """Whether wandb has written what it was given first, the gate's summary; it writes once a second."""
+    begun = all(path.stat().st_size > HEADER for path in folder.glob("wandb/offline-run-*/*.wandb"))
+    return begun and any("gate/status" in run.summary for run in offline_runs(folder))
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file, tmp_path, nobody_logged_in):  # noqa: F811
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={folder}",
-               "train.max_steps=100", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
+               "train.max_steps=200", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
                "--skip-parity", "a test"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(TRACKING_TESTS.parents[1])}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -323,4 +324,4 @@ def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file
     for one in rows:  # what was written twice was written alike
         assert losses.setdefault(one["step"], one["train/loss"]) == one["train/loss"]
     recorded = [one for one in read_metrics(folder / "metrics.jsonl") if one["split"] == "train"]
-    assert losses == {one["step"]: one["loss"] for one in recorded} and sorted(losses) == list(range(1, 101))
+    assert losses == {one["step"]: one["loss"] for one in recorded} and sorted(losses) == list(range(1, 201))
