@@ -32,7 +32,8 @@ from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import build, stretch
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.synthetic import random_batch, randomize_constants
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch, randomize_constants
+from toolkit.parity.job.texts import FULL
 from toolkit.parity.judge.verdict import Finding, Verdict, judge
 from toolkit.parity.mutants import catalogue
 from toolkit.parity.options import configuration, devices, make_request
@@ -230,6 +231,18 @@ def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(
     trials = try_mutants(trial_request(model, "random", 0), quiet())
     assert len(trials) == len(catalogue(model))
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
+
+
+@pytest.mark.parametrize("head", ["sequence_classification", "question_answering"])
+def test_how_much_padding_is_left_out_is_judged_on_a_single_text_too_which_fills_the_batch(head):
+    request = trial_request("reformer", "random", 0)
+    config = {**request.config, "num_labels": 2}
+    batch = random_batch(config, head, 1, 112, 0, "reformer", [FULL])
+    assert batch["attention_mask"].all()
+    made_up = SyntheticWeights(schema.resolve(config), head, 0, "random", "reformer")
+    single = dataclasses.replace(request, head=head, config=config, batch=batch, weights=made_up)
+    trials = try_mutants(single, quiet(), ["eval-no-padding-kept"])
+    assert [(trial.caught, trial.culprit.split("/")[0]) for trial in trials] == [(True, "unpadded")]
 
 
 def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it():

@@ -51,6 +51,19 @@ def test_the_workers_of_a_long_text_run_at_once_where_there_is_room_for_both(req
         assert job.spare_memory and job.at_once == at_once
 
 
+def test_of_a_long_text_the_noise_is_measured_by_few_runs(request_of_512, monkeypatch):
+    assert job_of(request_of_512).noise_runs == build.NOISE_RUNS
+    monkeypatch.setattr(build, "LONG", 512)
+    assert job_of(request_of_512).noise_runs == build.FEW_NOISE_RUNS
+    lowered = job_of(replace(request_of_512, dtypes=("float32", "bfloat16"))).noise_runs
+    assert lowered == {**build.FEW_NOISE_RUNS, **build.FEW_LOWERED_RUNS}
+
+
+def test_stage_by_stage_float32_has_fewer_runs_where_it_is_not_judged(request_of_512):
+    for dtypes, runs in ((("float32",), build.FEW_NOISE_RUNS), (("float64",), build.FEW_RUNS_OF_FLOAT64)):
+        assert build.streamed_job_of(replace(request_of_512, dtypes=dtypes)).noise_runs == runs
+
+
 def test_a_stretch_is_the_model_on_its_first_positions(request_of_512):
     short = stretch.stretch(request_of_512, 128)
     table = "reformer.embeddings.position_embeddings.weights.0"

@@ -33,6 +33,7 @@ from toolkit.parity.job.build import (
 )
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.family import ported
+from toolkit.parity.job.hashes import hashing
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
@@ -192,8 +193,9 @@ def _measured(
     job: Path, randomized: int, interpreters: Mapping[str, str], console: Console
 ) -> tuple[Measurement, Verdict]:
     """Run both workers on a job, the reference more often if the port is near a bound; what they measured, judged."""
-    run_workers([job], console, interpreters)
-    found = _read_measurement(job, randomized)
+    with hashing(job) as hashes:
+        run_workers([job], console, interpreters)
+    found = Measurement(*read_results(job), randomized, hashes.all())
     first = judge(found.reference, found.candidate)
     [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
     return found, judge(found.reference, found.candidate)
@@ -227,14 +229,15 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
     writer = streaming.WeightsWriter(job, known, request.weights, depth, request.seed)
     bars = streaming.Bars(job, depth, console)
     try:
-        with bars.progress, streaming.writing(writer):
+        with bars.progress, hashing(job) as hashes, streaming.writing(writer):
             run_workers([job], console, workers_of(request), bars.update)
             bars.update()
     except KeyboardInterrupt:
         text = f"the same command goes on from here; {job} is kept for it, and may be deleted"
         console.print(f"parity gate: {text}", highlight=False, soft_wrap=True)
         raise
-    measured = Measured(_read_measurement(job, writer.randomized()), _read_constants(job), key)
+    found = Measurement(*read_results(job), writer.randomized(), hashes.all())
+    measured = Measured(found, _read_constants(job), key)
     streaming.close_job(job)
     return measured
 
@@ -246,20 +249,15 @@ def _measure_against(recording: Recording, request: GateRequest, console: Consol
         make_sides(job)
         files.write_json(job / "job.json", job_of(request))
         sides = describe_port(recording, request, job, console) if request.pair else None
-        run_workers([job], console, {"candidate": sys.executable})
-        found = _read_measurement(job, recording.manifest["describes"]["randomized_parameters"])
+        with hashing(job) as hashes:
+            run_workers([job], console, {"candidate": sys.executable})
+        randomized = recording.manifest["describes"]["randomized_parameters"]
+        found = Measurement(*read_results(job), randomized, hashes.all())
         if sides is not None:
             found.reference = of_counterparts(found.reference, sides.map)
             found.reference.notes += sides.notes()
         constants = _read_constants(job)
     return Measured(replace(found, hashes={**found.hashes, "bundle.json": recording.identity}), constants)
-
-
-def _read_measurement(job: Path, randomized: int) -> Measurement:
-    """Both workers' results, and the hashes of the tensors that both were given."""
-    given = [path for path in sorted(job.rglob("*.safetensors")) if path.parent.name not in ("state", "truth")]
-    hashes = {str(path.relative_to(job)): files.sha256(path) for path in given}
-    return Measurement(*read_results(job), randomized, hashes)
 
 
 def _read_constants(job: Path) -> dict[str, np.ndarray]:

@@ -195,7 +195,7 @@ class Step:
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self.batch, self.config)
+        return batches(self.batch, self.config, self.reads_without_padding)
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         """Whether an evaluation has a loss."""
@@ -258,7 +258,7 @@ class Step:
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
             if run == WHOLE and self.reads_without_padding:
-                unpadded.evaluate(self, output, measure)
+                unpadded.evaluate(self, batch, output, measure)
         with paddle.no_grad(), precision.lowered(self.lowered):
             self.decode(measure)
         self._merge(measure)

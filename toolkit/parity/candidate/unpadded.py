@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from toolkit.parity.candidate.step import Measure, Step
 
 
-def evaluate(step: Step, whole: Any, measure: Measure) -> None:
-    """Hand on the scores of the batch again, those that are read of its short texts from a batch of these alone that is
+def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+    """Hand on the scores of a batch again, those that are read of its short texts from a batch of these alone that is
     cut as an evaluation's is (:func:`toolkit.batches.without_padding`).
 
     Args:
         step: in evaluation mode.
-        whole: the model's output for the batch with all of its padding.
+        given: the batch that is evaluated.
+        whole: the model's output for it with all of its padding.
     """
     scores = {name: getattr(whole, name).numpy() for name in LOGITS if getattr(whole, name, None) is not None}
-    if rows := rows_with_padding_to_spare(step.batch, step.model.config):
-        batch = without_padding({name: value[rows] for name, value in step.batch.items()}, step.model.config)
+    if rows := rows_with_padding_to_spare(given, step.model.config):
+        batch = without_padding({name: value[rows] for name, value in given.items()}, step.model.config)
         read = batch["attention_mask"].numpy() != 0  # (rows, length)
         recorded = step.recorded_of(WHOLE, rows, read.shape[1])
         with paddle.no_grad(), step.given_draws(recorded, lambda *_: None):

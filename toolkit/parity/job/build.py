@@ -29,8 +29,10 @@ from toolkit.scratch import scratch_folder
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise in bfloat16, where the gate judges that.
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
-#: Likewise of large models, where each tensor has so many elements that few runs tell.
+#: Likewise of large models and long texts, where tensors have so many elements that few runs tell.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
+#: Likewise stage by stage where float32 is not judged: its noise is then the lesser part of what bounds float64.
+FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
 #: From so many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
 #: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
@@ -72,7 +74,7 @@ def job_of(request: GateRequest) -> Job:
         dtypes=request.dtypes,
         device=request.device,
         seed=request.seed,
-        noise_runs=_noise_runs(request, brief),
+        noise_runs=_noise_runs(request),
         updates=min(len(SHARES), request.training.max_steps),
         port=dict(request.port),
         lowered=PRODUCTS,
@@ -93,17 +95,19 @@ def job_of(request: GateRequest) -> Job:
     )
 
 
-def _noise_runs(request: GateRequest, brief: bool) -> dict[str, int]:
-    runs = FEW_NOISE_RUNS if brief else NOISE_RUNS
+def _noise_runs(request: GateRequest) -> dict[str, int]:
+    few = spares_memory(request)
+    runs = FEW_NOISE_RUNS if few else NOISE_RUNS
     if "bfloat16" not in request.dtypes:
         return runs
-    return {**runs, **(FEW_LOWERED_RUNS if brief else LOWERED_RUNS)}
+    return {**runs, **(FEW_LOWERED_RUNS if few else LOWERED_RUNS)}
 
 
 def streamed_job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared stage by stage."""
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
-    return replace(job_of(request), dtypes=dtypes, noise_runs=FEW_NOISE_RUNS, updates=0, streamed=True)
+    runs = FEW_NOISE_RUNS if "float32" in dtypes else FEW_RUNS_OF_FLOAT64
+    return replace(job_of(request), dtypes=dtypes, noise_runs=runs, updates=0, streamed=True)
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:

@@ -14,7 +14,8 @@ from toolkit.parity.measure.updates import IGNORED
 
 #: The step itself, and what comes after the updates: each run has draws of its own, in a file of its name.
 TRAINING, UPDATED = "training", "updated"
-#: The batch as it is, and with its texts cut: a training length is padded and chunked, any other only in evaluation.
+#: The batch as it is, but for a single text (:func:`batches`), and with its texts cut: a training length is padded and
+#: chunked, any other only in evaluation.
 EVALUATIONS = WHOLE, SHORTER = ("evaluation", "shorter")
 #: Tokens one after another, each with the keys and values of all before it, where a model can do that.
 DECODING = "decoding"
@@ -28,15 +29,16 @@ RUNS = (TRAINING, UPDATED, *EVALUATIONS)
 Tensor = TypeVar("Tensor", bound=Any)
 
 
-def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any], unpadded: bool) -> dict[str, dict[str, Tensor]]:
     """The batch of each evaluation.
 
     Args:
         batch: ``input_ids`` (B, T) and others; those with as many columns are cut with them.
         config: of the model, which says what lengths it can be evaluated on.
+        unpadded: whether the port is to leave out padding; a single text may be full, and is given some.
     """
     length = batch["input_ids"].shape[1]
-    found = {WHOLE: dict(batch)}
+    found = {WHOLE: _half_padded(batch, config) if unpadded and len(batch["input_ids"]) == 1 else dict(batch)}
     if 0 < (shorter := shorter_length(length, _unit(config))) < length:
         found[SHORTER] = {name: _cut(value, length, shorter) for name, value in batch.items()}
     return found
@@ -89,6 +91,17 @@ def chosen(kind: str, place: str) -> str:
     whole model's own, ``evaluation/choice``."""
     run, slash, module = place.rpartition("/")
     return f"{run}{slash}{kind}:{module}" if module else f"{run}{slash}{kind}"
+
+
+def _half_padded(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The first half of each text, as long as before by its padding; as it is where nothing tells padding."""
+    padding = {"input_ids": config.get("pad_token_id"), "attention_mask": 0}
+    if padding["input_ids"] is None or "attention_mask" not in batch:
+        return dict(batch)
+    padded = {name: batch[name].clone() for name in padding}
+    for name, value in padding.items():
+        padded[name][:, batch[name].shape[1] // 2 :] = value
+    return {**batch, **padded}
 
 
 def _cut(value: Tensor, length: int, shorter: int) -> Tensor:

@@ -128,7 +128,7 @@ class Step:
 
     def evaluations(self) -> dict[str, dict[str, torch.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self._inputs(), self.config)
+        return batches(self._inputs(), self.config, self.reads_without_padding)
 
     def is_scored(self, batch: Mapping[str, torch.Tensor]) -> bool:
         """Whether an evaluation has a loss."""

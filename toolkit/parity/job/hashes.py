@@ -1,0 +1,64 @@
+"""SHA-256 of the tensors that both sides are given, for the report: taken while the workers compute."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.parity.job import files
+
+#: Folders of what goes from stage to stage of a model larger than memory, and is deleted on the way.
+PASSING = ("state", "truth")
+#: Seconds between two looks at what is there.
+EVERY = 0.5
+
+
+class Hashes:
+    """Of the tensor files of a job, each hashed when it appears, and again where it has changed since.
+
+    A long text's reference leaves 10 GB, which takes 13 seconds; after the workers' end nothing else would go on.
+    """
+
+    def __init__(self, job: Path) -> None:
+        self._job = job
+        self._found: dict[str, tuple[tuple[int, int], str]] = {}  # by path: size and time, hash
+        self._ended = threading.Event()
+
+    def all(self) -> dict[str, str]:
+        """By each file's path in the job folder, in order; asked for when the workers have ended."""
+        self._look()
+        return {name: found for name, (_, found) in sorted(self._found.items())}
+
+    def watch(self) -> None:
+        """Hash what appears, until :meth:`end`."""
+        while not self._ended.wait(EVERY):
+            with contextlib.suppress(OSError):  # the gate was stopped, and its folder is gone
+                self._look()
+
+    def end(self) -> None:
+        """Nothing more will appear."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        for path in self._job.rglob("*.safetensors"):
+            name, now = str(path.relative_to(self._job)), path.stat()
+            of = now.st_size, now.st_mtime_ns
+            if path.parent.name not in PASSING and self._found.get(name, (None,))[0] != of:
+                self._found[name] = of, files.sha256(path)
+
+
+@contextlib.contextmanager
+def hashing(job: Path) -> Iterator[Hashes]:
+    """What appears in a job folder inside the ``with`` block is hashed meanwhile."""
+    hashes = Hashes(job)
+    watch = threading.Thread(target=hashes.watch, daemon=True)
+    watch.start()
+    try:
+        yield hashes
+    except BaseException:
+        hashes.end()  # and nobody waits for it
+        raise
+    hashes.end()
+    watch.join()
