@@ -8,7 +8,9 @@ import math
 
 import pytest
 
+from toolkit.bench.duel import Duel, Measurements
 from toolkit.bench.ratios import CONFIDENCE, ratio
+from toolkit.bench.workload import Workload
 
 ONES = [1.0] * 7
 
@@ -43,6 +45,13 @@ def test_pairs_are_compared_with_each_other():
     """A machine that slows down slows both sides."""
     slowing = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     assert (ratio([t / 2 for t in slowing], slowing).low, ratio([t / 2 for t in slowing], slowing).high) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "expected"), [(3e6, 4e6, 0.75), (0, 4e6, 0.0), (0, 4096, None)])
+def test_work_that_takes_next_to_no_memory_has_no_ratio_of_it(ours, theirs, expected):
+    work = Workload("ctrl", "causal_lm", {}, 1, 1, "tokenize", 0, 2, "auto", "")
+    sides = {"port": Measurements([1.0], memory=int(ours)), "transformers": Measurements([1.0], memory=int(theirs))}
+    assert Duel(work, sides, None, None).memory == expected
 
 
 @pytest.mark.slow

@@ -120,8 +120,11 @@ def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_pa
     stored = []
     request = reformer_request(tiny_config)
     apart = dataclasses.replace(request, max_memory=1.5 * stretch.memory_of(request) / 1e9)
-    for number, (tokens, asked) in enumerate([(build.LONG, request), (1, request), (1, apart)]):
+    all_runs, few_runs = build.NOISE_RUNS, build.FEW_NOISE_RUNS
+    gates = [(build.LONG, all_runs, request), (1, all_runs, request), (1, all_runs, apart), (1, few_runs, request)]
+    for number, (tokens, runs, asked) in enumerate(gates):
         monkeypatch.setattr(build, "LONG", tokens)
+        monkeypatch.setattr(build, "FEW_NOISE_RUNS", runs)
         run(asked, tmp_path / str(number))
         stored.append(json.loads((tmp_path / str(number) / "parity.json").read_text()))
     for key in ("passed", "notes", "recomputed"):
@@ -133,6 +136,10 @@ def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_pa
     assert rounding[0] == rounding[1]
     # Whether both workers run at once changes nothing.
     assert stored[1]["tensors"] == stored[2]["tensors"]
+    # And the few runs by which a long text's noise is measured make no bound wider.
+    assert figures[3] == figures[0] and stored[3]["passed"]
+    few, many = (np.array([(t["bound"], t["bound_max"]) for t in rounding[number]]) for number in (3, 1))
+    assert (few <= many).all() and (few < many).any()
 
 
 @pytest.mark.parametrize(("head", "kind"), RIGHT_CTRLS)

@@ -24,6 +24,8 @@ from toolkit.scratch import child, scratch_folder
 WARM_UPS = 2
 #: Seconds between two sides, in which the threads of the last one stop waiting for work.
 PAUSE = 0.25
+#: Bytes below which a side's memory is what its allocator happens to ask for.
+LEAST_MEMORY = 2**20
 OURS = "port"
 #: Environment variables that Paddle starts without unless somebody sets them.
 PADDLE_SETTINGS = ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "MKL_DEBUG_CPU_TYPE")
@@ -69,9 +71,9 @@ class Duel:
 
     @property
     def memory(self) -> float | None:
-        """The port's memory over the other's; None where the system does not tell."""
+        """The port's memory over the other's; None where the system does not tell, or the work takes next to none."""
         ours, theirs = self.sides.values()
-        return ours.memory / theirs.memory if theirs.memory else None
+        return ours.memory / theirs.memory if theirs.memory >= LEAST_MEMORY else None
 
     @property
     def floor(self) -> float | None:

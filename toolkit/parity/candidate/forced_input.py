@@ -19,7 +19,7 @@ from paddle.autograd import PyLayer
 
 from models import compiled
 from models.trace import observed
-from toolkit.parity.candidate.places import LOGITS
+from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
@@ -164,9 +164,8 @@ def _run(step: Step, points: Points, apart: bool) -> dict[str, Flips]:
     step.model.clear_gradients()
     with step.given(left, entered=entered) as draws, observed(at, apart):
         output = step.compute(step.batch)
-        for name in LOGITS:
-            if getattr(output, name, None) is not None:
-                points.measure(name, getattr(output, name).numpy())
+        for name, value in scores_of(output).items():
+            points.measure(name, value)
         points.measure("loss", output.loss.numpy())
         output.loss.backward()
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}

@@ -12,10 +12,8 @@ from typing import Any
 from paddle import nn
 
 from models import losses
+from toolkit.parity.candidate.scores import LOGITS
 from toolkit.parity.job.results import Place
-
-#: What heads give, besides the loss.
-LOGITS = ("logits", "start_logits", "end_logits")
 
 
 def places(model: nn.Layer) -> dict[str, Place]:

@@ -17,8 +17,9 @@ from models.adapter import adapt
 from models.families import part
 from models.lora import LoRA
 from toolkit.parity.candidate import unpadded
-from toolkit.parity.candidate.places import LOGITS, head_places, places
+from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
+from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
@@ -231,9 +232,8 @@ class Step:
             self.recording = watched
             output = self.compute(self.batch)
             self.recording = False
-            for name in LOGITS:
-                if watched and getattr(output, name, None) is not None:
-                    measure(name, getattr(output, name).numpy())
+            for name, value in scores_of(output).items() if watched else ():
+                measure(name, value)
             measure("loss", output.loss.numpy())
             output.loss.backward()
         self._measure_gradients(measure)
@@ -252,9 +252,8 @@ class Step:
             with paddle.no_grad(), self.given(self._left(measure_of_run), run) as drawn[run]:
                 output = self.compute(batch)
             self.recording = False
-            for name in LOGITS:
-                if getattr(output, name, None) is not None:
-                    measure_of_run(name, getattr(output, name).numpy())
+            for name, value in scores_of(output).items():
+                measure_of_run(name, value)
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
             if run == WHOLE and self.reads_without_padding:

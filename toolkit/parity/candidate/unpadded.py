@@ -10,7 +10,8 @@ import paddle
 
 from models.families import part
 from toolkit.batches import PADDED, without_padding
-from toolkit.parity.candidate.places import LOGITS, place_of_code
+from toolkit.parity.candidate.places import place_of_code
+from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import UNPADDED, WHOLE, named
 
@@ -27,15 +28,15 @@ def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure
         given: the batch that is evaluated.
         whole: the model's output for it with all of its padding.
     """
-    scores = {name: getattr(whole, name).numpy() for name in LOGITS if getattr(whole, name, None) is not None}
+    scores = scores_of(whole)
     if rows := rows_with_padding_to_spare(given, step.model.config):
         batch = without_padding({name: value[rows] for name, value in given.items()}, step.model.config)
         read = batch["attention_mask"].numpy() != 0  # (rows, length)
         recorded = step.recorded_of(WHOLE, rows, read.shape[1])
         with paddle.no_grad(), step.given_draws(recorded, lambda *_: None):
-            output = step.compute(batch)
+            found = scores_of(step.compute(batch))
         for name, value in scores.items():
-            put_in_place(getattr(output, name).numpy(), value, rows, read)
+            put_in_place(found[name], value, rows, read)
     for name, value in scores.items():
         measure(named(UNPADDED, name), value)
 

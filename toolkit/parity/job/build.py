@@ -31,7 +31,7 @@ NOISE_RUNS = {"float32": 5, "float64": 2}
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
 #: Likewise of large models and long texts, where tensors have so many elements that few runs tell.
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
-#: Likewise stage by stage where float32 is not judged: its noise is then the lesser part of what bounds float64.
+#: Likewise stage by stage where float32 is not judged: its noise is then one of the two that bound float64.
 FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
 #: From so many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
 #: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.

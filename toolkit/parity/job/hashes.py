@@ -23,7 +23,7 @@ class Hashes:
 
     def __init__(self, job: Path) -> None:
         self._job = job
-        self._found: dict[str, tuple[tuple[int, int], str]] = {}  # by path: size and time, hash
+        self._found: dict[str, tuple[tuple[int, int], str]] = {}  # by path: size and time, and the hash then
         self._ended = threading.Event()
 
     def all(self) -> dict[str, str]:
@@ -43,10 +43,12 @@ class Hashes:
 
     def _look(self) -> None:
         for path in self._job.rglob("*.safetensors"):
+            if path.parent.name in PASSING:
+                continue
             name, now = str(path.relative_to(self._job)), path.stat()
-            of = now.st_size, now.st_mtime_ns
-            if path.parent.name not in PASSING and self._found.get(name, (None,))[0] != of:
-                self._found[name] = of, files.sha256(path)
+            state = now.st_size, now.st_mtime_ns
+            if self._found.get(name, (None,))[0] != state:
+                self._found[name] = state, files.sha256(path)
 
 
 @contextlib.contextmanager

@@ -222,9 +222,8 @@ class Step:
             saturation if is_truth else contextlib.nullcontext(),
         ):
             output = self._trained_on()
-            for name in LOGITS:
-                if watched and getattr(output, name, None) is not None:
-                    keep(name, to_numpy(getattr(output, name)))
+            for name, value in scores_of(output).items() if watched else ():
+                keep(name, value)
             keep("loss", to_numpy(output.loss))
             recorder.recording = False
             output.loss.backward()
@@ -252,9 +251,8 @@ class Step:
             self.operations_apart(operations),
         ):
             output = self._trained_on()
-            for name in LOGITS:
-                if getattr(output, name, None) is not None:
-                    points.keep(name, to_numpy(getattr(output, name)))
+            for name, value in scores_of(output).items():
+                points.keep(name, value)
             points.keep("loss", to_numpy(output.loss))
             output.loss.backward()
         for name, parameter in self.model.named_parameters():
@@ -332,11 +330,10 @@ class Step:
                 self.rounded_otherwise(recorder, nudge),
             ):
                 output = self.compute({name: value.contiguous() for name, value in batch.items()})
-                for name in LOGITS:
-                    if getattr(output, name, None) is not None:
-                        measure(name, to_numpy(getattr(output, name)))
-                        if run == WHOLE and self.reads_without_padding:
-                            unpadded[named(UNPADDED, name)] = to_numpy(getattr(output, name))
+                for name, value in scores_of(output).items():
+                    measure(name, value)
+                    if run == WHOLE and self.reads_without_padding:
+                        unpadded[named(UNPADDED, name)] = value
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
         for name, value in unpadded.items():  # last: what is wrong in another evaluation, too, is of a module
@@ -373,6 +370,11 @@ class Step:
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         """What a family needs for a clean run is in force inside the ``with`` block."""
         yield
+
+
+def scores_of(output: Any) -> dict[str, np.ndarray]:
+    """The scores in a model's output, by their names."""
+    return {name: to_numpy(getattr(output, name)) for name in LOGITS if getattr(output, name, None) is not None}
 
 
 def nudged(value: torch.Tensor, dtype: torch.dtype, nudge: int, units: int = 1) -> torch.Tensor:

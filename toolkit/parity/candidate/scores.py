@@ -1,0 +1,15 @@
+"""What a port's head gives beside the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+#: Its names in the output.
+LOGITS = ("logits", "start_logits", "end_logits")
+
+
+def scores_of(output: Any) -> dict[str, np.ndarray]:
+    """The scores in a model's output, by their names."""
+    return {name: getattr(output, name).numpy() for name in LOGITS if getattr(output, name, None) is not None}
