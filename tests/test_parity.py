@@ -138,7 +138,7 @@ def test_a_long_text_gives_the_same_figures_with_less_memory(tiny_config, tmp_pa
     assert stored[1]["tensors"] == stored[2]["tensors"]
     # And the few runs by which a long text's noise is measured make no bound wider.
     assert figures[3] == figures[0] and stored[3]["passed"]
-    few, many = (np.array([(t["bound"], t["bound_max"]) for t in rounding[number]]) for number in (3, 1))
+    few, many = (np.array([(t["bound"], t["bound_max"]) for t in stored[n]["tensors"]]) for n in (3, 1))
     assert (few <= many).all() and (few < many).any()
 
 

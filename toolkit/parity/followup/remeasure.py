@@ -25,7 +25,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 
 #: Up to so many times its bound an error may be luck: wrong ports are beyond that, most of them by a factor of 10^6.
 NEAR_BOUND = 10.0
-#: Runs of the reference that are added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`.
+#: Runs of the reference that are added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`, or a long text's few.
 MORE_RUNS = {"float32": 20, "float64": 8}
 #: Likewise to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, of a large model, where a run takes minutes.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}

@@ -59,8 +59,6 @@ def hashing(job: Path) -> Iterator[Hashes]:
     watch.start()
     try:
         yield hashes
-    except BaseException:
-        hashes.end()  # and nobody waits for it
-        raise
-    hashes.end()
-    watch.join()
+    finally:
+        hashes.end()
+    watch.join()  # not where the gate was stopped: nobody waits for a hash then

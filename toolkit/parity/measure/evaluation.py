@@ -94,13 +94,14 @@ def chosen(kind: str, place: str) -> str:
 
 
 def _half_padded(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The first half of each text, as long as before by its padding; as it is where nothing tells padding."""
+    """The first half of each text, at least a token, as long as before by its padding; as it is where nothing tells
+    padding."""
     padding = {"input_ids": config.get("pad_token_id"), "attention_mask": 0}
     if padding["input_ids"] is None or "attention_mask" not in batch:
         return dict(batch)
     padded = {name: batch[name].clone() for name in padding}
     for name, value in padding.items():
-        padded[name][:, batch[name].shape[1] // 2 :] = value
+        padded[name][:, (batch[name].shape[1] + 1) // 2 :] = value
     return {**batch, **padded}
 
 
