@@ -44,8 +44,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from models import tensor_file
 from toolkit import strict_json
 from toolkit.disk import writing
 from toolkit.parity.job.job import Job
@@ -112,7 +113,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors as safetensors, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     with writing(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
-        save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
+        tensor_file.write_tensors(partial, tensors)
         os.replace(partial, path)
 
 

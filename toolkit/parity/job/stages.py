@@ -4,7 +4,7 @@ Both workers go through the same stages side by side. A stage's weights are read
 when it is done, and a run that was interrupted goes on after the last stage that is. In the job folder::
 
     weights/STAGE.safetensors           float32, written by the gate as the stages come, read by both
-    reference/truth/STAGE.safetensors   R64's tensors, deleted when the port has been compared with them
+    reference/truth/STAGE.safetensors   R64's tensors, until the port has been compared with them
     reference/draws/STAGE.safetensors   dropout masks
     SIDE/state/STAGE.safetensors        what goes into the next stage: activations, then their gradients
     SIDE/stages/STAGE.json              what was measured; the stage is done when this is there
@@ -31,6 +31,8 @@ EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
 AHEAD = 3
 #: Bytes of a header of a stage's tensors.
 HEADER = 2**14
+#: Among the files of R64's tensors, one that the port is through with.
+SPARE = "spare"
 
 
 def layer(index: int) -> str:
@@ -114,7 +116,7 @@ class Side:
 
     def write_truth(self, stage: str, tensors: Mapping[str, np.ndarray]) -> None:
         """Hand R64's tensors to the port, unless it is through with them; wait while it is too far behind."""
-        if (self.other / "stages" / f"{stage}.json").exists():
+        if self._other_is_done(stage):
             return
         with self.writing_truth(stage, sum(value.nbytes for value in tensors.values())) as writer:
             for name, value in tensors.items():
@@ -129,8 +131,14 @@ class Side:
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
             time.sleep(0.02)
         path = self.path("truth", stage)
-        with writing(path, size), TensorWriter(path, HEADER) as writer:
+        with writing(path, size), TensorWriter(path, HEADER, self.path("truth", stage).with_name(SPARE)) as writer:
             yield writer
+
+    def withdraw_truth(self, stage: str, name: str) -> None:
+        """Delete a file of R64's tensors if the port is through with the stage: of a stage that was computed again after
+        an interruption, the port would not."""
+        if self._other_is_done(stage):
+            self.path("truth", name).unlink(missing_ok=True)
 
     def truth(self, stage: str) -> TensorFile:
         """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
@@ -138,7 +146,12 @@ class Side:
         files.wait_for(path, self.other_failed)
         return TensorFile(path)
 
+    def _other_is_done(self, stage: str) -> bool:
+        return (self.other / "stages" / f"{stage}.json").exists()
+
     def release_truth(self, stages: Sequence[str]) -> None:
-        """The port is through with them."""
+        """The port is through with them. One file is kept for the next stage to be written over."""
         for stage in stages:
-            (self.other / "truth" / f"{stage}.safetensors").unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                released = self.other / "truth" / f"{stage}.safetensors"
+                released.replace(released.with_name(SPARE))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from models.families import part
 from models.weights import generator
+from toolkit.heap import zeros_apart
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
 KINDS = ("random", "heavy-tailed", "large-gains")
+
+#: Elements beyond which a parameter is drawn in parts of so many, each by a generator of its own, on all processors: only
+#: an embedding like CTRL's is so large, and both sides wait for it.
+LARGE = 2**24
+#: Elements that are drawn at a time.
+PIECE = 2**16
 
 
 def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[dict[str, np.ndarray], int]:
@@ -24,7 +35,7 @@ def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[d
     given, count = {}, 0
     for name, value in weights.items():
         value = np.asarray(value, np.float32)
-        if value.size > 1 and (value == value.flat[0]).all():
+        if value.size > 1 and value.flat[-1] == value.flat[0] and (value == value.flat[0]).all():
             draw = generator(seed, f"stir:{name}")  # the label of old: a seed means the same weights in every release
             value = value + np.float32(0.1) * draw.standard_normal(value.shape, np.float32)
             count += 1
@@ -61,24 +72,47 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         return len(self.table)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        shape, role = self.table[name]
-        draw = generator(self.seed, f"{self.kind}:{name}")
-        normal = draw.standard_normal(shape, np.float32)
+        shape, _ = self.table[name]
+        count = math.prod(shape)
+        if count <= LARGE:
+            value = np.empty(shape, np.float32)
+            self._draw(name, value.reshape(-1), "")
+            return value
+        value = zeros_apart(shape, "float32")
+        parts = [value.reshape(-1)[start : start + LARGE] for start in range(0, count, LARGE)]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # NumPy draws without Python's lock
+            list(threads.map(partial(self._draw, name), parts, (f"@{index}" for index in range(len(parts)))))
+        return value
+
+    def _draw(self, name: str, values: np.ndarray, part: str) -> None:
+        """Fill a parameter, or a part of one, in a row: in place, since the largest matrix takes 1.3 GB."""
+        role = self.table[name].role
+        draw = generator(self.seed, f"{self.kind}:{name}{part}")
+        draw.standard_normal(out=values, dtype=np.float32)
         if role in ("norm_bias", "bias"):
-            return np.float32(0.1) * normal
-        if role == "norm_gain":
-            return np.float32(8.0) * normal if self.kind == "large-gains" else 1 + np.float32(0.2) * normal
-        if self.kind == "heavy-tailed":
-            # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
-            # In place: the largest matrix takes 1.3 GB.
-            spread = draw.standard_gamma(np.float32(1.5), shape, np.float32)
-            np.multiply(2, spread, out=spread)
-            np.sqrt(np.divide(3, spread, out=spread), out=spread)
-            normal *= np.float32(2 * self.deviations["linear"])
-            normal *= spread
-            return normal
-        growth = _growth(self.depth, name) if self.kind == "large-gains" and role == "linear" else 1.0
-        return np.float32(self.deviations[role] * growth) * normal
+            values *= np.float32(0.1)
+        elif role == "norm_gain" and self.kind == "large-gains":
+            values *= np.float32(8.0)
+        elif role == "norm_gain":
+            values *= np.float32(0.2)
+            values += 1
+        elif self.kind == "heavy-tailed":
+            values *= np.float32(2 * self.deviations["linear"])
+            _spread(values, draw)
+        else:
+            growth = _growth(self.depth, name) if self.kind == "large-gains" and role == "linear" else 1.0
+            values *= np.float32(self.deviations[role] * growth)
+
+
+def _spread(normal: np.ndarray, draw: np.random.Generator) -> None:
+    """Make normal numbers Student's t with 3 degrees of freedom, in place: each over the root of a chi-square number
+    over these. A piece at a time, which stays in the cache."""
+    room = np.empty(min(PIECE, len(normal)), np.float32)
+    for start in range(0, len(normal), PIECE):
+        piece = normal[start : start + PIECE]
+        spread = draw.standard_gamma(np.float32(1.5), dtype=np.float32, out=room[: len(piece)])
+        np.multiply(2, spread, out=spread)
+        piece *= np.sqrt(np.divide(3, spread, out=spread), out=spread)
 
 
 def _growth(depth: int, name: str) -> float:
