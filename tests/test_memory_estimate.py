@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,13 +141,9 @@ def test_the_published_ctrl_goes_stage_by_stage_and_takes_what_was_seen():
     import numpy as np
 
     ids = np.ones((1, 256), np.int64)
-    request = GateRequest("ctrl", "causal_lm", CTRL, {}, {"input_ids": ids, "attention_mask": ids}, max_memory=20)
+    request = GateRequest("ctrl", "causal_lm", CTRL, {}, {"input_ids": ids, "attention_mask": ids})
     assert stretch.streamed_memory_of(request) == pytest.approx(5.3e9, rel=0.05)
-    assert stretch.gate_memory(request) == "about 10.6 GB in its two processes together: it goes stage by stage"
-    assert stretch.fitted(request)[0].at_once
-    small = replace(request, max_memory=10)
-    assert stretch.gate_memory(small) == "about 5.3 GB in the larger of its two processes: it goes stage by stage"
-    assert not stretch.fitted(small)[0].at_once
+    assert stretch.gate_memory(request) == "about 5.3 GB in the larger of its two processes: it goes stage by stage"
 
 
 def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  # noqa: F811

@@ -48,6 +48,31 @@ def test_a_file_that_ends_within_a_tensor_is_refused(tmp_path):
         TensorFile(path)["a"]
 
 
+@pytest.mark.parametrize("longer", [True, False])
+def test_a_file_that_is_written_over_another_holds_nothing_of_it(longer, tmp_path):
+    path, spare = tmp_path / "tensors.safetensors", tmp_path / "spare"
+    value = np.arange(100.0)
+    with TensorWriter(tmp_path / "alone.safetensors", 256) as writer:
+        writer.add("a", value)
+    spare.write_bytes(b"\xff" * (10_000 if longer else 10))
+    with TensorWriter(path, 256, over=spare) as writer:
+        assert not spare.exists()
+        writer.add("a", value)
+    assert path.read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
+    with TensorWriter(path, 256, over=spare) as writer:  # there is none now
+        writer.add("b", value)
+    assert load_file(path).keys() == {"b"}
+
+
+def test_what_was_read_of_a_file_stays_when_the_file_is_deleted(tmp_path):
+    path, matrix = tmp_path / "tensors.safetensors", np.arange(2.0 * MAPPED).reshape(-1, 4)
+    save_file({"matrix": matrix}, path)
+    read = TensorFile(path)
+    path.unlink()
+    np.testing.assert_array_equal(read.rows("matrix", 1, 3), matrix[1:3])
+    np.testing.assert_array_equal(read.rows("matrix", 7, len(matrix) + 5), matrix[7:])
+
+
 def test_a_large_tensor_is_written_and_read_in_parts(tmp_path):
     path, matrix = tmp_path / "tensors.safetensors", np.arange(35.0).reshape(7, 5)
     with TensorWriter(path) as writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,10 +28,11 @@ from toolkit.parity.job.results import (
     NewWeights,
     Replayed,
 )
-from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.job.tensor_file import TensorFile, are_one
 from toolkit.parity.measure import error_stats
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.evaluation import TRAINING, named
+from toolkit.parity.measure.latest import Latest
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.mutants import by_name
 
@@ -126,13 +128,17 @@ def measure_dtype(
     seen: dict[str, TensorStats] = {}
     values: dict[str, np.ndarray] = {}
 
+    def error(name: str, value: np.ndarray) -> TensorStats:
+        if name in truth:
+            return error_stats.difference(value, truth[name])
+        return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
+
+    error_of = Latest(error, functools.partial(are_one, truth))
+
     def measure(name: str, value: np.ndarray) -> None:
         if is_gradient(name) or name == "loss":
             values[name] = value  # gradients of parameters, which are few beside outputs
-        if name in truth:
-            seen[name] = error_stats.difference(value, truth[name])
-        else:
-            seen[name] = TensorStats(list(value.shape), bool(np.isfinite(value).all()))
+        seen[name] = error_of(name, value)
 
     drawn = {TRAINING: step.run(measure)}
     if seen_values is not None:

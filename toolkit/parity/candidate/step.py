@@ -16,6 +16,7 @@ from models import precision, randomness, weights
 from models.adapter import adapt
 from models.families import part
 from models.lora import LoRA
+from models.ops import is_on_cpu
 from toolkit.parity.candidate import unpadded
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
@@ -79,6 +80,7 @@ class Step:
     is_ported = True
     #: Whether the run evaluates texts without the padding that changes nothing.
     reads_without_padding = False
+    _latest: tuple[paddle.Tensor, int, np.ndarray] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
@@ -298,9 +300,16 @@ class Step:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                measure(called, tensor.numpy())
+                measure(called, self._values(tensor))
 
         return left
+
+    def _values(self, tensor: paddle.Tensor) -> np.ndarray:
+        """The values of a module's output; as :meth:`.recorder.Recorder` has them, the same object where they are."""
+        version = tensor.inplace_version
+        if self._latest is None or self._latest[0] is not tensor or self._latest[1] != version:
+            self._latest = tensor, version, values_of(tensor)
+        return self._latest[2]
 
     def _measure_gradients(self, measure: Measure) -> None:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
@@ -388,6 +397,12 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
 
     visit(model, prefix)
     return found
+
+
+def values_of(tensor: paddle.Tensor) -> np.ndarray:
+    """The values of a tensor as they are now, without a copy where they are in the host's memory: the largest take 2.5
+    GB."""
+    return np.from_dlpack(tensor.detach()) if is_on_cpu(tensor) else tensor.numpy()
 
 
 def first_tensor(output: Any) -> paddle.Tensor | None:

@@ -107,9 +107,7 @@ def streamed_job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared stage by stage."""
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
     runs = FEW_NOISE_RUNS if "float32" in dtypes else FEW_RUNS_OF_FLOAT64
-    return replace(
-        job_of(request), dtypes=dtypes, noise_runs=runs, updates=0, streamed=True, at_once=request.at_once
-    )
+    return replace(job_of(request), dtypes=dtypes, noise_runs=runs, updates=0, streamed=True)
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:

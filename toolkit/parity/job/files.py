@@ -44,9 +44,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from models import tensor_file
 from toolkit import strict_json
 from toolkit.disk import writing
 from toolkit.parity.job.job import Job
@@ -113,7 +112,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Write tensors as safetensors, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     with writing(partial, sum(np.asarray(value).nbytes for value in tensors.values())):
-        tensor_file.write_tensors(partial, tensors)
+        save_file({name: np.asarray(value, order="C") for name, value in tensors.items()}, partial)
         os.replace(partial, path)
 
 

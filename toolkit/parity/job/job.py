@@ -84,8 +84,7 @@ class Job:
             has them all.
         origin: as in the request; neither side reads it.
         spare_memory: keep little.
-        at_once: the workers run at once, since both fit the memory together; else one after the other. Stage by stage
-            that is said of the output layer's stage, where each takes most.
+        at_once: the workers run at once, since both fit the memory together; else one after the other.
         brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
             watching changes anything, the port's own generator where layers are computed again), and the port's plain
             gradients are made of each layer's input, not of every activation.

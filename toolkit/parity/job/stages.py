@@ -116,7 +116,7 @@ class Side:
 
     def write_truth(self, stage: str, tensors: Mapping[str, np.ndarray]) -> None:
         """Hand R64's tensors to the port, unless it is through with them; wait while it is too far behind."""
-        if self._other_is_done(stage):
+        if (self.other / "stages" / f"{stage}.json").exists():
             return
         with self.writing_truth(stage, sum(value.nbytes for value in tensors.values())) as writer:
             for name, value in tensors.items():
@@ -131,23 +131,14 @@ class Side:
                 raise RuntimeError(f"the port's side failed: {self.other_failed.read_text(encoding='utf-8')}")
             time.sleep(0.02)
         path = self.path("truth", stage)
-        with writing(path, size), TensorWriter(path, HEADER, self.path("truth", stage).with_name(SPARE)) as writer:
+        with writing(path, size), TensorWriter(path, HEADER, path.with_name(SPARE)) as writer:
             yield writer
-
-    def withdraw_truth(self, stage: str, name: str) -> None:
-        """Delete a file of R64's tensors if the port is through with the stage: of a stage that was computed again after
-        an interruption, the port would not."""
-        if self._other_is_done(stage):
-            self.path("truth", name).unlink(missing_ok=True)
 
     def truth(self, stage: str) -> TensorFile:
         """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
         path = self.other / "truth" / f"{stage}.safetensors"
         files.wait_for(path, self.other_failed)
         return TensorFile(path)
-
-    def _other_is_done(self, stage: str) -> bool:
-        return (self.other / "stages" / f"{stage}.json").exists()
 
     def release_truth(self, stages: Sequence[str]) -> None:
         """The port is through with them. One file is kept for the next stage to be written over."""

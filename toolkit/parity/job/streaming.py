@@ -17,11 +17,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from toolkit import disk
 from toolkit.errors import UserError
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.job.tensor_file import TensorWriter
 
 SIDES = ("reference", "candidate")
 
@@ -104,7 +106,10 @@ class WeightsWriter(threading.Thread):
                 names = self.known.weights_of(stage, self.weights)
                 values, randomized = randomize_constants({name: self.weights[name] for name in names}, self.seed)
                 files.write_json(path.with_suffix(".json"), randomized)
-                files.write_tensors(path, values)
+                size = sum(value.nbytes for value in values.values())
+                with disk.writing(path, size), TensorWriter(path, stages.HEADER) as writer:  # copies nothing
+                    for name, value in values.items():
+                        writer.add(name, value)
         except BaseException as problem:
             files.write_text(stages.failed_weights(self.job), f"{type(problem).__name__}: {problem}")
 

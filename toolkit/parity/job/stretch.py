@@ -54,9 +54,9 @@ def fitted(request: GateRequest) -> tuple[GateRequest, str]:
     length = request.batch["input_ids"].shape[1]
     if request.length is not None:
         request = stretch(request, _asked(request, length))
-    room = most_memory(request)
     if is_streamed(request):
-        return replace(request, at_once=_fits_twice(request)), ""
+        return request, ""
+    room = most_memory(request)
     needed = memory_of(request)
     if room is None or needed <= room:
         request = _at_once(request, room)
@@ -85,10 +85,7 @@ def gate_memory(request: GateRequest) -> str:
         if room is not None and needed > room and request.batch["input_ids"].shape[1] // _unit(request) > TRIED:
             return f"about {gigabytes(needed)} over whole texts; {_room(room)}"
         return fitted(request)[1]
-    of_one = streamed_memory_of(request)
-    if _fits_twice(request):
-        return f"about {gigabytes(2 * of_one)} in its two processes together: it goes stage by stage"
-    return f"about {gigabytes(of_one)} in the larger of its two processes: it goes stage by stage"
+    return f"about {gigabytes(streamed_memory_of(request))} in the larger of its two processes: it goes stage by stage"
 
 
 def streamed_memory_of(request: GateRequest) -> float:
@@ -98,12 +95,6 @@ def streamed_memory_of(request: GateRequest) -> float:
     table, _ = ported(request.model).stage_elements(request.config)
     vocabulary = part(request.model, "schema").resolve(request.config)["vocab_size"]
     return IDLE + PER_TABLE * table + PER_SCORE * texts * length * vocabulary
-
-
-def _fits_twice(request: GateRequest) -> bool:
-    """Whether both workers may come to the output layer at once."""
-    room = most_memory(request)
-    return room is not None and 2 * streamed_memory_of(request) <= room
 
 
 def memory_of(request: GateRequest) -> float:

@@ -19,8 +19,8 @@ from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, l
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 
-#: Elements beyond which a parameter is drawn in parts of so many, each by a generator of its own, on all processors: only
-#: an embedding like CTRL's is so large, and both sides wait for it.
+#: Elements beyond which a parameter is drawn in parts of so many, each by a generator of its own, on all processors:
+#: only an embedding like CTRL's is so large, and both sides wait for it.
 LARGE = 2**24
 #: Elements that are drawn at a time.
 PIECE = 2**16

@@ -25,6 +25,8 @@ from models.tensor_file import TYPES, entry, header
 NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
 #: Bytes from which on a tensor is not read into memory, but is what the system holds of the file.
 MAPPED = 2**20
+#: In a file's metadata: the tensors that are others once more, by name.
+REPEATS = "repeats"
 #: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
 ROOM = 2**20
 
@@ -48,6 +50,7 @@ class TensorWriter:
         self._partial = path.with_name(path.name + ".partial")
         self._room = room
         self._over = over
+        self._repeats: dict[str, str] = {}
 
     def __enter__(self) -> TensorWriter:
         mode = "w+b"
@@ -64,6 +67,11 @@ class TensorWriter:
         value = np.asarray(value, order="C")
         self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self.header)
         value.tofile(self._file)
+
+    def repeat(self, name: str, first: str) -> None:
+        """Say that a tensor is ``first`` once more, which is there: among what the library calls metadata, by which
+        :class:`TensorFile` has it."""
+        self._repeats[name] = first
 
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         """Announce a tensor that is too large to be there as a whole: its values come next, by :meth:`extend`."""
@@ -87,12 +95,14 @@ class TensorWriter:
             self._partial.unlink()
 
     def _write_header(self) -> None:
-        written = header(self.header, self._room)
+        metadata = {"__metadata__": {REPEATS: json.dumps(self._repeats)}} if self._repeats else {}
+        entries = {**metadata, **self.header}
+        written = header(entries, self._room)
         if len(written) > 8 + self._room:  # rare: all is written once more
             self._file.seek(8 + self._room)
             moved = self.path.with_name(self.path.name + ".moved")
             with open(moved, "wb") as whole:
-                _write(whole, self.header, self._file)
+                _write(whole, entries, self._file)
             os.replace(moved, self._partial)
             return
         self._file.seek(0)
@@ -157,7 +167,9 @@ class TensorFile(_OnDisk):
         self._file: IO[bytes] = open(path, "rb")  # noqa: SIM115 - as long as the tensors are asked for
         size = int.from_bytes(self._file.read(8), "little")
         self.header = json.loads(self._file.read(size))
-        self.header.pop("__metadata__", None)
+        metadata = self.header.pop("__metadata__", None) or {}
+        repeats = json.loads(metadata.get(REPEATS, "{}"))
+        self.header.update({name: self.header[first] for name, first in repeats.items()})
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -183,6 +195,13 @@ class TensorFile(_OnDisk):
         each = NAMED[said["dtype"]].itemsize * math.prod(rest)
         offsets = [said["data_offsets"][0] + row * each for row in (start, end)]
         return _read(self._file, {**said, "shape": [end - start, *rest], "data_offsets": offsets}, self._start)
+
+
+def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
+    """Whether two tensors are known to be one and the same: of a file that says so."""
+    if not isinstance(tensors, TensorFile) or first not in tensors or second not in tensors:
+        return False
+    return tensors.header[first] is tensors.header[second]
 
 
 def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:

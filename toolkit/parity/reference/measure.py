@@ -13,7 +13,8 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import OwnLoss, ReferenceResult
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.latest import Latest
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference import own_loss
 from toolkit.parity.reference.checkpoint import write_loaded
@@ -39,9 +40,17 @@ def _run_whole(job: Job, folder: Path) -> ReferenceResult:
     unhooked: dict[str, np.ndarray] = {}  # the loss and the gradients, of a run that is not watched if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
 
-        def keep(name: str, value: np.ndarray) -> None:
+        def write(name: str, value: np.ndarray) -> tuple[str, TensorStats]:
             writer.add(name, value)
-            records[name] = TensorRecord.of(error_stats.describe(value))
+            return name, error_stats.describe(value)
+
+        written = Latest(write)
+
+        def keep(name: str, value: np.ndarray) -> None:
+            first, stats = written(name, value)
+            if first != name:
+                writer.repeat(name, first)
+            records[name] = TensorRecord.of(stats)
             if job.brief and is_gradient(name):
                 unhooked[name] = value
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from toolkit.parity.job.job import Job
+from toolkit.parity.job.tensor_file import are_one
 from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.latest import Latest
 from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.reference.points import Keep
@@ -67,11 +70,18 @@ def in_runs(
         once: called with the dtype, the run's number, how to move the weights (:meth:`Step.load`) and what every
             tensor is to be handed to.
     """
+
+    def errors(name: str, value: np.ndarray) -> tuple[str, list[tuple[str, TensorStats]]]:
+        parts = compared(name, value, truth[name], truth)
+        return name, [(part, error_stats.difference(own, true)) for part, own, true in parts]
+
+    found = Latest(errors, functools.partial(are_one, truth))
     for dtype, numbers in runs.items():
 
         def measure(name: str, value: np.ndarray, dtype: str = dtype) -> None:
-            for part, own, true in compared(name, value, truth[name], truth):
-                records[part].add_noise(dtype, error_stats.difference(own, true))
+            first, parts = found(name, value)
+            for part, error in parts:
+                records[name if part == first else part].add_noise(dtype, error)
 
         for run in numbers:
             once(dtype, run, run + (dtype == "float64"), measure)

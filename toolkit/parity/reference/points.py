@@ -11,12 +11,18 @@ from torch.overrides import TorchFunctionMode
 
 from toolkit.parity.measure.masked_scores import left_as_they_are
 
-#: Called with the name and value of everything that is recorded, in execution order.
+#: Called with the name and value of everything that is recorded, in execution order. An output's value is the
+#: reference's own memory, which may change when it goes on: who keeps it keeps a copy.
 Keep = Callable[[str, np.ndarray], None]
 
 
 def ignore(name: str, value: np.ndarray) -> None:
     """Keeps nothing."""
+
+
+def values_of(tensor: torch.Tensor) -> np.ndarray:
+    """The values of a tensor as they are now, without a copy where they are in the host's memory."""
+    return tensor.numpy(force=True)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

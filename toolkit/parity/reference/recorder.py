@@ -13,7 +13,7 @@ import torch
 
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
-from toolkit.parity.reference.points import Keep, Points, to_numpy
+from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 
 #: Modules that go on computing with what dropout gives them; of any other the output shows it.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
@@ -141,6 +141,7 @@ class Recorder:
         self.embedded_output: torch.Tensor | None = None
         self.stack = ModuleStack()
         self.recording = True
+        self._latest: tuple[torch.Tensor, int, np.ndarray] | None = None
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -169,6 +170,13 @@ class Recorder:
         """The result of an operation inside the module that is running, which may be replaced."""
         return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
 
+    def _values(self, tensor: torch.Tensor) -> np.ndarray:
+        """The values of a module's output. Where it is what the module before it has given, which is often its last
+        child, and unchanged, they are the same object, by which :class:`.latest.Latest` knows them."""
+        if self._latest is None or self._latest[0] is not tensor or self._latest[1] != tensor._version:
+            self._latest = tensor, tensor._version, values_of(tensor)
+        return self._latest[2]
+
     def keep_embedded_gradient(self) -> None:
         """After the backward: hand on the gradient of the embedded input."""
         if self.embedded_output is not None and self.embedded_output.grad is not None:
@@ -196,7 +204,7 @@ class Recorder:
                 self.embedded_output = tensor
                 if tensor.requires_grad:
                     tensor.retain_grad()
-            self.keep(called, to_numpy(tensor))
+            self.keep(called, self._values(tensor))
             if self.points is None or not has_replaceable_tensor(output):
                 return None
             return with_tensor(output, self.points.pass_through(called, tensor))

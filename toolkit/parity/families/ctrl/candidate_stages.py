@@ -6,7 +6,6 @@ The parts are the port's own classes and functions; only the loop over the layer
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +21,12 @@ from models.adapter import adapt
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_bias, position_table
 from models.ctrl.weights import parameters
-from models.ops import is_on_cpu
 from models.randomness import use
 from models.weights import to_paddle
 from toolkit.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import first_tensor, given_signs, watch
+from toolkit.parity.candidate.step import first_tensor, given_signs, values_of, watch
 from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
 from toolkit.parity.families.ctrl.candidate import table_error, table_place
 from toolkit.parity.job import files, stages
@@ -116,8 +114,6 @@ class StreamedCTRL:
         self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
         self.places: dict[str, Place] = {}
-        self.at_once = job.at_once
-        self.room: np.ndarray | None = None
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
@@ -135,8 +131,9 @@ class StreamedCTRL:
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             role = self.table[full].role
-            value = np.ascontiguousarray(to_paddle(weights[full], role))
-            parameter.set_value(value.astype(str(parameter.dtype).rsplit(".", 1)[-1]))
+            dtype = str(parameter.dtype).rsplit(".", 1)[-1]
+            value = np.asarray(to_paddle(weights[full], role), dtype, order="C")
+            parameter.set_value(value)
             findings.hold(full, parameter, value)
 
     def _bias(self, dtype: str) -> paddle.Tensor:
@@ -176,8 +173,6 @@ class StreamedCTRL:
             measured[dtype] = findings.measured
             measured[dtype].draw_problems, measured[dtype].unused_draws = draws.problems, draws.unused()
             measured[dtype].relu_flips = draws.relu_flips
-        if stage == stages.HEAD:
-            self.room = None
         self.side.finish(stage, after, MeasuredStage(measured, self.places))
         self.side.release_truth([stage, "head-table"] if stage == stages.HEAD else [stage])
 
@@ -223,29 +218,9 @@ class StreamedCTRL:
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             if parameter.grad is not None:  # one that is missing is for the verdict to find
-                findings.measure(f"gradient:{full}", to_paddle(parameter.grad.numpy(), self.table[full].role))
+                findings.measure(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
-
-    def _table(self, weights: TensorFile, name: str, dtype: str) -> paddle.Tensor:
-        """A large parameter, read piece by piece."""
-        if paddle.get_device() != "cpu":
-            return _parameter(weights[name], dtype)
-        values = self._room_for(weights.shape(name), dtype)
-        flat, start = values.reshape(-1), 0
-        for piece in weights.pieces(name, PIECE):
-            flat[start : start + len(piece)] = piece
-            start += len(piece)
-        return _parameter_of_memory(values)
-
-    def _room_for(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """Memory for a large parameter. Where it fits beside the reference it is kept from the embedding to the head, for
-        one after another: what goes back to the system may cost a second a gigabyte to get again."""
-        if not self.at_once:
-            return zeros_apart(shape, dtype)
-        if self.room is None:
-            self.room = zeros_apart((math.prod(shape),), "float64")
-        return self.room.view(dtype)[: math.prod(shape)].reshape(shape)
 
     def _embed(
         self, dtype: str, weights: TensorFile, draws: RecordedDraws, findings: Findings | None
@@ -255,7 +230,7 @@ class StreamedCTRL:
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
-        body.w.weight = self._table(weights, TABLE, dtype) if findings else _rows_of_table(weights, dtype, self.rows)
+        body.w.weight = _table(weights, TABLE, dtype, None if findings else self.rows)
         body.train()
         if findings is not None:
             findings.hold_table(TABLE, body.w.weight, weights)
@@ -281,7 +256,7 @@ class StreamedCTRL:
         biases = weights["lm_head.bias"]
         bias = _parameter(biases, dtype)
         findings.hold("lm_head.bias", bias, biases)
-        table = self._table(tables, name, dtype)
+        table = _table(tables, name, dtype)
         if not tied:
             findings.hold_table(name, table, tables)
         table.stop_gradient = True
@@ -354,29 +329,29 @@ class StreamedCTRL:
         return {}
 
 
-def values_of(tensor: paddle.Tensor) -> np.ndarray:
-    """The values of a tensor; without a copy where they are in the host's memory, since the largest take 2.5 GB."""
-    return np.from_dlpack(tensor.detach()) if is_on_cpu(tensor) else tensor.numpy()
-
-
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
     """A parameter of these values; the port's own constructors would fill a large one with random numbers first."""
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
-def _rows_of_table(weights: TensorFile, dtype: str, rows: np.ndarray) -> paddle.Tensor:
-    """The embedding, of which some rows are of interest; the others may be 0."""
+def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
+    """A large parameter, read piece by piece.
+
+    Args:
+        rows: those that are of interest; the others may be 0.
+    """
     if paddle.get_device() != "cpu":
-        return _parameter(weights[TABLE], dtype)
-    values = zeros_apart(weights.shape(TABLE), dtype, huge_pages=False)
-    for row in rows.tolist():
-        values[row] = weights.rows(TABLE, row, row + 1)[0]
-    return _parameter_of_memory(values)
-
-
-def _parameter_of_memory(values: np.ndarray) -> paddle.Tensor:
-    """A parameter whose values are those of an array, and stay there."""
-    return EagerParamBase.from_tensor(paddle.utils.dlpack.from_dlpack(values))
+        return _parameter(weights[name], dtype)
+    values = zeros_apart(weights.shape(name), dtype, huge_pages=rows is None)
+    if rows is None:
+        flat, start = values.reshape(-1), 0
+        for piece in weights.pieces(name, PIECE):
+            flat[start : start + len(piece)] = piece
+            start += len(piece)
+    else:
+        for row in rows.tolist():
+            values[row] = weights.rows(name, row, row + 1)[0]
+    return EagerParamBase.from_tensor(paddle.utils.dlpack.from_dlpack(values))  # the same memory
 
 
 def run(job: Job, folder: Path) -> CandidateResult:

@@ -46,8 +46,6 @@ from toolkit.parity.reference.reordered import SumsReordered
 from toolkit.parity.reference.step import DTYPES, PIECE, move_, nudge_, nudged, steps_of
 
 TABLE = "transformer.w.weight"
-#: The run after R64, of which the report shows some tensors: with them, the port has all that it is compared with.
-SHOWN_RUN = "float32-0"
 
 
 class Variant(NamedTuple):
@@ -73,24 +71,26 @@ class Ledger:
 
     Attributes:
         truth: R64's tensors; as ``float32:NAME`` those of the first float32 run that are shown.
-        is_handed_over: whether the port has been given these.
     """
 
     def __init__(self, runs: list[Variant], spilled: bool) -> None:
         self.runs = runs
-        self.is_handed_over = False
         self.truth: dict[str, np.ndarray] | SpilledTensors = SpilledTensors() if spilled else {}
         self.records: dict[str, TensorRecord] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
         """Take in one tensor of one run."""
         if run.name == "truth":
-            self.truth[name] = value
+            self._hold(name, value)
             self.add_truth(name, error_stats.describe(value))
             return
         self.add_noise(run, name, error_stats.difference(value, self.truth[name]))
-        if run.name == SHOWN_RUN and SHOWN.fullmatch(name):
-            self.truth[f"float32:{name}"] = value
+        if run.name == "float32-0" and SHOWN.fullmatch(name):
+            self._hold(f"float32:{name}", value)
+
+    def _hold(self, name: str, value: np.ndarray) -> None:
+        on_disk = isinstance(self.truth, SpilledTensors)
+        self.truth[name] = value if on_disk or is_gradient(name) else value.copy()  # of a layer an output may change
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
         """Take in the distance of one tensor of one run from R64's."""
@@ -210,7 +210,6 @@ class StreamedCTRL:
         self.batch = {name: value.to(self.device) for name, value in self.batch.items()}
         self.runs = variants(job.noise_runs)
         self.lora = job.lora
-        self.at_once = job.at_once
         self.draws = Draws(job.seed)
         self.side = stages.Side(folder, "reference")
         self.rows = torch.unique(self.batch["input_ids"])  # sorted
@@ -219,7 +218,6 @@ class StreamedCTRL:
         self.layers = {name: self._layer(dtype) for name, dtype in DTYPES.items()}
         self.leaks: list[str] = []
         self.sums: SumsReordered | None = None
-        self.true_table: TensorFile | None = None  # R64's gradient of the output layer, in the head's stage
 
     def _each_run(self) -> Iterator[Variant]:
         """The runs one after another, those that measure float64's noise with every sum in another order."""
@@ -309,20 +307,14 @@ class StreamedCTRL:
         else:
             after = self._layer_forward(stage, ledger, state)
         measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
-        self._hand_over(stage, ledger)
-        self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
+        self._write_draws(stage)
+        self.side.write_truth(stage, dict(ledger.truth))
         self.side.finish(stage, after, measured)
-        if stage == stages.HEAD:
-            self.side.withdraw_truth(stage, "head-table")
 
-    def _hand_over(self, stage: str, ledger: Ledger) -> None:
-        """Give the port what it is compared with in a stage, unless it has been given it."""
-        if ledger.is_handed_over:
-            return
-        ledger.is_handed_over = True
+    def _write_draws(self, stage: str) -> None:
         files.write_tensors(self.side.path("draws", stage), dict(self.draws.tensors))
         files.write_json(self.side.path("draws", stage).with_suffix(".json"), self.draws.rates)
-        self.side.write_truth(stage, dict(ledger.truth))
+        self.draws = Draws(self.draws.seed)  # drawn again by name in the backward
 
     def _embedding(self, ledger: Ledger) -> dict[str, np.ndarray]:
         rows = self._read_rows()
@@ -427,10 +419,7 @@ class StreamedCTRL:
             after[run.name] = to_numpy(hidden_states.grad)
             after[f"rows:{run.name}"] = gradient.rows_of_batch()
             del model, loss, by_rows
-            if self.at_once and run.name == SHOWN_RUN:  # the port's turn comes while the other runs are measured
-                self._hand_over(stages.HEAD, ledger)
         del room
-        self.true_table = None
         batch = {name: to_numpy(value) for name, value in self.batch.items()}
         skeleton = self._skeleton(modeling_ctrl.CTRLLMHeadModel)
         measured.own_loss = own_loss.check(ledger.truth, batch, "causal_lm", skeleton)
@@ -461,13 +450,13 @@ class StreamedCTRL:
         rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
         left_out = rows if self.tied else np.array([], int)
         sizes[run.name] = RunningStats()
-        if self.true_table is not None:
-            yield GradientOfTable(rows, left_out, sizes[run.name], functools.partial(self.true_table.rows, table))
+        if run.name != "truth":
+            truth = TensorFile(self.side.path("truth", "head-table"))
+            yield GradientOfTable(rows, left_out, sizes[run.name], functools.partial(truth.rows, table))
             return
         with self.side.writing_truth("head-table", 8 * math.prod(shape)) as writer:
             writer.begin(table, "float64", shape)
             yield GradientOfTable(rows, left_out, sizes[run.name], write=writer.extend)
-        self.true_table = TensorFile(self.side.path("truth", "head-table"))  # opened before the port can delete it
 
     def _record_table(self, ledger: Ledger, table: str, sizes: dict[str, RunningStats]) -> None:
         shape = (self.config.vocab_size, self.config.n_embd)

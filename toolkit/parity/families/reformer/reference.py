@@ -23,7 +23,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import TRAINING, UPDATED, named
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.clean import ExactNormaliser
-from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy
+from toolkit.parity.reference.points import Operation, OperationWatch, to_numpy, values_of
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
@@ -250,8 +250,8 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory
             if recorder.points is not None:
                 hidden_stream = recorder.points.pass_through(f"stream:{LAYERS}.{index}@1", hidden_stream)
             if recorder.recording:
-                recorder.keep(f"stream:{LAYERS}.{index}#attention", to_numpy(attention_stream))
-                recorder.keep(f"stream:{LAYERS}.{index}#hidden", to_numpy(hidden_stream))
+                recorder.keep(f"stream:{LAYERS}.{index}#attention", values_of(attention_stream))
+                recorder.keep(f"stream:{LAYERS}.{index}#hidden", values_of(hidden_stream))
         return torch.cat([attention_stream, hidden_stream], dim=-1)
 
     undo = set_attribute(function, "apply", apply)
