@@ -6,7 +6,7 @@ import numpy as np
 import paddle
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from toolkit.parity.candidate.step import Step
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter, are_one
@@ -80,12 +80,27 @@ def test_only_the_very_object_before_is_not_measured_again():
     assert measured == ["a", "c", "d", "e"]
 
 
+@pytest.mark.parametrize("shape", [(3,), (300, 100)])
+def test_what_is_written_to_past_the_framework_is_measured_again(shape):
+    found, value = Latest(lambda name, value: float(value.sum())), np.ones(shape)
+    assert found("a", value) == value.size
+    value *= 2
+    assert found("b", value) == 2 * value.size
+    value[:] = np.nan
+    assert np.isnan(found("c", value)) and np.isnan(found("d", value))
+
+
 def test_a_tensor_that_is_another_is_written_once_and_read_under_both_names(tmp_path):
     path, value = tmp_path / "tensors.safetensors", np.arange(6.0).reshape(2, 3)
     with TensorWriter(path, 8) as writer:  # too little room, so that the file is put together anew
         writer.add("child", value)
         writer.repeat("parent", "child")
         writer.add("equal", value)
+        for taken in ("child", "parent"):
+            with pytest.raises(ValueError, match="two tensors have the name"):
+                writer.add(taken, value)
+            with pytest.raises(ValueError, match="two tensors have the name"):
+                writer.repeat(taken, "equal")
     read = TensorFile(path)
     assert list(read) == ["child", "equal", "parent"]
     for name in read:
@@ -93,3 +108,10 @@ def test_a_tensor_that_is_another_is_written_once_and_read_under_both_names(tmp_
     assert load_file(path).keys() == {"child", "equal"}
     assert are_one(read, "child", "parent") and not are_one(read, "child", "equal")
     assert not are_one(read, "gone", "gone too") and not are_one(dict(read), "child", "parent")
+
+
+@pytest.mark.parametrize("repeats", ['{"b": "gone"}', '{"a": "a"}'])
+def test_a_file_that_says_what_cannot_be_is_refused(repeats, tmp_path):
+    save_file({"a": np.ones(3)}, tmp_path / "a.safetensors", metadata={"repeats": repeats})
+    with pytest.raises(ValueError, match=r"a\.safetensors: says that . is (a|gone) once more, which cannot be"):
+        TensorFile(tmp_path / "a.safetensors")

@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +52,7 @@ class TensorWriter:
         self._room = room
         self._over = over
         self._repeats: dict[str, str] = {}
+        self._names = ChainMap[str, Any](self.header, self._repeats)
 
     def __enter__(self) -> TensorWriter:
         mode = "w+b"
@@ -65,18 +67,19 @@ class TensorWriter:
     def add(self, name: str, value: np.ndarray) -> None:
         """Append a tensor."""
         value = np.asarray(value, order="C")
-        self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self.header)
+        self.header[name] = _entry(name, value, self._file.tell() - 8 - self._room, self._names)
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
         """Say that a tensor is ``first`` once more, which is there: among what the library calls metadata, by which
         :class:`TensorFile` has it."""
+        _check_new(name, self._names)
         self._repeats[name] = first
 
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         """Announce a tensor that is too large to be there as a whole: its values come next, by :meth:`extend`."""
         one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
-        self.header[name] = _entry(name, one, self._file.tell() - 8 - self._room, self.header)
+        self.header[name] = _entry(name, one, self._file.tell() - 8 - self._room, self._names)
 
     def extend(self, values: np.ndarray) -> None:
         """Append further values of the tensor that was announced."""
@@ -168,8 +171,10 @@ class TensorFile(_OnDisk):
         size = int.from_bytes(self._file.read(8), "little")
         self.header = json.loads(self._file.read(size))
         metadata = self.header.pop("__metadata__", None) or {}
-        repeats = json.loads(metadata.get(REPEATS, "{}"))
-        self.header.update({name: self.header[first] for name, first in repeats.items()})
+        for name, first in json.loads(metadata.get(REPEATS, "{}")).items():
+            if name in self.header or first not in self.header:
+                raise ValueError(f"{path}: says that {name} is {first} once more, which cannot be")
+            self.header[name] = self.header[first]
         self._start = 8 + size
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -206,11 +211,15 @@ def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
 
 def _entry(name: str, value: np.ndarray, start: int, others: Mapping[str, Any]) -> dict[str, Any]:
     """What the header says of a tensor whose values begin at ``start``."""
-    if name in others:
-        raise ValueError(f"two tensors have the name {name}: one would not be compared")
+    _check_new(name, others)
     if value.dtype not in TYPES:
         raise ValueError(f"{name}: {value.dtype}; one of {', '.join(map(str, TYPES))} can be kept")
     return entry(value.dtype, value.shape, start)
+
+
+def _check_new(name: str, others: Mapping[str, Any]) -> None:
+    if name in others:
+        raise ValueError(f"two tensors have the name {name}: one would not be compared")
 
 
 def _write(whole: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int:
