@@ -305,7 +305,8 @@ class Step:
         return left
 
     def _values(self, tensor: paddle.Tensor) -> np.ndarray:
-        """The values of a module's output; as :meth:`.recorder.Recorder` has them, the same object where they are."""
+        """The values of a module's output. Where it is what the module before it has given, unchanged, they are the
+        same object, by which :class:`.latest.Latest` knows them."""
         version = tensor.inplace_version
         if self._latest is None or self._latest[0] is not tensor or self._latest[1] != version:
             self._latest = tensor, version, values_of(tensor)

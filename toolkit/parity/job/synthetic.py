@@ -98,15 +98,15 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
             values += 1
         elif self.kind == "heavy-tailed":
             values *= np.float32(2 * self.deviations["linear"])
-            _spread(values, draw)
+            make_students_t(values, draw)
         else:
             growth = _growth(self.depth, name) if self.kind == "large-gains" and role == "linear" else 1.0
             values *= np.float32(self.deviations[role] * growth)
 
 
-def _spread(normal: np.ndarray, draw: np.random.Generator) -> None:
-    """Make normal numbers Student's t with 3 degrees of freedom, in place: each over the root of a chi-square number
-    over these. A piece at a time, which stays in the cache."""
+def make_students_t(normal: np.ndarray, draw: np.random.Generator) -> None:
+    """Make normal numbers (n,), float32, Student's t with 3 degrees of freedom, in place: each over the root of a
+    chi-square number over these. A piece at a time, which stays in the cache."""
     room = np.empty(min(PIECE, len(normal)), np.float32)
     for start in range(0, len(normal), PIECE):
         piece = normal[start : start + PIECE]

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.weights import generator
 from toolkit.parity.job.pair import ParameterFacts
-from toolkit.parity.job.synthetic import KINDS, randomize_constants
+from toolkit.parity.job.synthetic import KINDS, make_students_t, randomize_constants
 
 #: Layers whose matrices ``large-gains`` makes wider.
 MAPS = ("linear", "conv")
@@ -51,8 +51,8 @@ def _made(one: ParameterFacts, value: np.ndarray, given: np.ndarray, kind: str, 
         return given
     made = np.float32(given.std()) * normal
     if kind == "heavy-tailed":
-        # Student's t: a normal number over the root of a chi-square one over its degrees of freedom.
-        made *= 2 * np.sqrt(3 / (2 * draw.standard_gamma(np.float32(1.5), value.shape, np.float32)))
+        made *= np.float32(2.0)
+        make_students_t(made.reshape(-1), draw)
     elif one.role in MAPS:
         made *= np.float32(4.0)
     return np.where(given == 0, given, made)  # a padding token's row stays zero
