@@ -96,8 +96,13 @@ def check_environment() -> Iterator[Finding]:
         yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
     else:
         install = "" if allocator.libraries() else " (pip install tbb)"
-        theirs = f"the C library's allocator; TOOLKIT_MALLOC=tbb{install} halves what long texts of one length take"
-        yield Finding("memory", "ok", "oneTBB's allocator" if whose == allocator.TBB else theirs)
+        tip = f"; with TOOLKIT_MALLOC=tbb{install} long texts of one length take less"
+        said = {
+            allocator.TBB: "oneTBB's allocator",
+            allocator.UNCACHED: f"glibc's allocator, without its caches{tip}",
+            allocator.SYSTEM: f"the C library's allocator{tip}",
+        }
+        yield Finding("memory", "ok", said[whose])
 
 
 REFERENCE = """
