@@ -26,6 +26,8 @@ PLACES = {
     "recomputed": Place("layers that are computed again", "m.py:5"),
     "plain": Place("the layers under plain autograd", "m.py:7"),
     "a.table": Place("position_table", "m.py:6"),
+    "narrowed": Place("Layer.forward", "m.py:8"),
+    "unpadded": Place("read_alike", "m.py:9"),
 }
 
 
@@ -47,10 +49,14 @@ def headline_of(finding: Finding, verdict: Verdict | None = None, trace: Operati
         ("logits", "logits (Model.forward, m.py:3)"),
         ("parameter:a.table", "a.table (position_table, m.py:6)"),
         ("output:b", "output:b"),
+        ("evaluation/output:a", "a (LayerNorm, m.py:1)"),
+        ("narrowed/logits", "what the head does not read and the last layer leaves out: Layer.forward (m.py:8)"),
+        ("unpadded/logits", "the padding that is left out: read_alike (m.py:9)"),
     ],
 )
 def test_a_tensor_has_the_place_of_what_computes_it(name, place):
-    assert headline_of(Finding("semantics", name, "off", "float64")) == (place, "off")
+    said = f"in evaluation mode ({name}): off" if "/" in name else "off"
+    assert headline_of(Finding("semantics", name, "off", "float64")) == (place, said)
 
 
 def test_an_operation_that_is_wrong_by_itself_is_named_before_what_shows_first():

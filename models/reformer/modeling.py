@@ -140,14 +140,20 @@ class ReformerAttention(nn.Layer):
         self.output = ReformerSelfOutput(config)
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, buckets: Tensor | None = None
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        buckets: Tensor | None = None,
+        read: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, hidden) -> (B, T, hidden), and the LSH buckets (None in a local layer)."""
+        """(B, T, hidden) -> (B, T, hidden), or of as many positions as are to be ``read``, from the first one; and the
+        LSH buckets (None in a local layer)."""
         normed = self.layer_norm(hidden_states)
         if isinstance(self.self_attention, LSHSelfAttention):
             attended, buckets = self.self_attention(normed, attention_mask, buckets)
-            return self.output(attended), buckets
-        return self.output(self.self_attention(normed, attention_mask)), None
+        else:
+            attended, buckets = self.self_attention(normed, attention_mask), None
+        return self.output(attended if read is None else attended[:, :read]), buckets
 
 
 class ReformerFeedForwardDense(nn.Layer):
@@ -185,10 +191,10 @@ class ChunkReformerFeedForward(nn.Layer):
         self.dense = ReformerFeedForwardDense(config)
         self.output = ReformerFeedForwardOutput(config)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return in_chunks(
-            lambda part: self.output(self.dense(self.layer_norm(part))), self.chunk_size_feed_forward, hidden_states
-        )
+    def forward(self, hidden_states: Tensor, at_once: bool = False) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden); ``at_once``: as one chunk, whatever the configuration says."""
+        chunk_size = 0 if at_once else self.chunk_size_feed_forward
+        return in_chunks(lambda part: self.output(self.dense(self.layer_norm(part))), chunk_size, hidden_states)
 
 
 class ReformerLayer(nn.Layer):
@@ -200,14 +206,21 @@ class ReformerLayer(nn.Layer):
         self.feed_forward = ChunkReformerFeedForward(config)
 
     def forward(
-        self, attention_stream: Stream, hidden_stream: Stream, attention_mask: Tensor | None = None
+        self,
+        attention_stream: Stream,
+        hidden_stream: Stream,
+        attention_mask: Tensor | None = None,
+        read: int | None = None,
     ) -> tuple[Stream, Stream, LayerRecord]:
-        """The two streams after this layer, and what computing it again takes (see :mod:`.reversible`)."""
+        """The two streams after this layer, or as many of their positions as are to be ``read``, from the first one;
+        and what computing the layer again takes (see :mod:`.reversible`)."""
         before_attention = Replay()
-        update, buckets = self.attention(hidden_stream.value, attention_mask)
+        update, buckets = self.attention(hidden_stream.value, attention_mask, read=read)
+        if read is not None:  # from here on each position goes on by itself
+            attention_stream, hidden_stream = attention_stream.first(read), hidden_stream.first(read)
         attention_stream = attention_stream.plus(update)
         before_feed_forward = Replay()
-        hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value))
+        hidden_stream = hidden_stream.plus(self.feed_forward(attention_stream.value, at_once=read is not None))
         return attention_stream, hidden_stream, LayerRecord(before_attention, before_feed_forward, buckets)
 
 
@@ -220,11 +233,14 @@ class ReformerEncoder(nn.Layer):
         self.layers = nn.LayerList([ReformerLayer(config, kind) for kind in config.attn_layers])
         self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(B, T, hidden) -> (B, T, 2 * hidden)."""
-        reversible = self.training and self.config.backward == "reversible" and paddle.is_grad_enabled()
-        run = run_reversible if reversible else run_traced
-        streams = run(self.layers, hidden_states, attention_mask, self.config.residual)
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, read: int | None = None) -> Tensor:
+        """(B, T, hidden) -> (B, T, 2 * hidden), or, in evaluation, of as many positions as are to be ``read``, from the
+        first one."""
+        given = (self.layers, hidden_states, attention_mask, self.config.residual)
+        if self.training and self.config.backward == "reversible" and paddle.is_grad_enabled():
+            streams = run_reversible(*given)
+        else:
+            streams = run_traced(*given, read)
         normed = self.layer_norm(paddle.concat(list(streams), axis=-1))
         return dropout(normed, self.config.hidden_dropout_prob, self.training)
 
@@ -260,15 +276,18 @@ class ReformerModel(ReformerPretrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.word_embeddings
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> outputs.BaseModelOutput:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, read: int | None = None
+    ) -> outputs.BaseModelOutput:
         """Run the body.
 
         Args:
             input_ids: int64 (B, T).
             attention_mask: (B, T), 0 for padding; all 1 if absent.
+            read: in evaluation, how many positions of the output are wanted, from the first one; None: all.
 
         Returns:
-            ``last_hidden_state`` (B, T, 2 * hidden).
+            ``last_hidden_state`` (B, T, 2 * hidden), or of as many positions as are wanted.
 
         Raises:
             ValueError: in training, a length that the model cannot be trained on. In evaluation a length is padded to
@@ -287,7 +306,7 @@ class ReformerModel(ReformerPretrainedModel):
                 attention_mask = paddle.ones_like(input_ids)
             input_ids = F.pad(input_ids, [0, 0, 0, missing], value=self.config.pad_token_id, pad_from_left_axis=True)
             attention_mask = F.pad(attention_mask.astype("int64"), [0, 0, 0, missing], pad_from_left_axis=True)
-        hidden_states = self.encoder(self.embeddings(input_ids), attention_mask)
+        hidden_states = self.encoder(self.embeddings(input_ids), attention_mask, read)
         return outputs.BaseModelOutput(last_hidden_state=hidden_states[:, :length] if missing else hidden_states)
 
 
@@ -312,6 +331,8 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
 
     head = "sequence_classification"
     architecture = "ReformerForSequenceClassification"
+    #: Whether in evaluation the last layer leaves out what the head does not read.
+    leaves_out_unread = True
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__(config)
@@ -330,7 +351,8 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
         Returns:
             ``logits`` (B, labels) and, given labels, the mean ``loss``.
         """
-        logits = self.classifier(self.reformer(input_ids, attention_mask).last_hidden_state)
+        read = 1 if self.leaves_out_unread and not self.training else None
+        logits = self.classifier(self.reformer(input_ids, attention_mask, read).last_hidden_state)
         loss = None if labels is None else losses.classification(self.config, logits, labels, self.active_class_weights)
         return outputs.SequenceClassifierOutput(loss=loss, logits=logits)
 

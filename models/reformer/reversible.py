@@ -10,6 +10,7 @@ additions and subtractions pay.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ class PlainStream:
 
     def minus(self, update: Tensor) -> PlainStream:
         return PlainStream(self.value - update)
+
+    def first(self, count: int) -> PlainStream:
+        return PlainStream(self.value[:, :count])
 
 
 class GridStream:
@@ -81,6 +85,9 @@ class GridStream:
     def minus(self, update: Tensor) -> GridStream:
         return self._plus(update, -1.0)
 
+    def first(self, count: int) -> GridStream:
+        return GridStream(self.exact[:, :count], self.rounder, self.dtype)
+
 
 @dataclass
 class PairStream:
@@ -100,6 +107,9 @@ class PairStream:
     def minus(self, update: Tensor) -> PairStream:
         return self.plus(-update)
 
+    def first(self, count: int) -> PairStream:
+        return PairStream(self.value[:, :count], self.rest[:, :count])
+
 
 @dataclass
 class DoubleStream:
@@ -115,10 +125,14 @@ class DoubleStream:
     def plus(self, update: Tensor) -> DoubleStream:
         return DoubleStream(self.exact + update.astype("float64"), self.dtype)
 
+    def first(self, count: int) -> DoubleStream:
+        return DoubleStream(self.exact[:, :count], self.dtype)
+
     def minus(self, update: Tensor) -> DoubleStream:
         return DoubleStream(self.exact - update.astype("float64"), self.dtype)
 
 
+#: ``plus`` and ``minus`` an update; ``first`` positions of it.
 Stream = PlainStream | GridStream | PairStream | DoubleStream
 
 
@@ -159,17 +173,31 @@ class TracedStream:
         total.value = at("stream", total.value)
         return total
 
+    def first(self, count: int) -> TracedStream:
+        part = copy.copy(self)
+        part.value, part.inner = self.value[:, :count], self.inner.first(count)
+        return part
+
 
 def run_traced(
-    layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str
+    layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str, read: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
-    to run without gradients. Returns the two streams' values, each (B, T, hidden)."""
+    to run without gradients.
+
+    Args:
+        read: how many positions of the last layer's output are wanted, from the first one; None: all.
+
+    Returns:
+        The two streams' values, each (B, T, hidden), or of as many positions as are wanted.
+    """
     stream = open_stream(x.detach(), residual)
     followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
     attention_stream = hidden_stream = TracedStream(x, stream) if followed else stream
+    *layers, last = layers
     for layer in layers:
         attention_stream, hidden_stream, _ = layer(attention_stream, hidden_stream, attention_mask)
+    attention_stream, hidden_stream, _ = last(attention_stream, hidden_stream, attention_mask, read)
     return attention_stream.value, hidden_stream.value
 
 

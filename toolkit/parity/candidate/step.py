@@ -17,7 +17,7 @@ from models.adapter import adapt
 from models.families import part
 from models.lora import LoRA
 from models.ops import is_on_cpu
-from toolkit.parity.candidate import unpadded
+from toolkit.parity.candidate import scored_again
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.scores import scores_of
@@ -27,6 +27,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import (
+    READ_IN_PART,
     READ_WITHOUT_PADDING,
     RUNS,
     TRAINING,
@@ -80,12 +81,15 @@ class Step:
     is_ported = True
     #: Whether the run evaluates texts without the padding that changes nothing.
     reads_without_padding = False
+    #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
+    is_narrowed = False
     _latest: tuple[paddle.Tensor, int, np.ndarray] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.reads_without_padding = job.head in READ_WITHOUT_PADDING
+        self.is_narrowed = (job.model, job.head) in READ_IN_PART
         self.port = job.port
         self.dtype = dtype
         self.lowered = job.lowered if dtype == "bfloat16" else ()
@@ -100,6 +104,8 @@ class Step:
         self.given_weights = TensorFile(folder / "weights.safetensors")
         self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
         self.model.class_weights = as_weights(job.class_weights)
+        if self.is_narrowed:  # all that a layer computes is compared
+            self.model.leaves_out_unread = False
         if job.lora is not None:
             adapt(self.model, LoRA.of_json(job.lora))
         if dtype == "float64":
@@ -183,7 +189,7 @@ class Step:
         return {
             **places(self.model),
             **head_places(type(self.model)),
-            **({UNPADDED: unpadded.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
+            **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
             **training.training_places(),
         }
 
@@ -258,8 +264,8 @@ class Step:
                 measure_of_run(name, value)
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
-            if run == WHOLE and self.reads_without_padding:
-                unpadded.evaluate(self, batch, output, measure)
+            if run == WHOLE:
+                scored_again.evaluate(self, batch, output, measure)
         with paddle.no_grad(), precision.lowered(self.lowered):
             self.decode(measure)
         self._merge(measure)

@@ -1,7 +1,7 @@
 """What is compared in evaluation mode: by it the best weights are chosen, measured and exported.
 
 The names of its tensors have that of the evaluation before their kind: ``evaluation/output:MODULE``,
-``shorter/logits``, ``decoding/logits#2``, ``unpadded/logits``.
+``shorter/logits``, ``decoding/logits#2``, ``narrowed/logits``, ``unpadded/logits``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ EVALUATIONS = WHOLE, SHORTER = ("evaluation", "shorter")
 #: Tokens one after another, each with the keys and values of all before it, where a model can do that.
 DECODING = "decoding"
 DECODED = 3
-#: The scores of the batch again, where the port has left out the padding that the task's evaluations leave out.
-UNPADDED = "unpadded"
+#: The scores of the batch again, where the port's last layer has left out what its head does not read; and where it has
+#: left out the padding, too, that the task's evaluations leave out.
+NARROWED, UNPADDED = "narrowed", "unpadded"
 READ_WITHOUT_PADDING = ("sequence_classification", "question_answering")
+#: Models and heads of which the port does the former.
+READ_IN_PART = (("reformer", "sequence_classification"),)
 #: All runs that draw.
 RUNS = (TRAINING, UPDATED, *EVALUATIONS)
 

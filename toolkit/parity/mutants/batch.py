@@ -114,9 +114,9 @@ def _head_at_last_of_padded(port):
     """The classification head reads the last column of a text that has padding."""
     kept: list = []
 
-    def body(original, self, input_ids, attention_mask=None):
+    def body(original, self, input_ids, attention_mask=None, *rest):
         kept[:] = [attention_mask.astype("bool").all(1).reshape([-1, 1, 1])]
-        return original(self, input_ids, attention_mask)
+        return original(self, input_ids, attention_mask, *rest)
 
     def head(original, self, hidden_states):
         return original(self, port.paddle.where(kept[0], hidden_states, hidden_states[:, -1:]))

@@ -12,10 +12,15 @@ def _reformer() -> SimpleNamespace:
     import paddle
 
     from models import randomness
-    from models.reformer import attention, lengths, modeling
+    from models.reformer import attention, lengths, modeling, reversible
 
     return SimpleNamespace(
-        paddle=paddle, randomness=randomness, modeling=modeling, attention=attention, lengths=lengths
+        paddle=paddle,
+        randomness=randomness,
+        modeling=modeling,
+        attention=attention,
+        lengths=lengths,
+        reversible=reversible,
     )
 
 
@@ -65,12 +70,12 @@ def _padding_seen(port):
     """What a short text is filled up with is attended to."""
     plain = port.modeling.F.pad
 
-    def forward(original, self, input_ids, attention_mask=None):
+    def forward(original, self, input_ids, attention_mask=None, read=None):
         if self.training or attention_mask is None:
-            return original(self, input_ids, attention_mask)
+            return original(self, input_ids, attention_mask, read)
         port.modeling.F.pad = lambda x, pad, **options: plain(x, pad, **{"value": 1, **options})  # ids have their own
         try:
-            return original(self, input_ids, attention_mask)
+            return original(self, input_ids, attention_mask, read)
         finally:
             port.modeling.F.pad = plain
 
@@ -80,14 +85,14 @@ def _padding_seen(port):
 def _norm_skipped(port):
     """The last norm is left out in evaluation."""
 
-    def forward(plain, self, hidden_states, attention_mask=None):
+    def forward(plain, self, *given):
         if self.training:
-            return plain(self, hidden_states, attention_mask)
+            return plain(self, *given)
         gain = self.layer_norm.weight
         held = gain.numpy()
         gain.set_value(0 * held + 1)
         try:
-            return plain(self, hidden_states, attention_mask)
+            return plain(self, *given)
         finally:
             gain.set_value(held)
 
@@ -101,6 +106,26 @@ def _all_padding_left_out(port):
         return min(whole, port.lengths.evaluated(config, length))
 
     return [(port.lengths, "read_alike", read_alike)]
+
+
+def _attends_to_what_is_read(port):
+    """Where the head reads the first position alone, that sees no other in the last layer."""
+
+    def forward(plain, self, hidden_states, attention_mask=None, buckets=None, read=None):
+        if read is None:
+            return plain(self, hidden_states, attention_mask, buckets)
+        return plain(self, hidden_states[:, :read], attention_mask[:, :read])
+
+    return around(port.modeling.ReformerAttention, "forward", forward)
+
+
+def _streams_of_the_last(port):
+    """Where the head reads the first position alone, the streams go on with their last one."""
+
+    def first(plain, self, count):
+        return type(self)(self.value[:, -count:], self.rest[:, -count:])
+
+    return around(port.reversible.PairStream, "first", first)
 
 
 def _positions_from_zero(port):
@@ -176,6 +201,14 @@ REFORMER_EVALUATION: tuple[Mutant, ...] = (
     _of_reformer(
         "eval-no-padding-kept", "no padding is kept between a text's end and its beginning", "unpadded/logits",
         _all_padding_left_out,
+    ),
+    _of_reformer(
+        "eval-read-sees-itself", "the position that is read sees no other in the last layer", "narrowed/logits",
+        _attends_to_what_is_read,
+    ),
+    _of_reformer(
+        "eval-streams-of-the-last", "the streams go on with their last position, and not the one that is read",
+        "narrowed/logits", _streams_of_the_last,
     ),
 )  # fmt: skip
 

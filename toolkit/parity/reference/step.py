@@ -18,6 +18,8 @@ from toolkit.parity.job.results import Note, ReferenceFacts
 from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import (
+    NARROWED,
+    READ_IN_PART,
     READ_WITHOUT_PADDING,
     RUNS,
     TRAINING,
@@ -73,6 +75,7 @@ class Step:
         narrowings: where R64 computed in fewer digits than float64's all the same.
         saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
         reads_without_padding: whether the port's run evaluates texts without the padding that changes nothing.
+        is_narrowed: whether the port, in evaluation, leaves out in its last layer what the head does not read.
         saturated: rows of the last run in which every attention score was masked, where that had to be mended.
     """
 
@@ -103,6 +106,7 @@ class Step:
         self.config = job.config
         self.task = job.task
         self.reads_without_padding = self.is_ported and job.head in READ_WITHOUT_PADDING
+        self.is_narrowed = (job.model, job.head) in READ_IN_PART
         self.updates = job.updates
         self.lowered = job.lowered
         self.measures_bfloat16 = "bfloat16" in job.dtypes
@@ -314,7 +318,8 @@ class Step:
         """Go on from :meth:`run` in evaluation mode (:mod:`toolkit.parity.measure.evaluation`): every output, the
         scores and the loss go to ``keep``."""
         self.model.eval()
-        unpadded: dict[str, np.ndarray] = {}
+        again = {NARROWED: self.is_narrowed, UNPADDED: self.reads_without_padding}
+        scores: dict[str, np.ndarray] = {}
         for run, batch in self.evaluations().items():
 
             def measure(name: str, value: np.ndarray, run: str = run) -> None:
@@ -332,12 +337,13 @@ class Step:
                 output = self.compute({name: value.contiguous() for name, value in batch.items()})
                 for name, value in scores_of(output).items():
                     measure(name, value)
-                    if run == WHOLE and self.reads_without_padding:
-                        unpadded[named(UNPADDED, name)] = value
+                    if run == WHOLE:
+                        scores[name] = value
                 if self.is_scored(batch):
                     measure("loss", to_numpy(output.loss))
-        for name, value in unpadded.items():  # last: what is wrong in another evaluation, too, is of a module
-            keep(name, value)
+        for run in filter(again.get, again):  # last: what is wrong in another evaluation, too, is of a module
+            for name, value in scores.items():
+                keep(named(run, name), value)
         with torch.no_grad(), self.in_precision(), no_downcast():
             self.decode(keep)
             for name, value in merged(self.model):

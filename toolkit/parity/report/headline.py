@@ -10,7 +10,7 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.updates import number_of, wrong_parameters
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
-from toolkit.parity.measure.evaluation import UNPADDED
+from toolkit.parity.measure.evaluation import NARROWED, UNPADDED
 from toolkit.parity.measure.naming import TensorName
 
 
@@ -58,7 +58,9 @@ def headline(
         code = _code("updated", places)
         message = f"{wrong_parameters(culprit, verdict, decayed)}; {culprit.name}: {culprit.message}"
         return Headline(f"update {number_of(name)} of the parameters: {code}", message)
-    if name.evaluation == UNPADDED:
+    if name.evaluation == NARROWED:
+        place = f"what the head does not read and the last layer leaves out: {_code(NARROWED, places)}"
+    elif name.evaluation == UNPADDED:
         place = f"the padding that is left out: {_code(UNPADDED, places)}"
     elif name.evaluation:
         place = place_of(str(name.in_its_run), places)

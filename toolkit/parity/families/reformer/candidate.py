@@ -20,6 +20,7 @@ from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, Step
 from toolkit.parity.job.results import CandidateFacts, Flips, Place
+from toolkit.parity.measure.evaluation import NARROWED
 from toolkit.parity.measure.naming import TensorName
 
 
@@ -49,6 +50,7 @@ class ReformerStep(Step):
     def places(self) -> dict[str, Place]:
         return {
             **super().places(),
+            NARROWED: place_of_code("ReformerLayer.forward", ReformerLayer.forward),
             "recomputed": place_of_code("the reversible layers' backward", reversible._Run.backward),
             "plain": place_of_code("the layers under plain autograd", reversible.run_traced),
         }

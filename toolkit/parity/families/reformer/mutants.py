@@ -50,9 +50,9 @@ def _no_scale(port):
 
 
 def _swapped_streams(port):
-    def forward(self, hidden_states, attention_mask=None):
+    def forward(self, hidden_states, attention_mask=None, read=None):
         run = port.reversible.run_traced
-        attention, hidden = run(self.layers, hidden_states, attention_mask, self.config.residual)
+        attention, hidden = run(self.layers, hidden_states, attention_mask, self.config.residual, read)
         normed = self.layer_norm(port.paddle.concat([hidden, attention], axis=-1))
         return port.randomness.dropout(normed, self.config.hidden_dropout_prob, self.training)
 
@@ -62,7 +62,7 @@ def _swapped_streams(port):
 def _feed_forward_from(port, source: str):
     """The second half of a layer fed from the wrong stream, or its sum left out."""
 
-    def forward(self, attention_stream, hidden_stream, attention_mask=None):
+    def forward(self, attention_stream, hidden_stream, attention_mask=None, read=None):
         before_attention = port.reversible.Replay()
         update, buckets = self.attention(hidden_stream.value, attention_mask)
         after = attention_stream.plus(update)

@@ -1,0 +1,98 @@
+"""The scores of a batch as the run's evaluations compute them: without what the head does not read of the last layer,
+and without the padding that changes nothing of a text."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import paddle
+
+from models.families import part
+from toolkit.batches import PADDED, without_padding
+from toolkit.parity.candidate.places import place_of_code
+from toolkit.parity.candidate.scores import scores_of
+from toolkit.parity.job.results import Place
+from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, WHOLE, named
+
+if TYPE_CHECKING:
+    from toolkit.parity.candidate.step import Measure, Step
+
+
+def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+    """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out; what was left out
+    before is left out, too.
+
+    Args:
+        step: in evaluation mode.
+        given: the batch that is evaluated.
+        whole: the model's output for it, of which nothing was left out.
+    """
+    scores = scores_of(whole)
+    with _as_in_a_run(step):
+        if step.is_narrowed:
+            scores = _scores(step, given, range(len(given["input_ids"])))
+            for name, value in scores.items():
+                measure(named(NARROWED, name), value)
+        if step.reads_without_padding:
+            for name, value in _without_padding(step, given, scores).items():
+                measure(named(UNPADDED, name), value)
+
+
+@contextlib.contextmanager
+def _as_in_a_run(step: Step) -> Iterator[None]:
+    """The model leaves out what its head does not read, inside the ``with`` block, if it ever does."""
+    if not step.is_narrowed:
+        yield
+        return
+    step.model.leaves_out_unread = True
+    try:
+        yield
+    finally:
+        step.model.leaves_out_unread = False
+
+
+def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
+    """Of a batch that holds some rows of the one that is evaluated, or the beginnings of their texts."""
+    recorded = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
+    with paddle.no_grad(), step.given_draws(recorded, lambda *_: None):
+        return scores_of(step.compute(batch))
+
+
+def _without_padding(
+    step: Step, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The ``scores``, those that are read of the short texts from a batch of these alone that is cut as an evaluation's
+    is (:func:`toolkit.batches.without_padding`)."""
+    placed = {name: value.copy() for name, value in scores.items()}
+    if not (rows := rows_with_padding_to_spare(given, step.model.config)):
+        return placed
+    batch = without_padding({name: value[rows] for name, value in given.items()}, step.model.config)
+    read = batch["attention_mask"].numpy() != 0  # (rows, length)
+    for name, found in _scores(step, batch, rows).items():
+        put_in_place(found, placed[name], rows, read)
+    return placed
+
+
+def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
+    """The rows of a batch whose texts are so short that by themselves they are evaluated with less padding."""
+    whole = batch["input_ids"].shape[1]
+    alone = [{name: batch[name][row : row + 1] for name in PADDED} for row in range(len(batch["input_ids"]))]
+    return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]
+
+
+def put_in_place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read: np.ndarray) -> None:
+    """Write the scores of some rows into the batch's: those of whole texts, (rows, L) into (B, L), or of the tokens of
+    them that ``read`` says, (rows, length) into (B, T)."""
+    if found.shape != read.shape:
+        into[rows] = found
+        return
+    for row, scores, kept in zip(rows, found, read, strict=True):
+        into[row, : len(scores)][kept] = scores[kept]
+
+
+def place_of_padding(config: Any) -> Place:
+    """Where is decided how much padding an evaluation leaves out."""
+    return place_of_code("lengths.read_alike", part(config.model_type, "lengths").read_alike)
