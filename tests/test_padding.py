@@ -8,18 +8,17 @@ import inspect
 import numpy as np
 import paddle
 import pytest
+from small_reformers import PAD, WHOLE, reformer, texts
 
 from models import families
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLForSequenceClassification
-from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
 from toolkit.batches import without_padding
 from toolkit.parity.job.job import TASKS
 from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
 from toolkit.shared_evaluation import EveryNth, in_own_order, longest_first
 
-WHOLE, PAD = 96, 1
 #: What the tests vary of the model.
 SHAPES = {
     "one-round": {},
@@ -34,36 +33,6 @@ SHAPES = {
     "local": {"attn_layers": ["local", "local"], "local_num_chunks_after": 1},
     "chunks-of-feed-forward": {"chunk_size_feed_forward": 16},
 }
-
-
-def reformer(kind, **keys):
-    config = {
-        "attn_layers": ["local", "lsh"],
-        "local_attn_chunk_length": 8,
-        "lsh_attn_chunk_length": 8,
-        "num_buckets": 4,
-        "axial_pos_shape": [8, 12],
-        "axial_pos_embds_dim": [8, 8],
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "attention_head_size": 8,
-        "feed_forward_size": 16,
-        "vocab_size": 40,
-        "pad_token_id": PAD,
-        "hash_seed": 3,
-        "is_decoder": False,
-        "initializer_range": 0.5,  # so that what is seen counts
-    }
-    model = kind(ReformerConfig(**{**config, **keys}))
-    model.eval()
-    return model
-
-
-def texts(lengths):
-    draw = np.random.default_rng(len(lengths))
-    kept = np.arange(WHOLE) < np.array(lengths)[:, None]
-    tokens = np.where(kept, draw.integers(2, 40, kept.shape), PAD)
-    return {"input_ids": paddle.to_tensor(tokens), "attention_mask": paddle.to_tensor(kept.astype("int64"))}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -7,56 +7,30 @@ import contextlib
 import numpy as np
 import paddle
 import pytest
+from small_reformers import WHOLE, reformer, texts
 
 from models import kernels
 from models.reformer import reversible
-from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
 from toolkit.parity.measure.evaluation import READ_IN_PART
 
-LENGTH = 48
 SHAPES = {
     "lsh-last": {"attn_layers": ["local", "lsh"]},
     "local-last": {"attn_layers": ["lsh", "local"]},
     "one-layer": {"attn_layers": ["lsh"]},
     "several-rounds": {"attn_layers": ["local", "lsh"], "num_hashes": 3},
-    "chunks-of-feed-forward": {"attn_layers": ["local", "lsh"], "chunk_size_feed_forward": 12},
+    "chunks-of-feed-forward": {"attn_layers": ["local", "lsh"], "chunk_size_feed_forward": 16},
     "plain": {"attn_layers": ["local", "lsh"], "residual": "plain"},
-    "learned-positions": {"attn_layers": ["local", "local"], "axial_pos_embds": False},
+    "learned-positions": {
+        "attn_layers": ["local", "local"],
+        "axial_pos_embds": False,
+        "max_position_embeddings": WHOLE,
+    },
 }
 
 
-def reformer(kind=ReformerForSequenceClassification, **keys):
-    config = {
-        "local_attn_chunk_length": 12,
-        "lsh_attn_chunk_length": 12,
-        "num_buckets": 4,
-        "axial_pos_shape": [6, 8],
-        "axial_pos_embds_dim": [8, 8],
-        "hidden_size": 16,
-        "num_attention_heads": 2,
-        "attention_head_size": 8,
-        "feed_forward_size": 16,
-        "vocab_size": 40,
-        "pad_token_id": 1,
-        "max_position_embeddings": LENGTH,
-        "hash_seed": 3,
-        "is_decoder": False,
-        "num_labels": 3,
-        "initializer_range": 0.5,
-        "hidden_dropout_prob": 0.0,
-    }
-    model = kind(ReformerConfig(**{**config, **keys}))
-    model.eval()
-    return model
-
-
-def texts(*lengths):
-    draw = np.random.default_rng(len(lengths))
-    whole = max(lengths)
-    kept = np.arange(whole) < np.array(lengths)[:, None]
-    tokens = np.where(kept, draw.integers(2, 40, kept.shape), 1)
-    return {"input_ids": paddle.to_tensor(tokens), "attention_mask": paddle.to_tensor(kept.astype("int64"))}
+def classifier(**keys):
+    return reformer(ReformerForSequenceClassification, **keys)
 
 
 @contextlib.contextmanager
@@ -76,10 +50,12 @@ def positions_of(layer):
 def test_the_scores_are_those_of_a_whole_last_layer(monkeypatch, shape, dtype, compiled):
     if not compiled:
         monkeypatch.setenv(kernels.VARIABLE, kernels.PADDLE)
-    model = reformer(**SHAPES[shape])
+    model = classifier(**SHAPES[shape])
     model.to(dtype=dtype)
     bound = 1e-12 if dtype == "float64" else 1e-5
-    for batch in (texts(LENGTH, 20, 3), texts(LENGTH), texts(24, 7) if "chunk" in shape else texts(31, 7)):
+    whole_texts = texts([WHOLE, 40, 3])
+    shorter = {name: value[1:, : 48 if "chunk" in shape else 45] for name, value in whole_texts.items()}
+    for batch in (whole_texts, shorter):
         with paddle.no_grad(), positions_of(model.reformer.encoder.layers[-1].feed_forward.dense) as computed:
             found = model(**batch).logits.numpy()
             assert computed == [1]
@@ -91,29 +67,29 @@ def test_the_scores_are_those_of_a_whole_last_layer(monkeypatch, shape, dtype, c
 
 
 def test_the_layers_before_the_last_compute_all_positions():
-    model = reformer(attn_layers=["local", "lsh", "local"])
+    model = classifier(attn_layers=["local", "lsh", "local"])
     with contextlib.ExitStack() as watched:
         seen = [watched.enter_context(positions_of(layer.feed_forward)) for layer in model.reformer.encoder.layers]
-        model(**texts(LENGTH))
-    assert seen == [[LENGTH], [LENGTH], [1]]
+        model(**texts([WHOLE]))
+    assert seen == [[WHOLE], [WHOLE], [1]]
 
 
 @pytest.mark.parametrize("backward", ["autograd", "reversible"])
 def test_training_computes_all_positions(backward):
     """What dropout draws would be another thing otherwise, and the gate compares all of it."""
-    model = reformer(attn_layers=["local", "lsh"], backward=backward)
+    model = classifier(attn_layers=["local", "lsh"], backward=backward)
     model.train()
     with positions_of(model.reformer.encoder) as seen:
-        model(**texts(LENGTH))
-    assert seen == [LENGTH]
+        model(**texts([WHOLE]))
+    assert seen == [WHOLE]
 
 
 def test_what_reads_every_position_is_given_every_position():
     model = reformer(ReformerForQuestionAnswering, attn_layers=["local", "lsh"], num_labels=2)
     assert not hasattr(model, "leaves_out_unread")
-    assert model(**texts(LENGTH)).start_logits.shape == [1, LENGTH]
-    hidden = model.reformer(**texts(LENGTH)).last_hidden_state
-    first = model.reformer(**texts(LENGTH), read=5).last_hidden_state
+    assert model(**texts([WHOLE])).start_logits.shape == [1, WHOLE]
+    hidden = model.reformer(**texts([WHOLE])).last_hidden_state
+    first = model.reformer(**texts([WHOLE]), read=5).last_hidden_state
     np.testing.assert_allclose(first.numpy(), hidden.numpy()[:, :5], rtol=1e-5, atol=1e-5)
 
 
@@ -121,10 +97,10 @@ def test_what_reads_every_position_is_given_every_position():
 def test_gradients_in_evaluation_are_those_of_a_whole_last_layer(residual):
     """Of what a text's tokens do to its scores, someone may ask without training."""
     gradients = []
-    model = reformer(attn_layers=["local", "lsh"], residual=residual)
+    model = classifier(attn_layers=["local", "lsh"], residual=residual)
     for leaves_out in (True, False):
         model.leaves_out_unread = leaves_out
-        model(**texts(LENGTH, 20)).logits[:, 0].sum().backward()
+        model(**texts([WHOLE, 20])).logits[:, 0].sum().backward()
         gradients.append({name: p.grad.numpy() for name, p in model.named_parameters()})
         model.clear_gradients()
     assert np.abs(gradients[0]["reformer.embeddings.word_embeddings.weight"]).max() > 1e-3

@@ -1,0 +1,43 @@
+"""Reformers of a few hundred parameters in evaluation mode, and texts for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+
+from models.reformer.config import ReformerConfig
+
+#: How long a text is with all of its padding, and the token of that.
+WHOLE, PAD = 96, 1
+
+
+def reformer(kind, **keys):
+    """Of class ``kind``, with its weights large enough that what is seen counts."""
+    config = {
+        "attn_layers": ["local", "lsh"],
+        "local_attn_chunk_length": 8,
+        "lsh_attn_chunk_length": 8,
+        "num_buckets": 4,
+        "axial_pos_shape": [8, 12],
+        "axial_pos_embds_dim": [8, 8],
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "attention_head_size": 8,
+        "feed_forward_size": 16,
+        "vocab_size": 40,
+        "pad_token_id": PAD,
+        "hash_seed": 3,
+        "is_decoder": False,
+        "initializer_range": 0.5,
+    }
+    model = kind(ReformerConfig(**{**config, **keys}))
+    model.eval()
+    return model
+
+
+def texts(lengths):
+    """A batch of texts of so many tokens, each padded."""
+    draw = np.random.default_rng(len(lengths))
+    kept = np.arange(WHOLE) < np.array(lengths)[:, None]
+    tokens = np.where(kept, draw.integers(2, 40, kept.shape), PAD)
+    return {"input_ids": paddle.to_tensor(tokens), "attention_mask": paddle.to_tensor(kept.astype("int64"))}
