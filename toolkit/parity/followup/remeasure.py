@@ -9,7 +9,6 @@ median.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,8 @@ from toolkit.errors import Inconclusive
 from toolkit.parity.job import files
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import Note, ReferenceResult
-from toolkit.parity.judge.verdict import OF_TENSORS, Verdict
+from toolkit.parity.judge.bounds import Comparison
+from toolkit.parity.judge.verdict import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
 
 #: Up to so many times its bound an error may be luck: wrong ports are beyond that, most of them by a factor of 10^6.
@@ -35,11 +35,17 @@ MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 def is_near_bound(verdict: Verdict) -> bool:
     """Whether all that is wrong is tensors that are little beyond their bounds."""
-    margins = {(one.name, one.dtype): one.margin for one in verdict.comparisons if not one.passed}
-    return bool(verdict.findings) and all(
-        finding.verdict in OF_TENSORS and margins.get((finding.name, finding.dtype), math.inf) <= NEAR_BOUND
-        for finding in verdict.findings
-    )
+    beyond = _beyond(verdict)
+    return bool(beyond) and all(one is not None and one.margin <= NEAR_BOUND for one in beyond)
+
+
+def _beyond(verdict: Verdict) -> list[Comparison | None]:
+    """The comparison behind each finding; None where it is no tensor's distance that is wrong."""
+    failed = {
+        kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
+        for kind in (*OF_TENSORS, *OF_RECOMPUTING)
+    }
+    return [failed.get(found.verdict, {}).get((found.name, found.dtype)) for found in verdict.findings]
 
 
 def note_unmeasured(verdict: Verdict) -> None:
@@ -115,7 +121,7 @@ def remeasure(
 def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str, TensorRecord]) -> ReferenceResult:
     """As :func:`with_more_runs`, with a note of what ``verdict`` was without them."""
     result = with_more_runs(reference, more)
-    worst = max((one for one in verdict.comparisons if not one.passed), key=lambda one: one.margin)
+    worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
     few, all_runs = (_counts(one.tensors[worst.name]) for one in (reference, result))
     data = {"all_runs": all_runs, "few_runs": few, "name": worst.name, "margin": worst.margin, "dtype": worst.dtype}
     return replace(result, notes=[*reference.notes, Note("remeasured", data)])

@@ -97,6 +97,10 @@ class Verdict:
         of_reference = all(finding.verdict == "reference" for finding in self.findings)
         return bool(self.findings and (self.reference_faults or of_reference))
 
+    def compared_by(self, verdict: str) -> list[Comparison]:
+        """The comparisons that findings of this verdict come from."""
+        return getattr(self, verdict) if verdict in OF_RECOMPUTING else self.comparisons
+
     def nearest(self, dtype: str, count: int) -> list[Comparison]:
         """The ``count`` comparisons of a dtype that come nearest to their bounds, or exceed them most."""
         chosen = [c for c in self.comparisons if c.dtype == dtype and c.informative]

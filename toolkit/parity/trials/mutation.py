@@ -209,7 +209,7 @@ def _trial(
     culprit = first_at_fault(verdict, order)
     if culprit is None:
         return Trial(mutant, False, "", "", None)
-    compared = getattr(verdict, culprit.verdict) if culprit.verdict in OF_RECOMPUTING else verdict.comparisons
+    compared = verdict.compared_by(culprit.verdict)
     margins = {comparison.name: comparison.margin for comparison in compared}
     label = f"{culprit.verdict}:{culprit.name}" if culprit.verdict in OF_RECOMPUTING else culprit.name
     operation = None
