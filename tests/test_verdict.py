@@ -23,7 +23,7 @@ from toolkit.parity.job.results import (
     Tokens,
 )
 from toolkit.parity.judge import notes
-from toolkit.parity.judge.bounds import compare
+from toolkit.parity.judge.bounds import compare, is_lost
 from toolkit.parity.judge.culprit import first_at_fault, recomputing_at_fault
 from toolkit.parity.judge.tokens import faults
 from toolkit.parity.judge.verdict import Verdict, judge
@@ -264,6 +264,25 @@ def test_a_backward_that_computes_layers_again_must_give_plain_autograds_gradien
     found = {"recomputed": error, "replay": Replayed(error, measured(1.0))}[kind]
     getattr(candidate.dtypes["float32"], kind)["gradient:a.weight"] = found
     assert [f.verdict for f in judge(reference, candidate).findings] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("rms", "of_float64", "of_float32", "lost"),
+    [
+        (2.9e-13, 4.5e-14, 7.8e-6, False),  # gradients of a CTRL's key biases: seeds 5016, 5040, 5073 of the sweep
+        (6.4e-17, 4.4e-17, 2.7e-9, False),
+        (7.3e-16, 3.3e-16, 1.0e-8, False),
+        (1.0, 0.09, 1.0, False),
+        (1.0, 0.134, 1.0, True),  # plain streams that have grown: seeds 5020 and 31082 of Reformer's
+        (1.0, 47.0, 1.0, True),
+    ],
+)
+def test_a_gradient_is_lost_where_float64_loses_what_float32_does_not_tell(rms, of_float64, of_float32, lost):
+    noise = {"float64": [0.0, of_float64], "float32": [of_float32] * 5}
+    theirs = TensorRecord(shape=[4], rms=rms, max=rms, noise=noise, noise_max=noise)
+    assert is_lost(theirs) == lost
+    wrong = TensorStats(shape=[4], rms=10 * max(rms, of_float64), max=40 * max(rms, of_float64))
+    assert compare("gradient:a", theirs, wrong, "float64").passed == lost
 
 
 def test_two_backwards_may_lie_as_far_apart_as_each_from_the_truth_and_no_further(reference, candidate):

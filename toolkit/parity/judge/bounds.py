@@ -32,6 +32,9 @@ FLOOR_UNITS = 16.0
 #: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
 #: Where err(R64) does, nothing decides.
 UNINFORMATIVE = 0.1
+#: How many times as large as float32's error tells, by the units of rounding, err(R64) is only where digits are lost
+#: that float32 had lost all the same. A gradient that is 0 but for rounding stood at 3 to 18, lost ones from 7e7 on.
+BEYOND_FLOAT32 = 1e4
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,12 @@ def is_measured(theirs: TensorRecord, dtype: str) -> bool:
 
 def is_lost(theirs: TensorRecord) -> bool:
     """Whether R64 is no truth here: float64 moves it by more than :data:`UNINFORMATIVE` of itself when its weights move
-    by a unit. What float32's error, shrunk, accounts for as well is a tensor that is 0 but for rounding, such as the
-    gradient of a key's bias: that is compared."""
+    by a unit. Where float32's error, shrunk, tells that within :data:`BEYOND_FLOAT32`, it is a tensor that is 0 but for
+    rounding, such as the gradient of a key's bias: that is compared."""
     if None in theirs.noise["float64"] or not is_measured(theirs, "float32"):
         return False
     shrunk = _largest(theirs.noise["float32"]) * UNIT["float64"] / UNIT["float32"]
-    told = UNINFORMATIVE * _size(theirs.rms)
-    return shrunk <= told < _largest(theirs.noise["float64"])
+    return _largest(theirs.noise["float64"]) > max(UNINFORMATIVE * _size(theirs.rms), BEYOND_FLOAT32 * shrunk)
 
 
 def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
