@@ -109,6 +109,16 @@ def test_a_program_on_standard_input_is_not_begun_again():
     assert not json.loads(done.stdout)["loaded"]
 
 
+@pytest.mark.parametrize("debugger", ["sys.settrace(lambda *_: None)", "sys.modules['pydevd'] = sys"])
+def test_a_program_that_is_debugged_is_not_begun_again(debugger):
+    seen = subprocess.run(
+        [sys.executable, "-c", f"import sys; {debugger}\n{SEEN}", "finetune"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TOOLKIT_MALLOC": ""},
+        capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert allocator.NO_CACHE not in (json.loads(seen.stdout)["tunables"] or "")
+
+
 @pytest.mark.parametrize(
     ("value", "installed", "said"),
     [

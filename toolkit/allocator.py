@@ -125,7 +125,8 @@ def restart(commands: Collection[str]) -> None:
     if command not in commands or {"-h", "--help"} & set(sys.argv):
         return
     again = bool(sys.executable) and sys.argv[0] not in ("", "-")  # a program on standard input is read already
-    if again and (added := environment()):
+    debugged = sys.gettrace() is not None or "pydevd" in sys.modules  # what it is connected to would lose it
+    if again and not debugged and (added := environment()):
         with contextlib.suppress(OSError):  # it runs on as it is
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
 
