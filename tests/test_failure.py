@@ -170,6 +170,24 @@ def test_a_second_interrupt_ends_training_at_once_and_loses_no_checkpoint(recipe
     assert list(folder.glob("checkpoints/step-*/manifest.json"))
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(interrupted):
+    """There Python has no handler any more; Paddle's destructors take a while."""
+    code = (
+        "import ctypes, os, signal, sys, time\n"
+        "from toolkit.interruption import second_interrupt_ends\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.__cxa_atexit(ctypes.cast(libc['raise'], ctypes.c_void_p), ctypes.c_void_p(signal.SIGINT), None)\n"
+        "with second_interrupt_ends() as came:\n"
+        "    try:\n"
+        f"        {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
+        "    except KeyboardInterrupt: pass\n"
+        "    sys.exit(130 if came() else 7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
+    assert done.returncode == (130 if interrupted else 7)
+
+
 @pytest.mark.slow
 def test_a_second_interrupt_ends_the_gate_at_once(recipe_file, tmp_path):  # noqa: F811
     (scratch := tmp_path / "scratch").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -58,6 +59,9 @@ def second_interrupt_ends() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     signal.signal(signal.SIGINT, interrupt)
+    # Python gives its handlers up before its libraries are taken down: a Ctrl-C in that time would kill what has ended
+    # with a status of its own. First to be registered is last to be called.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         yield lambda: came
     finally:
