@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -147,10 +148,10 @@ def test_a_wrong_choice_ends_the_program_with_status_2():
 
 def test_without_the_package_all_is_as_the_c_library_has_it(monkeypatch):
     def missing(name):
-        raise allocator.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.delenv(allocator.VARIABLE, raising=False)
-    monkeypatch.setattr(allocator.importlib.metadata, "distribution", missing)
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
     allocator.libraries.cache_clear()
     try:
         assert allocator.libraries() == () and set(allocator.environment()) <= {allocator.TUNABLES, allocator.BEFORE}
@@ -206,7 +207,6 @@ def test_tensors_take_the_places_of_tensors(monkeypatch):
 
 #: The most that three steps of a Reformer over 16,384 tokens take above the imports, in MB.
 STEPS = """
-import sys
 from models import collector
 from toolkit import runtime
 collector.in_a_command()

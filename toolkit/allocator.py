@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.metadata
 import json
 import os
 import sys
@@ -77,6 +76,8 @@ def libraries() -> tuple[str, ...]:
     """The files to preload, () where they are not installed or cannot be loaded: a program would not even start."""
     if not sys.platform.startswith("linux"):
         return ()
+    import importlib.metadata  # not above: a third of what the command line imports otherwise
+
     try:
         files = importlib.metadata.distribution("tbb").files or ()
     except importlib.metadata.PackageNotFoundError:

@@ -71,8 +71,9 @@ def _without_padding(
         return placed
     batch = without_padding({name: value[rows] for name, value in given.items()}, step.model.config)
     read = batch["attention_mask"].numpy() != 0  # (rows, length)
-    for name, found in _scores(step, batch, rows).items():
-        put_in_place(found, placed[name], rows, read)
+    found = _scores(step, batch, rows)
+    for name, value in placed.items():
+        put_in_place(found[name], value, rows, read)
     return placed
 
 

@@ -364,7 +364,7 @@ def _judge_again(
         verdict.find(kind, name, f"with {draws}, computed again, it is missing, or holds NaN or Inf", dtype)
         return
     comparison = compare(name, theirs, error, dtype)
-    getattr(verdict, kind).append(comparison)
+    verdict.compared_by(kind).append(comparison)
     if not comparison.passed:
         off = f"it is off by {comparison.relative:.1e} of plain autograd's gradient, {comparison.margin:.3g} times"
         verdict.find(kind, name, f"with {draws}, computed again, {off} the bound", dtype)
