@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +154,28 @@ def flip_a_bit(folder: Path) -> None:
     path.write_bytes(content)
 
 
+def rewrite_result(folder: Path, change: Callable[[dict], object]) -> None:
+    """As one who forges a bundle would, whose hashes fit again."""
+    path = folder / "reference/result.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
+    vouch_again(folder)
+
+
+def of_logits(**changes: object) -> Callable[[Path], None]:
+    """What is said of the logits is another."""
+    return lambda folder: rewrite_result(folder, lambda result: result["tensors"]["logits"].update(changes))
+
+
+def of_buckets(folder: Path) -> None:
+    def change(result: dict) -> None:
+        slack = result["facts"]["bucket_slack"]
+        slack[next(iter(slack))] = 1e300
+
+    rewrite_result(folder, change)
+
+
 def rename_in_manifest(name: str):
     def change(folder: Path) -> None:
         manifest = json.loads((folder / "bundle.json").read_text())
@@ -192,6 +215,27 @@ def link_out(folder: Path) -> None:
         (lambda folder: rewrite_job(folder, config={"num_hash": 1}), "describes no model.*num_hash"),
         (lambda folder: rewrite_job(folder, dtypes=["float16"]), "describes no model.*float16"),
         (lambda folder: rewrite_job(folder, streamed=True), "describes no model"),
+        (of_logits(rms=1e300), r"rms of logits is said to be 1e\+300; of its values it is 0\."),
+        (of_logits(shape=[1, 3]), r"shape of logits is said to be \[1, 3\]"),
+        (of_logits(noise={}), "logits has the noise of 0 runs in "),
+        (
+            of_logits(noise={"float32": [0.0] * 5, "float64": []}, noise_max={"float32": [0.0] * 5, "float64": []}),
+            "logits has the noise of 0 runs in float64, not of 2",
+        ),
+        (of_logits(noise={"float32": [-1.0] * 5, "float64": [-1.0] * 2}), "logits has noise of -1.0"),
+        (
+            of_logits(
+                noise={"float32": [1e300] * 5, "float64": [0.0] * 2},
+                noise_max={"float32": [1e300] * 5, "float64": [0.0] * 2},
+            ),
+            r"logits has noise of 1e\+300 in float32, where the largest tensor of its kind has",
+        ),
+        (
+            lambda folder: rewrite_result(folder, lambda result: result["tensors"].pop("logits")),
+            "logits has values and",
+        ),
+        (lambda folder: rewrite_result(folder, lambda result: result["parameters"].clear()), "its parameters are not"),
+        (of_buckets, r"bucket_slack of .* is 1e\+300, of numbers up to"),
     ],
 )
 def test_what_is_not_the_bundle_that_was_recorded_is_refused(copy, change, message):

@@ -37,6 +37,7 @@ from toolkit.parity.job.job import SCHEMA as JOB_SCHEMA
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import PAIR, Description, Pair
 from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.recorded import check_recorded
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import read_reference
 from toolkit.parity.job.synthetic import randomize_constants
@@ -318,6 +319,7 @@ def _request_of(folder: Path, model: str) -> GateRequest:
     if not job.dtypes or not set(job.dtypes) <= {"float64", "float32"}:
         raise ValueError(f"dtypes {job.dtypes}")
     (_check_pair if job.model == PAIR else _check_family)(folder, job)
+    check_recorded(folder, job)
     return GateRequest(
         model=job.model,
         head=job.head,

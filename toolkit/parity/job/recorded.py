@@ -1,0 +1,116 @@
+"""What a bundle says of its tensors, held against their values.
+
+Whoever forges a bundle can forge its hashes, too. So what can be computed from the values in it is computed; and noise,
+which cannot, must be such as a reference has. R64's own RMS of 1e300 would else be a bound within which anything is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import ReferenceResult, read_reference
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.evaluation import RUNS, TRAINING
+from toolkit.parity.measure.naming import TensorName
+
+#: What two computers may make of one sum, relative to it.
+ROUNDING = 1e-9
+#: How large the noise of a run may be, in units of the largest RMS of a tensor of its kind. Seen were 0.026 and 4.9e-11
+#: with large gains, under which attention saturates; 1.5e-6 and 2.6e-15 with heavy tails; 3.3e-5 and 8.9e-14 of CTRL.
+NOISE_LIMIT = {"float32": 1.0, "float64": 1e-8}
+#: How far rounding may move what decides (an input of ReLU, a margin of buckets, a score), in units of its largest
+#: number: with large gains 0.3 was seen.
+MOVED_LIMIT = 16.0
+#: By the facts of a reference, the kind of draws that they are about.
+DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "scores"}
+
+
+def check_recorded(folder: Path, job: Job) -> None:
+    """See that a recorded reference is what its values make it.
+
+    Raises:
+        ValueError: it says otherwise, or what cannot be of a reference.
+    """
+    reference = read_reference(folder)
+    values = TensorFile(folder / "reference" / "float64.safetensors")
+    if missing := sorted(reference.tensors.keys() ^ values.keys()):
+        raise ValueError(f"{missing[0]} has values and no figures, or figures and no values")
+    weights = TensorFile(folder / "weights.safetensors")
+    if {name: list(weights.shape(name)) for name in weights} != reference.parameters:
+        raise ValueError("its parameters are not those that it has weights of")
+    for name, record in reference.tensors.items():
+        _check_figures(name, record, values[name])
+        _check_noise(name, record, job.noise_runs)
+    _check_sizes(reference.tensors)
+    _check_moved(folder, reference)
+
+
+def _check_figures(name: str, record: TensorRecord, value: np.ndarray) -> None:
+    stats = error_stats.describe(value)
+    for key in ("shape", "finite", "rms", "mean", "max"):
+        said, computed = getattr(record, key), getattr(stats, key)
+        alike = said == computed
+        if isinstance(said, float) and isinstance(computed, float):
+            alike = math.isclose(said, computed, rel_tol=ROUNDING)
+        if not alike:
+            raise ValueError(f"{key} of {name} is said to be {said}; of its values it is {computed}")
+
+
+def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> None:
+    """Of each run there is an RMS and a maximum that are no less than 0, or neither."""
+    for dtype, count in runs.items():
+        noise, largest = record.noise.get(dtype, []), record.noise_max.get(dtype, [])
+        if count < 1 or len(noise) != count or len(largest) != count:
+            raise ValueError(f"{name} has the noise of {len(noise)} runs in {dtype}, not of {count}")
+        for one, most in zip(noise, largest, strict=True):
+            if (one is None) != (most is None) or not _is_size(one) or not _is_size(most):
+                raise ValueError(f"{name} has noise of {one}, at most {most}, in {dtype}")
+            if one is not None and most is not None and one > most * (1 + ROUNDING):
+                raise ValueError(f"{name} has noise of {one} in {dtype}, more than its largest, {most}")
+
+
+def _is_size(value: float | None) -> bool:
+    return value is None or (math.isfinite(value) and value >= 0)
+
+
+def _check_sizes(tensors: Mapping[str, TensorRecord]) -> None:
+    """No noise is larger than a reference's can be."""
+    largest: dict[str, float] = {}
+    for name, record in tensors.items():
+        kind = TensorName.parse(name).kind
+        largest[kind] = max(largest.get(kind, 0.0), record.rms or 0.0)
+    for name, record in tensors.items():
+        size = largest[TensorName.parse(name).kind]
+        for dtype, limit in NOISE_LIMIT.items():
+            noise = max((one for one in record.noise.get(dtype, []) if one is not None), default=0.0)
+            if noise > limit * size:
+                raise ValueError(
+                    f"{name} has noise of {noise:.3g} in {dtype}, where the largest tensor of its kind has {size:.3g}"
+                )
+
+
+def _check_moved(folder: Path, reference: ReferenceResult) -> None:
+    """No choice is excused by more than what it is made of."""
+    draws = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+    for attribute, kind in DECIDED_BY.items():
+        for place, moved in getattr(reference.facts, attribute).items():
+            sizes = _sizes(draws, place, kind)
+            if not 0 <= moved <= MOVED_LIMIT * max(sizes, default=0.0):
+                raise ValueError(f"{attribute} of {place} is {moved}, of numbers up to {max(sizes, default=0.0):.3g}")
+
+
+def _sizes(draws: Mapping[str, TensorFile], place: str, kind: str) -> Iterator[float]:
+    """The largest magnitudes of what decides at a module, in the run that is named before it."""
+    run, _, module = place.rpartition("/")
+    recorded: Sequence[str] = list(draws[run or TRAINING])
+    for name in recorded:
+        parsed = TensorName.parse(name)
+        if parsed.kind == kind and parsed.module + parsed.call == module:
+            yield float(np.abs(draws[run or TRAINING][name]).max(initial=0.0))
