@@ -11,15 +11,19 @@ import numpy as np
 import paddle
 import pytest
 from gates import copied_source, quiet, toolkit_in
+from handed import measured
 
 from models import compiled, kernels, ops
 from toolkit.parity.candidate import attribution as candidate
 from toolkit.parity.candidate import forced_input
+from toolkit.parity.comparator import attribution as compared_attribution
+from toolkit.parity.comparator import forced_input as compared_forced_input
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.followup.attribution import Substitution
 from toolkit.parity.job import files
 from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import AttributionResult, ReferenceResult, read_results
 from toolkit.parity.job.tensor_file import TensorFile
@@ -38,18 +42,18 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def done(tmp_path_factory):
     """By family, a job that both workers have done with a right port, and the reference's results."""
-    done: dict[str, tuple[Path, ReferenceResult]] = {}
+    kept: dict[str, tuple[Path, ReferenceResult]] = {}
 
     def of(model: str) -> tuple[Path, ReferenceResult]:
-        if model not in done:
+        if model not in kept:
             request = replace(trial_request(model, "random", 0), dtypes=("float64", "float32"))
             job = tmp_path_factory.mktemp(model) / "job"
             write_request(request, request.weights, job)
             run_workers([job], quiet(), workers_of(request))
-            done[model] = job, read_results(job)[0]
-        return done[model]
+            kept[model] = job, read_results(job)[0]
+        return kept[model]
 
     return of
 
@@ -57,16 +61,22 @@ def measured(tmp_path_factory):
 def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
     """What is restored by loops that are composed."""
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
-    content, truth = files.read_job(job), TensorFile(job / "reference" / "float64.safetensors")
-    loops = candidate.with_loops_composed(content, job, truth)
-    errors = candidate.measure(content, job, truth)
-    return attribution.substitutions(reference, errors, AttributionResult(loops=loops))
+    content = files.read_job(job)
+
+    def hand(over: Sender) -> None:
+        candidate.hand_with_loops_composed(content, job, over)
+        over.begin("nothing")
+        candidate.hand(content, job, over)
+        over.say("used", "kernel", "nothing")
+
+    found = measured(compared_attribution.Ledger(content, job), hand)
+    return attribution.substitutions(reference, found.kernels["nothing"], AttributionResult(loops=found.loops))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "loop", "fault"), FAULTS)
-def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, loop, fault, measured, monkeypatch):
-    job, reference = measured(model)
+def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, loop, fault, done, monkeypatch):
+    job, reference = done(model)
     with by_name(fault).in_force():
         found = tried(job, reference, monkeypatch)
     assert attribution.cause(found) == f"the compiled loop that loses digits: {loop}"
@@ -75,9 +85,9 @@ def test_a_compiled_loop_that_loses_digits_is_named_by_what_it_computes(model, l
 
 
 @pytest.fixture(scope="module")
-def traced(measured):
-    """The Reformer's job of :func:`measured`, and what the reference is off by in each operation."""
-    job, _ = measured("reformer")
+def traced(done):
+    """The Reformer's job of :func:`done`, and what the reference is off by in each operation."""
+    job, _ = done("reformer")
     content = files.read_job(job)
     run_workers([job], quiet(), {"reference": sys.executable}, task=trace.TASK)
     return content, job, files.read(files.result_path(job, "reference", trace.TASK), dict[str, TensorRecord])
@@ -98,8 +108,13 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     job, folder, records = traced
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
-    with by_name(fault).in_force():
-        found = forced_input.measure(job, folder, truth, "float32")
+
+    def hand(over: Sender) -> None:
+        over.begin("", "float32")
+        with by_name(fault).in_force():
+            forced_input.hand(job, folder, over, truth, "float32")
+
+    found = measured(compared_forced_input.Ledger(job, folder), hand).dtypes["float32"]
     judged = trace.summary(records, {"float32": found})
     assert judged.faulty[0].name.startswith(operation), judged.faulty
     inside = ("mean_square:", "gradient:mean_square:", "masked_scores:")
@@ -108,8 +123,8 @@ def test_the_trace_shows_the_loop_that_the_run_takes(fault, operation, traced, m
 
 
 @pytest.mark.parametrize("model", ["ctrl", "reformer"])
-def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_without_need(model, measured, monkeypatch):
-    found = tried(*measured(model), monkeypatch)
+def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_without_need(model, done, monkeypatch):
+    found = tried(*done(model), monkeypatch)
     assert {one.kind for one in found if one.is_loop} == set(OF_CTRL if model == "ctrl" else compiled.LOOPS)
     assert all(one.before <= 1 and one.after <= 1 for one in found)
     assert attribution.cause(found) == ""  # all kinds are within their bounds: none stands out

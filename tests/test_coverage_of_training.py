@@ -69,6 +69,7 @@ parallel = true
 patch = subprocess
 source = {root}/models, {root}/toolkit
 data_file = {folder}/coverage
+patch = _exit
 """
 SHORT = (
     "train.max_steps=2", "train.epochs=null", "train.eval_steps=1", "train.batch_size=2",

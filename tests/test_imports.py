@@ -38,8 +38,12 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "a run's gate that is cached": ("import toolkit.parity.gate", set()),
     "the port's process of a gate": (
         f"{ON_THE_CPU}import toolkit.parity.candidate.__main__, models.reformer.modeling, "
-        "toolkit.parity.candidate.measure",
+        "toolkit.parity.candidate.result",
         {"paddle", "paddlenlp"},
+    ),
+    "the process that measures": (
+        "import toolkit.parity.comparator.__main__, toolkit.parity.comparator.result, toolkit.parity.comparator.stages",
+        set(),
     ),
     "training": (
         f"{ON_THE_CPU}import toolkit.train, toolkit.data, models.reformer.modeling, toolkit.trainer",

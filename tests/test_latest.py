@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import paddle
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from toolkit.parity.candidate.step import Step
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter, are_one
 from toolkit.parity.measure.latest import Latest
 from toolkit.parity.reference.recorder import Draws, Recorder
@@ -50,20 +48,6 @@ def test_the_reference_hands_on_the_same_values_only_where_nothing_has_changed_t
     assert list(copies) == ["output:wrapped.child", "output:wrapped"]
     assert (kept[0] is kept[1]) is not changed
     np.testing.assert_array_equal(copies["output:wrapped"], copies["output:wrapped.child"] + changed)
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_the_port_hands_on_the_same_values_only_where_nothing_has_changed_them(changed):
-    step = Step.__new__(Step)  # its other parts take a job
-    tensor = paddle.ones([2])
-    first = step._values(tensor)
-    before = first.copy()
-    if changed:
-        tensor.add_(paddle.ones([2]))
-    second = step._values(tensor)
-    assert (first is second) is not changed
-    np.testing.assert_array_equal(second, before + changed)
-    assert step._values(paddle.ones([2])) is not second
 
 
 def test_only_the_very_object_before_is_not_measured_again():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.parity.candidate.rng_stats import REPEAT_BITS, DrawCounter, strides
+from toolkit.parity.comparator.rng_stats import REPEAT_BITS, DrawCounter, strides
 from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
@@ -228,7 +228,9 @@ def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
     model = ReformerForSequenceClassification(ReformerConfig(**tiny_config))
     model.train()
     batch = {name: paddle.to_tensor(value) for name, value in tiny_batch.items()}
-    generators = watched_steps(model, batch, seed)
+    counter = DrawCounter()
+    watched_steps(model, batch, seed, counter)
+    generators = counter.stats
     assert faults(generators) == {}
     # Every place that draws is watched: none passes by being left out.
     layers = "reformer.encoder.layers"

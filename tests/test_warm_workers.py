@@ -63,7 +63,7 @@ def test_a_forked_worker_leaves_what_a_started_one_does(tmp_path, own_origins, m
     for number, how in enumerate((child, noted, noted)):
         monkeypatch.setattr(processes, "child", how)
         run_workers([written(tmp_path / str(number))], quiet(), interpreters)
-    assert kinds == [Started] * 4
+    assert kinds == [Started] * 6
     started, *forked = (left(tmp_path / str(number)) for number in range(3))
     assert len(started) > 2 and forked == [started, started]
 
@@ -82,7 +82,9 @@ def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, 
     monkeypatch.setattr(processes, "child", killed)
     with pytest.raises(Inconclusive, match="the reference could not run: it was killed"):
         run_workers([written(tmp_path / "job")], quiet(), workers_of(reformer_request(TINY_REFORMER)))
-    assert [worker.returncode for worker in workers] == [-signal.SIGKILL] * 2
+    # The comparator may have ended before, when the port's end of their pipe was closed.
+    assert [worker.returncode for worker in workers][:2] == [-signal.SIGKILL] * 2
+    assert workers[2].returncode in (0, -signal.SIGKILL)
     assert not any(Path(f"/proc/{worker.pid}").exists() for worker in workers)
 
 

@@ -23,14 +23,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+#: The variable of :mod:`toolkit.parity.job.handover`, which is imported when the framework's environment has been set.
+PIPE = "TOOLKIT_PARITY_PIPE"
 #: What may differ from gate to gate: nothing reads it while it is imported.
-READ_LATER = {"TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS", "PYTEST_CURRENT_TEST", "COLUMNS"}
+READ_LATER = {"TMPDIR", "TOOLKIT_CACHE", "TOOLKIT_KERNELS", "PYTEST_CURRENT_TEST", "COLUMNS", PIPE}
 #: What a worker imports whatever its task: of the gate's own models, and of a user's pair.
 IMPORTED = {
     ("reference", False): ("environment", "families.reformer.reference", "families.ctrl.reference", "measure"),
     ("reference", True): ("environment", "families.pair.reference", "measure"),
-    ("candidate", False): ("kernel_client", "families.reformer.candidate", "families.ctrl.candidate", "measure"),
-    ("candidate", True): ("kernel_client", "families.pair.candidate", "measure"),
+    ("candidate", False): ("kernel_client", "families.reformer.candidate", "families.ctrl.candidate", "result"),
+    ("candidate", True): ("kernel_client", "families.pair.candidate", "result"),
+    ("comparator", False): ("result", "forced_input"),
+    ("comparator", True): ("result", "forced_input"),
 }
 
 
@@ -69,17 +73,20 @@ class Origins:
         self._asked: dict[tuple[str, bool], dict[str, str]] = {}
 
     @contextlib.contextmanager
-    def child(self, command: Sequence[str], env: Mapping[str, str], stdout: Any, **options: Any) -> Iterator[Any]:
+    def child(
+        self, command: Sequence[str], env: Mapping[str, str], stdout: Any, stdin: int, **options: Any
+    ) -> Iterator[Any]:
         """As :func:`toolkit.scratch.child`, of the command of a worker."""
         from toolkit import scratch
 
         if (origin := self._origin(command, env)) is None:
-            with scratch.child(command, env=env, stdout=stdout, **options) as process:
+            with scratch.child(command, env=env, stdout=stdout, stdin=stdin, **options) as process:
                 yield process
             return
         told, tells = os.pipe()
         asked = json.dumps({"arguments": command[4:], "environment": dict(env), "folder": os.getcwd()})
-        socket.send_fds(origin, [asked.encode()], [stdout.fileno(), tells])
+        given = stdin if stdin != subprocess.DEVNULL else options.get("pass_fds", [None])[0]
+        socket.send_fds(origin, [asked.encode()], [stdout.fileno(), tells, *([] if given is None else [given])])
         os.close(tells)
         worker = Started(told)
         with scratch._watched("group", worker.pid):
@@ -104,6 +111,8 @@ class Origins:
 
         (python, _, _, _, module, task, *folders), side = command, command[4].rpartition(".")[2]
         if command != launch.module_command(sys.executable, module, task, *folders) or task == "attribution":
+            return None
+        if not all(Path(folder, "job.json").exists() for folder in folders):  # of a test of processes alone
             return None
         jobs = [files.read_job(Path(folder)) for folder in folders]
         if any(job.kernels is not None or job.device != "cpu" or job.brief or job.streamed for job in jobs):
@@ -158,17 +167,19 @@ def serve(connection: socket.socket) -> list[str]:
     """Fork for each that asks; returns in the worker, with the module that it is to run and its arguments."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        asked, given, _, _ = socket.recv_fds(connection, 2**20, 2)
+        asked, given, _, _ = socket.recv_fds(connection, 2**20, 3)
         if not asked:
             os._exit(0)
-        log, tells = given
         if not os.fork():
             break
-        os.close(log)
-        os.close(tells)
+        for number in given:
+            os.close(number)
+    log, tells, *pipe = given
     connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if worker := os.fork():  # this one tells how it ends
+        for number in pipe:  # whose other end is to see when the worker ends
+            os.close(number)
         status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
         with contextlib.suppress(BrokenPipeError):
             os.write(tells, b"%d\n" % status)
@@ -176,12 +187,13 @@ def serve(connection: socket.socket) -> list[str]:
     os.setsid()
     os.write(tells, b"%d\n" % os.getpid())  # it can be killed with its group from now on
     os.close(tells)
-    become(json.loads(asked), log)
+    become(json.loads(asked), log, *pipe)
     return json.loads(asked)["arguments"]
 
 
-def become(asked: Mapping[str, Any], log: int) -> None:
-    """Make this process the one that would have been started."""
+def become(asked: Mapping[str, Any], log: int, pipe: int | None = None) -> None:
+    """Make this process the one that would have been started, with an end of a pipe if that was given one: the port's
+    to write to, the comparator's to read from."""
     import tempfile
 
     import numpy as np
@@ -191,6 +203,11 @@ def become(asked: Mapping[str, Any], log: int) -> None:
     os.dup2(log, 2)
     os.environ.clear()
     os.environ.update(asked["environment"])
+    if pipe is not None and PIPE in os.environ:
+        os.environ[PIPE] = str(pipe)
+    elif pipe is not None:
+        os.dup2(pipe, 0)
+        os.close(pipe)
     os.chdir(asked["folder"])
     tempfile.tempdir = None
     np.random.seed()  # Python's own generator is seeded anew by a fork

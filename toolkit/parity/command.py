@@ -118,11 +118,18 @@ MAP = click.option(
     type=click.Path(path_type=Path),
     help="Which parameter is which, as toolkit parity map prints it.",
 )
+TIME_LIMIT = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="What a --port and its --reference-model have for a step before they are ended; default: 1800.",
+)
 #: In place of MODEL where the port may also be the user's own.
 PAIR = (
     click.option("--model", type=click.Choice(FAMILIES), help="The port to judge: one of those here."),
     click.option("--port", metavar="FILE|MODULE", help="Or yours: Python that builds a Paddle layer,"),
     click.option("--reference-model", metavar="FILE|MODULE", help="and Python that builds the torch module it ports."),
+    TIME_LIMIT,
     MAP,
 )
 
@@ -222,11 +229,14 @@ def _asked(description: dict[str, Any], max_memory: float | None = None, recorde
 
 def _pair_options(options: dict[str, Any]) -> dict[str, Any] | None:
     """Take the options of a pair out of a command's; None where there are none, so that a family is meant."""
+    limit = options.pop("time_limit")
     pair = {key: options.pop(key) for key in ("port", "reference_model", "map_file")}
     if any(pair.values()):
-        return pair
+        return {**pair, "time_limit": limit}
     if options["model"] is None:
         raise click.UsageError("name a --model, or --port and --reference-model")
+    if limit:
+        raise click.UsageError("--time-limit: is for a --port and a --reference-model of yours")
     return None
 
 
@@ -280,8 +290,8 @@ def record(device: str, output: Path, **description: Any) -> None:
     type=RecordedDtype(),
     help="Default: what BUNDLE was recorded for.",
 )
-@takes(PAIR[1], MAP, DEVICES, OUTPUT)
-def replay(bundle: Path, dtype: str | None, port: str | None, map_file: Path | None, device: str, output: Path) -> int:
+@takes(PAIR[1], TIME_LIMIT, MAP, DEVICES, OUTPUT)
+def replay(bundle: Path, dtype: str | None, device: str, output: Path, **pair: Any) -> int:
     """Judge the port by a reference that `toolkit parity record` has left in BUNDLE.
 
     The port's device may be another than the reference's. Of a recorded --reference-model, --port is what is judged.
@@ -295,7 +305,7 @@ def replay(bundle: Path, dtype: str | None, port: str | None, map_file: Path | N
 
     places = _cleared(output, device)
     recording = open_recording(bundle)
-    request = replayed(recording, port, map_file)
+    request = replayed(recording, **pair)
     request = request if dtype is None else replace(request, dtypes=dtypes_of(dtype))
     return max(run_gate(replace(request, device=p), folder, _console(), recording).exit_status for p, folder in places)
 
@@ -325,14 +335,7 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     show_default=True,
     help="bfloat16: the faults of mixed precision, which no other dtype shows.",
 )
-def mutants(
-    port: str | None,
-    reference_model: str | None,
-    map_file: Path | None,
-    overrides: tuple[str, ...],
-    model: str | None,
-    **trial: Any,
-) -> int:
+def mutants(overrides: tuple[str, ...], **trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
 
     Of a --port of yours, the faults are made from its own layers.
@@ -341,21 +344,17 @@ def mutants(
     from toolkit.parity.options import trial_requests
     from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
 
-    if port or reference_model or map_file:
+    if (pair := _pair_options(trial)) is not None:
         from toolkit.parity.trials.pair_mutation import try_pair
 
-        if model or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
+        if trial["model"] or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
             raise UserError("--model, --weights, --device and --dtype: are not for a pair, which has its own")
-        described = {"port": port, "reference_model": reference_model, "map_file": map_file, "overrides": overrides}
         others = {key: trial[key] for key in ("seed", "reference_python")}
-        trials = try_pair(_pair({**described, **others, "dtype": "float64"}), _console())
+        trials = try_pair(_pair({**pair, **others, "overrides": overrides, "dtype": "float64"}), _console())
         print_trials(trials, _console())
         return int(not all(trial.passed for trial in trials))
-    if model is None:
-        raise click.UsageError("name a --model, or --port and --reference-model")
     if overrides:
         raise click.UsageError(f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config")
-    trial["model"] = model
     passed = True
     for plain in trial_requests(**trial):
         for request in (plain, *weighted_trials(plain)):

@@ -15,17 +15,17 @@ from types import ModuleType
 
 from toolkit import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
-from toolkit.parity.job import files, worker
+from toolkit.parity.job import files, handover, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
-from toolkit.parity.job.results import BitwiseResult, CandidateResult, Execution
+from toolkit.parity.job.results import Execution
 from toolkit.quiet import silence_startup
 
-#: The module that does a task. Each has ``run(job, folder, kernels)``, which gives what the task's file is to hold, and
-#: is imported when Paddle's environment has been set.
+#: The module that does a task, imported when Paddle's environment has been set. Each has ``run(job, folder, over,
+#: kernels)``, which hands over what it computes; what gives a record, the content of the task's file, measures nothing.
 MODULES = {
-    files.RESULT: "measure",
+    files.RESULT: "result",
     "forced_input": "forced_input",
     "attribution": "attribution",
     "tokens": "tokens",
@@ -33,19 +33,20 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task, and leave its file."""
+    """Do a task, and hand over what it gives."""
     started = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
     with _kernels_of(job, task, folder) as kernels:
         runtime.configure(job.device, job.threads, keep_memory=not job.brief)
         family_part(job.model, "candidate")  # loaded while the reference still computes
-        result = _module_of(job, task).run(job, folder, kernels)
-        if isinstance(result, (CandidateResult, BitwiseResult)):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            seconds = time.monotonic() - started
-            result.execution = Execution(runtime.versions(), runtime.flags(), seconds, peak)
-    files.write_json(files.result_path(folder, "candidate", task), result)
+        record = _module_of(job, task).run(job, folder, OVER, kernels)
+    if record is not None:
+        files.write_json(files.result_path(folder, "candidate", task), record)
+        return
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    OVER.say("execution", Execution(runtime.versions(), runtime.flags(), time.monotonic() - started, peak))
+    OVER.end()
 
 
 def _module_of(job: Job, task: str) -> ModuleType:
@@ -64,4 +65,5 @@ def _kernels_of(job: Job, task: str, folder: Path) -> contextlib.AbstractContext
 
 
 if __name__ == "__main__":
+    OVER = handover.sender()
     worker.run("candidate", main, sys.argv[1], sys.argv[2:])

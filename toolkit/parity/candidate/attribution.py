@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
 
 from models import compiled
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import reference_kernels
 from toolkit.parity.candidate.step import make_step
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.kernel_messages import KINDS
-from toolkit.parity.job.results import AttributionResult
-from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import TensorStats
 
 
-def run(job: Job, folder: Path, kernels: KernelClient) -> AttributionResult:
-    """How far P32 then lies from R64. What the model does not use is left out."""
-    truth = TensorFile(folder / "reference" / "float64.safetensors")
-    found = AttributionResult(loops=with_loops_composed(job, folder, truth))
+def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
+    """The step with one thing replaced after another, and which of them the model uses."""
+    hand_with_loops_composed(job, folder, over)
     for kind in KINDS:
+        over.begin(kind)
         before = kernels.calls.total()
         with reference_kernels(kernels, [kind]):
-            errors = measure(job, folder, truth)
+            hand(job, folder, over)
         if kernels.calls.total() > before:
-            found.kernels[kind] = errors
-    return found
+            over.say("used", "kernel", kind)
 
 
-def with_loops_composed(job: Job, folder: Path, truth: Mapping[str, np.ndarray]) -> dict[str, dict[str, TensorStats]]:
-    """By compiled loop that the model uses, P32's errors with it composed."""
-    found = {}
+def hand_with_loops_composed(job: Job, folder: Path, over: Sender) -> None:
+    """The step with one compiled loop composed after another."""
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
+        over.begin(loop)
         with compiled.composed([loop]) as asked:
-            errors = measure(job, folder, truth)
+            hand(job, folder, over)
         if asked[loop]:
-            found[loop] = errors
-    return found
+            over.say("used", "loop", loop)
 
 
-def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray]) -> dict[str, TensorStats]:
-    """The float32 step, as training runs it; by tensor, its error."""
-    errors: dict[str, TensorStats] = {}
-
-    def measured(name: str, value: np.ndarray) -> None:
-        if name in truth:
-            errors[name] = error_stats.difference(value, truth[name])
-
-    make_step(job, folder, "float32").run(measured)
-    return errors
+def hand(job: Job, folder: Path, over: Sender) -> None:
+    """The float32 step, as training runs it."""
+    make_step(job, folder, "float32").run(lambda name, value: over.hand("tensor", name, value))

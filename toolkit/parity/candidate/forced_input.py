@@ -1,7 +1,7 @@
 """The port operation by operation, each on R64's own input.
 
-Where an operation's result has been measured, R64's goes on in its place; in the backward likewise. So an error is that
-of one operation and of nothing before it.
+Where an operation's result has been handed over, R64's goes on in its place; in the backward likewise. So an error is
+that of one operation and of nothing before it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from models.trace import observed
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
 from toolkit.parity.job import files
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import Flips, ForcedInputDtype, ForcedInputResult
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import TensorStats
-from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,65 +32,60 @@ ROOT = Path(__file__).resolve().parents[3]
 OPERATIONS = str(ROOT / "models" / "ops.py")
 
 
-def run(job: Job, folder: Path, kernels: object = None) -> ForcedInputResult:
+def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
     """The port in each dtype, and with each mutant; nothing of those that concern no tensor or stop by themselves."""
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
-    return ForcedInputResult(
-        dtypes={dtype: measure(job, folder, truth, dtype) for dtype in job.dtypes},
-        mutants={name: _measure_mutant(job, folder, truth, name) for name in job.mutants},
-    )
+    for dtype in job.dtypes:
+        over.begin("", dtype)
+        hand(job, folder, over, truth, dtype)
+    for name in job.mutants:
+        _hand_mutant(job, folder, over, truth, name)
 
 
-def measure(job: Job, folder: Path, truth: Mapping[str, np.ndarray], dtype: str) -> ForcedInputDtype:
-    """One step in ``dtype``; where compiled loops compute in it, once as training runs it, and what lies inside of the
-    loops from once more with all of them taken apart."""
+def hand(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str) -> None:
+    """One step in ``dtype``; where compiled loops compute in it, first with all of them taken apart, then once as
+    training runs it, whose operations count where both have them."""
     step = make_step(job, folder, dtype, PLAIN)
-    points = Points(truth)
-    bucket_flips = _run(step, points, apart=True)
+    points = Points(truth, over)
+    _run(step, points, apart=True)
     if dtype != "float64" and compiled.is_chosen():
-        whole = Points(truth)
-        bucket_flips = _run(step, whole, apart=False)
-        points.take_over(whole)
-    points.add_missing()
-    return ForcedInputDtype(points.errors, points.lines, step.places(), bucket_flips)
+        _run(step, points, apart=False)
+    over.say("awaited", sorted(points.awaited))
+    over.say("places", step.places())
 
 
-def _measure_mutant(job: Job, folder: Path, truth: Mapping[str, np.ndarray], name: str) -> dict[str, ForcedInputDtype]:
+def _hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
     mutant = by_name(name)
+    if not mutant.is_of_the_step:
+        return
+    over.begin(name, mutant.dtype)
     with mutant.in_force():
         try:
-            return {mutant.dtype: measure(job, folder, truth, mutant.dtype)} if mutant.is_of_the_step else {}
-        except Exception:
-            return {}  # what it was, the gate says
+            hand(job, folder, over, truth, mutant.dtype)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # which the gate says, too
+            over.say("raised", type(error).__name__)
 
 
 class Points:
-    """Where the port's tensors are measured and replaced.
+    """Where the port's tensors are handed over and replaced.
 
     Attributes:
-        errors: by name, how far each lies from the truth.
-        lines: by name, ``file:line`` of an operation that is no module of its own.
         awaited: the gradients that are to come back.
     """
 
-    def __init__(self, truth: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, truth: Mapping[str, np.ndarray], over: Sender) -> None:
         self.truth = truth
-        self.errors: dict[str, TensorStats] = {}
-        self.lines: dict[str, str] = {}
+        self.over = over
         self.awaited: set[str] = set()
 
-    def measure(self, name: str, value: np.ndarray) -> np.ndarray | None:
-        """Compare a tensor with R64's, which is returned; None where that has none of that name. The two sides may lay
-        a tensor out in other axes, as long as its elements are in the same order."""
+    def hand(self, name: str, value: np.ndarray) -> np.ndarray | None:
+        """Hand a tensor over; returns R64's, or None where that has none of that name."""
         truth = self.truth.get(name)
-        if truth is None:
-            return None
-        value = value.reshape(truth.shape) if value.size == truth.size else value
-        for part, own, true in compared(name, value, truth, self.truth):
-            self.errors[part] = error_stats.difference(own, true)
-            if name in self.lines:
-                self.lines[part] = self.lines[name]
+        if truth is not None:
+            self.over.hand("tensor", name, value)
         return truth
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
@@ -103,20 +95,9 @@ class Points:
         self.awaited.add(f"gradient:{name}")
         return _Point.apply(x, self, name)
 
-    def add_missing(self) -> None:
-        """A gradient that the reference has and that never came back is an error without size."""
-        for name in self.awaited & self.truth.keys() - self.errors.keys():
-            self.errors[name] = TensorStats([], missing=True)
-
-    def take_over(self, others: Points) -> None:
-        """Put what ``others`` have measured in the place of what was measured here."""
-        self.errors |= others.errors
-        self.lines |= others.lines
-        self.awaited |= others.awaited
-
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """Measure a tensor, and give what goes on in its place."""
-        true = self.measure(name, x.numpy())
+        """Hand a tensor over, and give what goes on in its place."""
+        true = self.hand(name, x.numpy())
         if true is None or true.size != x.size:
             return x.clone()
         return paddle.to_tensor(true.reshape(x.shape)).astype(x.dtype)
@@ -135,15 +116,15 @@ class _Point(PyLayer):
         return ctx.points.replaced(f"gradient:{ctx.name}", grad)
 
 
-def _run(step: Step, points: Points, apart: bool) -> dict[str, Flips]:
-    """Forward and backward, with everything passing through ``points``; returns by LSH module where its buckets are not
-    R64's, of whose vectors they were made. ``apart`` as of :func:`models.trace.observed`."""
+def _run(step: Step, points: Points, apart: bool) -> None:
+    """Forward and backward, with everything passing through ``points``, and the buckets that are made of R64's vectors
+    handed over. ``apart`` as of :func:`models.trace.observed`."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
             return result
         name = step.name_of(draws.stack.draw(operation))
-        points.lines[name] = _line(sys._getframe(2))
+        points.over.say("lines", {name: _line(sys._getframe(2))})
         return points.pass_through(name, result)
 
     def left(name: str, called: str, layer: nn.Layer, output: Any) -> Any:
@@ -162,16 +143,15 @@ def _run(step: Step, points: Points, apart: bool) -> dict[str, Flips]:
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)
 
     step.model.clear_gradients()
-    with step.given(left, entered=entered) as draws, observed(at, apart):
+    with step.given(left, entered=entered, over=points.over) as draws, observed(at, apart):
         output = step.compute(step.batch)
         for name, value in scores_of(output).items():
-            points.measure(name, value)
-        points.measure("loss", output.loss.numpy())
+            points.hand(name, value)
+        points.hand("loss", output.loss.numpy())
         output.loss.backward()
     points.awaited |= {f"gradient:{name}" for name in step.parameter_names()}
     for name, value in step.parameter_gradients():
-        points.measure(f"gradient:{name}", value)
-    return draws.bucket_flips
+        points.hand(f"gradient:{name}", value)
 
 
 def _line(frame: FrameType) -> str:

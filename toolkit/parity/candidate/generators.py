@@ -6,17 +6,18 @@ All else is compared with recorded draws, which say nothing of the port's own ge
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import paddle
 
 from models import randomness
 from toolkit import runtime
-from toolkit.parity.candidate.rng_stats import DrawCounter
 from toolkit.parity.candidate.step import make_step, step_class, watch
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import GeneratorStats
 from toolkit.parity.measure.naming import ModuleStack
 
 #: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
@@ -24,33 +25,67 @@ from toolkit.parity.measure.naming import ModuleStack
 STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
 
 
+class Taker(Protocol):
+    """What is told of the draws of several training steps."""
+
+    def begin_step(self) -> None:
+        """What comes now belongs to the next step."""
+
+    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
+        """A dropout mask (bool, which cells are kept); rate and shape as they were asked for."""
+
+    def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
+        """Normal numbers; ``seeded`` ones are the same each time."""
+
+
+@dataclass
+class HandingOver:
+    """Hands all draws over."""
+
+    over: Sender
+
+    def begin_step(self) -> None:
+        self.over.say("draws step", None)
+
+    def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
+        self.over.hand("mask", name, kept, [float(rate), [int(size) for size in shape]])
+
+    def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
+        self.over.hand("rotation", name, drawn, [seeded, [int(size) for size in shape]])
+
+
 class WatchedSource:
-    """A source for :mod:`models.randomness` that hands everything on to another, and counts the draws.
+    """A source for :mod:`models.randomness` that hands everything on to another, and tells of the draws.
 
     Args:
         own: the source that draws.
+        taker: is told.
 
     Attributes:
         stack: names the draws by the module that is running.
         counting: off while a backward draws again what a forward has drawn.
+        draws, cells: how many there were, and how many cells their masks had.
     """
 
-    def __init__(self, own: randomness.Source, counter: DrawCounter) -> None:
+    def __init__(self, own: randomness.Source, taker: Taker) -> None:
         self.own = own
         self.stack = ModuleStack()
-        self.counter = counter
+        self.taker = taker
         self.counting = True
+        self.draws = self.cells = 0
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
         kept = self.own.kept(p, shape)
         if self.counting:
-            self.counter.mask(self.stack.draw("dropout"), p, shape, kept.numpy())
+            self.draws, self.cells = self.draws + 1, self.cells + kept.size
+            self.taker.mask(self.stack.draw("dropout"), p, shape, kept.numpy())
         return kept
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         drawn = self.own.normal(shape, dtype, seed)
         if self.counting:
-            self.counter.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
+            self.draws += 1
+            self.taker.rotation(self.stack.draw("normal"), shape, seed is not None, drawn.numpy())
         return drawn
 
     def state(self) -> object:
@@ -60,26 +95,25 @@ class WatchedSource:
         self.own.restore(state)
 
 
-def measure(job: Job, folder: Path) -> GeneratorStats:
-    """What the port draws by itself in a few training steps in float32, layers being computed again as the job's family
-    can."""
+def hand(job: Job, folder: Path, over: Sender) -> None:
+    """Hand over what the port draws by itself in a few training steps in float32, layers being computed again as the
+    job's family can."""
     step = make_step(job, folder, "float32", step_class(job.model).again)
-    return watched_steps(step.model, step.batch, job.seed)
+    watched_steps(step.model, step.batch, job.seed, HandingOver(over))
 
 
-def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int) -> GeneratorStats:
-    """:func:`measure` of a model in training mode, from Paddle's generator seeded with ``seed``.
+def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, taker: Taker) -> None:
+    """:func:`hand` of a model in training mode, from Paddle's generator seeded with ``seed``.
 
     The first step has its backward, after which the generator must be where the forward left it.
     """
     runtime.seed_everything(seed)
-    counter = DrawCounter()
-    source = WatchedSource(randomness.Generator(), counter)
+    source = WatchedSource(randomness.Generator(), taker)
     with randomness.use(source):
         for number in range(MOST_STEPS):
-            if number >= STEPS and (counter.cells >= ENOUGH or not (counter.stats.masks or counter.stats.rotations)):
+            if number >= STEPS and (source.cells >= ENOUGH or not source.draws):
                 break
-            counter.begin_step()
+            taker.begin_step()
             source.stack = ModuleStack()  # a new one, as names count the calls of a module
             with watch(model, source.stack, lambda *_: None), paddle.set_grad_enabled(number == 0):
                 loss = model(**batch).loss
@@ -88,4 +122,3 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int) -
                     loss.backward()
                     source.counting = True
                     model.clear_gradients()
-    return counter.stats

@@ -1,26 +1,26 @@
-"""New weights as training makes them, beside those that the reference makes."""
+"""New weights as training makes them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from models import lora
 from models.families import part
-from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import NewWeights
-from toolkit.parity.measure.initial_values import TIMES, Samples, counted, sampled
+from toolkit.parity.measure.initial_values import TIMES, sampled
 
 
-def new_weights(job: Job, folder: Path) -> NewWeights:
-    """What is counted of both sides' new parameters."""
+def new_values(job: Job) -> dict[str, np.ndarray]:
+    """Some values of each parameter of a few new models (:meth:`.Samples.tensors`)."""
     config = part(job.model, "schema").resolve(job.config)
-    ours = sampled(_new_model(job, config, job.seed + number) for number in range(TIMES))
-    theirs = Samples.of_tensors(files.read_tensors(folder / "reference" / "initial.safetensors"))
-    return NewWeights(f"models/{job.model}/weights.py", counted(ours, theirs))
+    return sampled(_new_model(job, config, job.seed + number) for number in range(TIMES)).tensors()
+
+
+def place_of_new_values(job: Job) -> str:
+    """The file that makes them."""
+    return f"models/{job.model}/weights.py"
 
 
 def _new_model(job: Job, config: dict[str, Any], seed: int) -> dict[str, np.ndarray]:

@@ -7,44 +7,57 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import paddle
 
-from toolkit.parity.job.results import Flips
+from toolkit.parity.job.handover import Sender
+from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
 class RecordedDraws:
-    """The reference's draws as a source for :mod:`models.randomness`; says which were asked for, and which wrongly.
+    """The reference's draws as a source for :mod:`models.randomness`. What was asked for, and what the port chose, is
+    handed over; a draw that the reference does not have is filled in, and what goes on from it shows.
 
     Args:
         tensors: name -> mask or rotation.
         rates: name -> dropout rate.
         stack: names the draws by the module that is running.
+        over: is told what is asked for.
+        run: that the draws are of.
+        order: by kind, the names of an earlier run of the same model in their order, by which draws are named where no
+            module is watched; None where ``stack`` names them.
 
     Attributes:
-        problems: draws that were asked for wrongly: name -> what is wrong.
-        relu_flips, bucket_flips: by module, where the port chose otherwise than R64.
+        order: by kind, the names in the order in which they were asked for.
     """
 
-    def __init__(self, tensors: Mapping[str, np.ndarray], rates: Mapping[str, float], stack: ModuleStack) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        rates: Mapping[str, float],
+        stack: ModuleStack,
+        over: Sender | None = None,
+        run: str = TRAINING,
+        order: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.tensors = tensors
         self.rates = rates
         self.stack = stack
-        self.used: set[str] = set()
-        self.problems: dict[str, str] = {}
-        self.relu_flips: dict[str, Flips] = {}
-        self.bucket_flips: dict[str, Flips] = {}
+        self.over = over or Sender(None)
+        self.run = run
+        self.order: dict[str, list[str]] = {}
+        self._named_before = None if order is None else {kind: list(names) for kind, names in order.items()}
 
     def name(self, kind: str) -> str:
         """The reference's name of the next draw of a kind by the module that is running."""
-        return self.stack.draw(kind)
+        if self._named_before is not None:
+            left = self._named_before.get(kind)
+            return left.pop(0) if left else str(TensorName(kind, "one more than in the run before"))
+        name = self.stack.draw(kind)
+        self.order.setdefault(kind, []).append(name)
+        return name
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        name = self.name("dropout")
-        mask = self._take(name, shape, f"dropout of {p}")
-        if mask is None:
-            return paddle.ones(shape, "bool")
-        if p != self.rates[name]:
-            self.problems[name] = f"dropout of {p}, the reference has {self.rates[name]}"
-        return paddle.to_tensor(mask).astype("bool")
+        mask = self._take(self.name("dropout"), shape, f"dropout of {p}", p)
+        return paddle.ones(shape, "bool") if mask is None else paddle.to_tensor(mask).astype("bool")
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
         drawn = self._take(self.name("normal"), shape, "rotations")
@@ -57,38 +70,36 @@ class RecordedDraws:
         """Nothing to do: names repeat by themselves when a block is computed again."""
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """What a ReLU makes of ``x`` where R64 decides which inputs are positive; ``own`` is what it makes by itself.
-
-        Where the two differ in that, the number of places and R64's largest input there are written down; what is NaN
-        shows in the output.
-        """
-        drawn = TensorName.parse(self.name("relu"))
-        truth = self.tensors.get(str(drawn))
+        """What a ReLU makes of ``x`` where R64 decides which inputs are positive; ``own`` is what it makes by itself,
+        whose signs are handed over. What is NaN shows in the output."""
+        drawn = self.name("relu")
+        positive, nan = own.numpy() > 0, np.isnan(x.numpy())
+        self.over.hand("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
+        truth = self.tensors.get(drawn)
         if truth is None or truth.size != own.size:
             return own  # whatever is wrong shows in the output
         truth = truth.reshape(own.shape)
-        flipped = ((own.numpy() > 0) != (truth > 0)) & ~np.isnan(x.numpy())
+        flipped = (positive != (truth > 0)) & ~nan
         if not flipped.any():
             return own
-        inputs = self.tensors[str(drawn._replace(kind="input"))].reshape(own.shape)
-        largest = float(np.abs(inputs[flipped]).max())
-        self.relu_flips[drawn.module + drawn.call] = Flips(int(flipped.sum()), int(flipped.size), largest)
         chosen = paddle.where(paddle.to_tensor(truth > 0), x, paddle.zeros_like(x))
         return paddle.where(paddle.to_tensor(flipped), chosen, own)
 
-    def _take(self, name: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        value = self.tensors.get(name)
-        if value is None:
-            self.problems[name] = f"{what} is drawn here, the reference draws nothing"
-            return None
-        self.used.add(name)
-        if list(value.shape) != list(shape):
-            self.problems[name] = f"{what} is drawn with shape {list(shape)}, the reference's is {list(value.shape)}"
-            return None
-        return value
+    def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
+        """R64's buckets of a module's vectors, if it has as many; ``own`` are the port's, which are handed over."""
+        name = str(TensorName("buckets", module))
+        self.over.hand("buckets", named(self.run, name), own.numpy())
+        truth = self.tensors.get(name)
+        if truth is None or list(truth.shape) != own.shape:
+            return own
+        return paddle.to_tensor(truth.astype("int64"))
 
-    def unused(self) -> list[str]:
-        """Draws of the reference that the port never asked for."""
-        return sorted(
-            n for n in self.tensors if TensorName.parse(n).kind in ("dropout", "normal") and n not in self.used
-        )
+    def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
+        asked = {
+            "what": what,
+            "shape": [int(size) for size in shape],
+            **({} if rate is None else {"rate": float(rate)}),
+        }
+        self.over.say("asked", asked, named(self.run, name))
+        value = self.tensors.get(name)
+        return None if value is None or list(value.shape) != list(shape) else value

@@ -57,7 +57,7 @@ def _as_in_a_run(step: Step) -> Iterator[None]:
 def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Of a batch that holds some rows of the one that is evaluated, or the beginnings of their texts."""
     recorded = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
-    with paddle.no_grad(), step.given_draws(recorded, lambda *_: None):
+    with paddle.no_grad(), step.given(lambda *_: None, WHOLE, recorded=recorded):
         return scores_of(step.compute(batch))
 
 

@@ -23,6 +23,7 @@ from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
@@ -39,7 +40,7 @@ from toolkit.parity.measure.evaluation import (
 )
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Called with the name and value of everything that is computed.
+#: Called with the name and value of everything that is computed: it is handed over, and measured elsewhere.
 Measure = Callable[[str, np.ndarray], None]
 #: Called after a module with its path, the name of its output, itself and the output. What it gives, if anything, goes
 #: on in place of the output.
@@ -70,6 +71,8 @@ class Step:
 
     Attributes:
         backwards: the ways in which the port can make its gradients: that of training first, :data:`PLAIN` among them.
+        over: is told what draws a run asks for and what it chooses.
+        constants: by name, what the port computes once, before the reference's take its place.
     """
 
     #: Besides :data:`PLAIN`, the way in which the port can make its gradients by computing layers again.
@@ -83,7 +86,8 @@ class Step:
     reads_without_padding = False
     #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
     is_narrowed = False
-    _latest: tuple[paddle.Tensor, int, np.ndarray] | None = None
+    over = Sender(None)
+    _order: Mapping[str, Sequence[str]] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
@@ -111,9 +115,7 @@ class Step:
         if dtype == "float64":
             self.model.to(dtype="float64")
         part(job.model, "weights").load(self.model, self.given_weights)
-        self.constant_errors = self.take_constants(
-            files.read_tensors(folder / "reference" / "constants.safetensors"),
-        )
+        self.constants = self.take_constants(files.read_tensors(folder / "reference" / "constants.safetensors"))
         self.model.train()
 
     @functools.cached_property
@@ -139,39 +141,57 @@ class Step:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
         raise NotImplementedError
 
-    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Use the reference's constants in place of the port's own.
-
-        Returns:
-            How far its own were off, in units of rounding of what they are computed from; by name.
-        """
+    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Use the reference's constants in place of the port's own, which are returned by name."""
         return {}
 
+    @contextlib.contextmanager
     def given(
-        self, left: Left, run: str = TRAINING, entered: Entered | None = None
-    ) -> contextlib.AbstractContextManager[RecordedDraws]:
+        self,
+        left: Left,
+        run: str = TRAINING,
+        entered: Entered | None = None,
+        **options: Any,
+    ) -> Iterator[RecordedDraws]:
         """Inside the ``with`` block the model draws and chooses as R64 did in that run, and is watched
-        (:func:`watch`)."""
-        return self.given_draws(self.recorded[run], left, entered)
+        (:func:`watch`); or, with an ``order`` of draws, no layer has a hook.
+
+        Args:
+            options: of :meth:`draws_of`.
+        """
+        draws = self.draws_of(run, **options)
+        hooked = options.get("order") is None
+        with (
+            self.given_draws(draws),
+            watch(self.model, draws.stack, left, entered=entered) if hooked else contextlib.nullcontext(),
+        ):
+            yield draws
+
+    def draws_of(
+        self,
+        run: str,
+        recorded: Mapping[str, np.ndarray] | None = None,
+        over: Sender | None = None,
+        order: Mapping[str, Sequence[str]] | None = None,
+    ) -> RecordedDraws:
+        """R64's of a run, or those that are ``recorded``; ``over`` and ``order`` as of :class:`.RecordedDraws`."""
+        recorded = self.recorded[run] if recorded is None else recorded
+        return RecordedDraws(recorded, self.rates, ModuleStack(), over, run, order)
 
     @contextlib.contextmanager
-    def given_draws(
-        self, recorded: Mapping[str, np.ndarray], left: Left, entered: Entered | None = None
-    ) -> Iterator[RecordedDraws]:
-        """As :meth:`given`, of these draws and choices."""
-        draws = RecordedDraws(recorded, self.rates, ModuleStack())
+    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+        """Inside the ``with`` block the model draws and chooses so."""
         with (
             precision.lowered(self.lowered),
             randomness.use(draws),
             given_signs(self.model, draws),
             self.given_choices(draws),
-            watch(self.model, draws.stack, left, entered=entered),
         ):
-            yield draws
+            yield
 
     @contextlib.contextmanager
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
-        """The port's discrete choices are compared with R64's, then R64's are used, inside the ``with`` block."""
+        """The port's discrete choices are handed over, and R64's are used, inside the ``with`` block."""
         yield
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
@@ -232,11 +252,13 @@ class Step:
         """The reference's name of what is named after a module of the port: the ports here have the same."""
         return called
 
-    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
-        """Forward and backward. Without ``watched`` only the loss and the gradients are handed on."""
+    def run(self, measure: Measure, watched: bool = True) -> None:
+        """Forward and backward. Without ``watched`` only the loss and the gradients are handed on; on a step that has
+        been watched before, there is no hook on any layer then, as in training."""
         self.embedded_output = None
         self.model.clear_gradients()
-        with self.given(self._left(measure if watched else None)) as draws:
+        order, over = (None, self.over) if watched else (self._order, None)
+        with self.given(self._left(measure if watched else None), over=over, order=order) as draws:
             self.recording = watched
             output = self.compute(self.batch)
             self.recording = False
@@ -244,20 +266,19 @@ class Step:
                 measure(name, value)
             measure("loss", output.loss.numpy())
             output.loss.backward()
+        self._order = draws.order if watched else self._order
         self._measure_gradients(measure)
-        return draws
 
-    def evaluate(self, measure: Measure) -> dict[str, RecordedDraws]:
-        """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`); gives what it drew in each run."""
+    def evaluate(self, measure: Measure) -> None:
+        """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""
         self.model.eval()
-        drawn = {}
         for run, batch in self.evaluations().items():
 
             def measure_of_run(name: str, value: np.ndarray, run: str = run) -> None:
                 measure(named(run, name), value)
 
             self.recording = True
-            with paddle.no_grad(), self.given(self._left(measure_of_run), run) as drawn[run]:
+            with paddle.no_grad(), self.given(self._left(measure_of_run), run, over=self.over):
                 output = self.compute(batch)
             self.recording = False
             for name, value in scores_of(output).items():
@@ -270,7 +291,6 @@ class Step:
             self.decode(measure)
         self._merge(measure)
         self.model.train()
-        return drawn
 
     def _merge(self, measure: Measure) -> None:
         """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
@@ -286,11 +306,13 @@ class Step:
         """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
         model keeps them."""
 
-    def own_gradients(self) -> dict[str, np.ndarray]:
+    def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
         with precision.lowered(self.lowered):
             self.model(**self.batch).loss.backward()
-        return {f"gradient:{n}": p.grad.numpy() for n, p in self.model.named_parameters() if p.grad is not None}
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                yield f"gradient:{name}", parameter.grad.numpy()
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -306,17 +328,9 @@ class Step:
                 return
             tensor = first_tensor(output)
             if tensor is not None:
-                measure(called, self._values(tensor))
+                measure(called, values_of(tensor))
 
         return left
-
-    def _values(self, tensor: paddle.Tensor) -> np.ndarray:
-        """The values of a module's output. Where it is what the module before it has given, unchanged, they are the
-        same object, by which :class:`.latest.Latest` knows them."""
-        version = tensor.inplace_version
-        if self._latest is None or self._latest[0] is not tensor or self._latest[1] != version:
-            self._latest = tensor, version, values_of(tensor)
-        return self._latest[2]
 
     def _measure_gradients(self, measure: Measure) -> None:
         if self.embedded_output is not None and self.embedded_output.grad is not None:
@@ -324,13 +338,9 @@ class Step:
         for name, value in self.parameter_gradients():
             measure(f"gradient:{name}", value)
 
-    def parameter_errors(self) -> dict[str, float]:
-        """By how much each parameter that the port holds differs from the one it was given: 0 everywhere, or wrong."""
-        held = dict(weights.dump(self.model))
-        return {
-            name: float(np.abs(held[name].astype("float64") - value).max())
-            for name, value in self.given_weights.items()
-        }
+    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """What the port holds of each parameter that it was given, in the reference's layout."""
+        return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
 
 
 def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:

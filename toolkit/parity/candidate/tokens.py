@@ -30,7 +30,7 @@ _CLASSES: dict[str, type[Tokenizer]] = {
 LONG_TEXT = 60
 
 
-def run(job: Job, folder: Path, kernels: object = None) -> CandidateResult:
+def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> CandidateResult:
     """The tokens alone."""
     return CandidateResult(tokens=tokens(job.tokenizer), tokenizer_places=tokenizer_places(job.tokenizer))
 

@@ -22,6 +22,7 @@ from toolkit.parity.job.results import Note, ReferenceResult
 from toolkit.parity.judge.bounds import Comparison
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.evaluation import of_step
 
 #: Up to so many times its bound an error may be luck: wrong ports are beyond that, most of them by a factor of 10^6.
 NEAR_BOUND = 10.0
@@ -122,7 +123,7 @@ def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str,
     """As :func:`with_more_runs`, with a note of what ``verdict`` was without them."""
     result = with_more_runs(reference, more)
     worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
-    few, all_runs = (_counts(one.tensors[worst.name]) for one in (reference, result))
+    few, all_runs = (_counts(one.tensors[of_step(worst.name)]) for one in (reference, result))
     data = {"all_runs": all_runs, "few_runs": few, "name": worst.name, "margin": worst.margin, "dtype": worst.dtype}
     return replace(result, notes=[*reference.notes, Note("remeasured", data)])
 

@@ -1,4 +1,4 @@
-"""The job folder through which the gate and its two workers talk: what is written, where, and how it is hashed.
+"""The job folder through which the gate and its processes talk: what is written, where, and how it is hashed.
 
 ::
 
@@ -22,14 +22,14 @@
         forced_input.json     the noise of each
         remeasure.json        the noise of more runs, as many as ``remeasure-runs.json`` asks for
         tokens.json           for ``parity texts`` alone: the tokens of each text
-    candidate/
+    candidate/                written by the comparator, of what the Paddle worker hands over (:mod:`.handover`)
         result.json           :class:`.results.CandidateResult`
         forced_input.json     :class:`.results.ForcedInputResult`
         attribution.json      the errors in float32 with one kind of kernel the reference's at a time
         tokens.json           as the reference's
 
-Nothing else passes between the processes, but for the kernels that the Paddle worker asks of a third one for ``parity
-bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A
+Nothing else passes between the processes, but for what the Paddle worker hands over, and the kernels that it asks of
+another for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A
 worker that fails leaves ``TASK.failed`` in its own folder.
 """
 

@@ -13,6 +13,8 @@ PAIR = "pair"
 #: Kinds of random draws; of discrete choices, the signs under a ReLU among them, in which R64 goes before.
 RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
+#: Seconds that code of a user's has by default: a large model takes minutes, and what hangs, for ever.
+TIME_LIMIT = 1800.0
 #: The task of a worker that builds its side and says what it is made of.
 DESCRIBE = "describe"
 
@@ -154,12 +156,14 @@ class Pair:
         port, reference: a Python file, or a module's dotted name; each has ``build(config)``.
         batch_from: the side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
         map: None as long as both are only described.
+        time_limit: seconds that its processes have for a step, after which they are ended.
     """
 
     port: str
     reference: str
     batch_from: str
     map: PairMap | None = None
+    time_limit: float = TIME_LIMIT
 
     def source_of(self, side: str) -> str:
         """The file or module of the worker's side, ``reference`` or ``candidate``."""

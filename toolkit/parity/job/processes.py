@@ -1,24 +1,34 @@
-"""The two processes of a gate: started, watched, ended. Only the reference's imports torch, only the port's Paddle."""
+"""The processes of a gate: started, watched, ended. Only the reference's imports torch, only the port's Paddle. A
+third, the comparator, measures what the port's computes."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from toolkit.errors import Inconclusive, UserError
-from toolkit.parity.job import files, launch
-from toolkit.parity.job.worker import BY_USER_CODE
+from toolkit.parity.job import files, handover, launch, user_code
+from toolkit.parity.job.worker import BY_USER_CODE, STACK
 from toolkit.scratch import child
 
 #: What is said of a worker that has ended without a word.
 KILLED = "it was killed"
+#: The process that measures what the port's hands over, in these tasks.
+COMPARATOR = "comparator"
+MEASURED = (files.RESULT, "forced_input", "attribution")
+#: What a worker has to write down what it is doing.
+SECONDS_FOR_STACK = 1.0
 
 
 def run_workers(
@@ -38,33 +48,45 @@ def run_workers(
         task: what they do: ``result``, which is a gate's measurements, or a follow-up.
 
     Raises:
-        UserError: code of the user's that one of them ran has raised something.
+        UserError: code of the user's that one of them ran has raised something, or has not ended in time.
         Inconclusive: one of them failed.
     """
     status = console.status(f"parity gate: running the {' and the '.join(interpreters)}") if watch is None else None
-    started = time.monotonic()
+    started, limit = time.monotonic(), _time_limit(jobs)
     stopped: list[str] = []
     with status or contextlib.nullcontext(), _workers(jobs, interpreters, task) as workers:
         while any(worker.poll() is None for worker in workers.values()):
-            ended = [side for side, worker in workers.items() if worker.poll() is not None]
-            if stopped := [side for side in ended if not files.result_path(jobs[-1], side, task).exists()]:
-                break  # the other would wait for what it has not left
+            if stopped := [side for side in workers if _has_stopped(side, workers, jobs[-1], task)]:
+                break  # the others would wait for what it has not left
+            if time.monotonic() - started > limit:
+                raise UserError(_overdue(jobs, interpreters, workers, limit))
             if status is None:
                 assert watch is not None
                 watch()
                 continue
-            running = " and ".join(side for side, worker in workers.items() if worker.poll() is None)
+            running = " and ".join(side for side in interpreters if _is_running(side, workers))
             seconds = f"{time.monotonic() - started:.0f} s"
             status.update(f"parity gate: {running} running, {_done(jobs, interpreters, task)}{seconds}")
             time.sleep(0.05)
+    if COMPARATOR in stopped and (words := _words_of_comparator(jobs, workers[COMPARATOR], task)):
+        raise Inconclusive(f"parity gate: what the port computed could not be measured: {words}")
     for job in jobs:
-        for side in _without_result(job, workers, stopped, task):
+        for side in _without_result(job, interpreters, stopped, task):
             failure = files.failure_path(job, side, task)
             words = failure.read_text(encoding="utf-8").strip() if failure.exists() else ""
             if words and workers[side].returncode == BY_USER_CODE:
                 raise UserError(f"the {'port' if side == 'candidate' else side} could not run: {words}")
             words = words or _last_words(workers[side], jobs[0] / f"{side}.log")
             raise Inconclusive(f"parity gate: the {side} could not run: {words}{_way_out(side, words)}")
+
+
+def _words_of_comparator(jobs: Sequence[Path], comparator: subprocess.Popen, task: str) -> str:
+    """Why the comparator has stopped; nothing if it was for want of what the port's process was to hand over."""
+    if comparator.returncode == 0:
+        return ""
+    failures = (files.failure_path(job, COMPARATOR, task) for job in jobs)
+    words = next((failure.read_text(encoding="utf-8").strip() for failure in failures if failure.exists()), "")
+    return words or _last_words(comparator, jobs[0] / f"{COMPARATOR}.log")
 
 
 def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], task: str) -> list[str]:
@@ -78,6 +100,54 @@ def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], tas
         return 0.0 if side in stopped else float("inf")
 
     return sorted((side for side in sides if not files.result_path(job, side, task).exists()), key=failed_at)
+
+
+def _time_limit(jobs: Sequence[Path]) -> float:
+    """Seconds that the workers have: of a user's pair as many as it says for each step that is run; no limit of a
+    family's."""
+    limit = 0.0
+    for job in jobs:
+        if not (job / "job.json").exists() or (content := files.read_job(job)).pair is None:
+            return math.inf
+        limit += content.pair.time_limit * (1 + len(content.mutants))
+    return limit
+
+
+def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float) -> str:
+    """Which side of a user's pair does not end, and at which line of its file it is."""
+    pair = files.read_job(jobs[0]).pair
+    assert pair is not None
+    running = [side for side in sides if workers[side].poll() is None]
+    for side in running:
+        os.kill(workers[side].pid, STACK)
+    time.sleep(SECONDS_FOR_STACK)
+    lines = {side: _line_in(jobs[0] / f"{side}.log", user_code.located(pair.source_of(side))) for side in running}
+    side = next((side for side in reversed(running) if lines[side]), running[-1])
+    where = f": it is at {lines[side]}" if lines[side] else ""
+    called = "port" if side == "candidate" else side
+    return f"the {called} has not ended after {limit:.0f} s{where}; --time-limit SECONDS gives it more"
+
+
+def _line_in(log: Path, file: Path) -> str:
+    """The innermost line of a file at which a thread of a worker is that has written what it is doing."""
+    found = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
+    return f"{user_code.shown(file)}:{found[1]}, in {found[2]}" if found else ""
+
+
+def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
+    """Whether a side still computes, or is still measured."""
+    measured = (workers[COMPARATOR],) if side == "candidate" and COMPARATOR in workers else ()
+    return any(worker.poll() is None for worker in (workers[side], *measured))
+
+
+def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, task: str) -> bool:
+    """Whether a worker has ended without the file that is its last. That of the port's, the comparator writes."""
+    if workers[side].poll() is None:
+        return False
+    if side == "candidate" and COMPARATOR in workers and workers[side].returncode == 0:
+        return False
+    result = files.result_path(job, "candidate" if side == COMPARATOR else side, task)
+    return not result.exists()
 
 
 def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
@@ -106,17 +176,24 @@ def _way_out(side: str, words: str) -> str:
 def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -> Iterator[dict[str, subprocess.Popen]]:
     """Start the workers; whatever happens, none outlives the ``with`` block. What a library leaves among the temporary
     files, as torch does, goes with the job."""
-    environment = {**launch.environment(), "TMPDIR": str(jobs[0])}
     workers: dict[str, subprocess.Popen] = {}
     with contextlib.ExitStack() as running:
-        for side, python in interpreters.items():
+
+        def start(side: str, python: str, **options: Any) -> None:
             with open(jobs[0] / f"{side}.log", "w") as log:
-                worker = child(
-                    launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs)),
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                )
+                command = launch.module_command(python, f"toolkit.parity.{side}", task, *map(str, jobs))
+                worker = child(command, stdout=log, stderr=subprocess.STDOUT, **options)
                 workers[side] = running.enter_context(worker)
+
+        environment = {**launch.environment(), "TMPDIR": str(jobs[0])}
+        nothing = {"env": environment, "stdin": subprocess.DEVNULL}
+        if "reference" in interpreters:
+            start("reference", interpreters["reference"], **nothing)
+        if "candidate" in interpreters and task not in MEASURED:
+            start("candidate", interpreters["candidate"], **nothing)
+        elif "candidate" in interpreters:
+            with handover.pipe() as (read, write):
+                given = {"env": {**environment, handover.PIPE: str(write)}, "pass_fds": [write]}
+                start("candidate", interpreters["candidate"], **{**nothing, **given})
+                start(COMPARATOR, sys.executable, env=environment, stdin=read)
         yield workers

@@ -188,7 +188,8 @@ class CandidateDtype:
         constant_errors: by how much its own constants do, in units of rounding of what they are computed from.
         draw_problems: draws that it asked for wrongly: name -> what is wrong.
         unused_draws: draws of the reference that it never asked for.
-        hooks_change_nothing: whether a run that is watched is the same bit for bit.
+        hooks_change_nothing: whether a run without hooks, as training makes it, is the same bit for bit.
+        unwatched: where it is not, how far its loss and gradients lie from R64.
         recomputed, replay: gradient -> how far a backward that computes layers again lies from plain autograd, with the
             recorded draws and with the port's own generator.
         plain: gradient -> how far plain autograd's lies from R64; empty where ``tensors`` has these already.
@@ -203,6 +204,7 @@ class CandidateDtype:
     unused_draws: list[str] = field(default_factory=list)
     facts: CandidateFacts = field(default_factory=CandidateFacts)
     hooks_change_nothing: bool = True
+    unwatched: dict[str, TensorStats] = field(default_factory=dict)
     recomputed: dict[str, TensorStats] = field(default_factory=dict)
     replay: dict[str, Replayed] = field(default_factory=dict)
     plain: dict[str, TensorStats] = field(default_factory=dict)

@@ -96,13 +96,16 @@ class Side:
     def is_done(self, stage: str) -> bool:
         return self._measured(stage).exists()
 
-    def finish(self, stage: str, state: Mapping[str, np.ndarray], measured: object) -> None:
-        """Write down a stage's results; the file that says that it is done comes last."""
+    def leave(self, stage: str, state: Mapping[str, np.ndarray]) -> None:
+        """Write down what goes into the next stage."""
         files.write_tensors(self.path("state", stage), state)
+
+    def finish(self, stage: str, measured: object) -> None:
+        """Write down what a stage measured, which says that it is done: after :meth:`leave`."""
         files.write_json(self._measured(stage), measured)
 
     def state(self, stage: str) -> dict[str, np.ndarray]:
-        """What :meth:`finish` was given."""
+        """What :meth:`leave` was given."""
         return files.read_tensors(self.path("state", stage))
 
     def measured(self, stage: str, kind: type[Measured]) -> Measured:
@@ -134,11 +137,15 @@ class Side:
         with writing(path, size), TensorWriter(path, HEADER, path.with_name(SPARE)) as writer:
             yield writer
 
-    def truth(self, stage: str) -> TensorFile:
-        """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
+    def wait_for_truth(self, stage: str) -> Path:
+        """Return when R64's tensors of a stage are there, with their file."""
         path = self.other / "truth" / f"{stage}.safetensors"
         files.wait_for(path, self.other_failed)
-        return TensorFile(path)
+        return path
+
+    def truth(self, stage: str) -> TensorFile:
+        """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
+        return TensorFile(self.wait_for_truth(stage))
 
     def release_truth(self, stages: Sequence[str]) -> None:
         """The port is through with them. One file is kept for the next stage to be written over."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,15 +19,18 @@ from toolkit.parity.job.user_code import UserCodeError
 
 #: The exit status of a worker that a file of the user's has stopped, and of one that anything else has.
 BY_USER_CODE, BY_ITSELF = 2, 1
+#: The signal at which a worker writes into its log what each of its threads is doing.
+STACK = signal.SIGUSR1
 #: What makes a gate smaller.
 LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
-    """Run ``main`` for a task on each job folder. If it fails, its last words go where :func:`.files.failure_path`
-    says, and the process ends at once, with a status that says whose fault it is: threads of a framework may otherwise
-    keep it alive."""
+    """Run ``main`` for a task on each job folder, and end the process: a thread of a framework's, or of the user's, may
+    otherwise keep it alive. If it fails, its last words go where :func:`.files.failure_path` says, and the status says
+    whose fault it is."""
     collector.in_a_command()
+    faulthandler.register(STACK)
     for folder in map(Path, folders):
         try:
             main(task, folder)
@@ -33,8 +38,13 @@ def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequen
             for partial in (folder / side).glob("*.partial"):  # on a full disk the reason needs room, too
                 partial.unlink(missing_ok=True)
             with contextlib.suppress(OSError, ToolkitError):
+                (folder / side).mkdir(exist_ok=True)
                 files.write_text(files.failure_path(folder, side, task), describe(problem, LESS_MEMORY))
             with contextlib.suppress(OSError):
                 traceback.print_exc()
                 sys.stderr.flush()
             os._exit(BY_USER_CODE if isinstance(problem, UserCodeError) else BY_ITSELF)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)

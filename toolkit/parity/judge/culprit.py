@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
+from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
 #: The dtypes in the order of how well they see.
@@ -45,6 +46,8 @@ def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
         ):  # the cause of what else is wrong in bfloat16, if nothing is in another dtype
             return (0, SIGHT.index("bfloat16") - 0.5, operations.index(finding)) if only_lowered else (6,)
         name = TensorName.parse(finding.name)
+        if name.evaluation == UNWATCHED:  # the step again: what is wrong there alone is right where it is watched
+            return (3, 0, rank_in_run(replace(finding, name=str(name.in_its_run)), ""))
         if name.evaluation in place_of_run[1:]:  # after the step: what is wrong there is not right in evaluation
             own = replace(finding, name=str(name.in_its_run))
             return (3, place_of_run.index(name.evaluation), rank_in_run(own, name.evaluation))

@@ -1,5 +1,5 @@
 """How far the port's own draws lie from what chance allows (verdict 7). Pure arithmetic on the counts of
-:mod:`toolkit.parity.candidate.rng_stats`.
+:mod:`toolkit.parity.comparator.rng_stats`.
 
 Every statistic becomes a signed root z: of twice the log-likelihood ratio for a count or a variance, else of the usual
 kind. All are judged by :data:`LIMIT`. None is an approximation for large samples; what is bounded is

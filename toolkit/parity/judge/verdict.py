@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit.parity.job.results import (
@@ -34,7 +34,7 @@ from toolkit.parity.judge.bounds import (
     relative_noise,
 )
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
-from toolkit.parity.measure.evaluation import chosen
+from toolkit.parity.measure.evaluation import UNWATCHED, chosen, named, of_step
 from toolkit.parity.measure.naming import TensorName
 
 #: Verdicts by which a tensor of the step differs; the others say themselves where they look.
@@ -132,9 +132,10 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
         for name in reference.tensors:
             if name in ours.tensors and _is_judged(name, dtype):
                 _judge_tensor(name, reference, ours, dtype, verdict)
+        _judge_unwatched(reference, ours, dtype, verdict)
         _judge_recomputed(reference, ours, dtype, verdict)
-    silent = [one.name for one in verdict.comparisons if one.dtype == "float32" and not one.informative]
-    verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, silent)
+    silent = [of_step(one.name) for one in verdict.comparisons if one.dtype == "float32" and not one.informative]
+    verdict.notes += diagnosis.lost(reference.tensors, reference.facts.saturation, list(dict.fromkeys(silent)))
     if lowered := [one.name for one in verdict.comparisons if one.dtype == "bfloat16" and not one.informative]:
         verdict.note("uninformative-bfloat16", count=len(lowered), first=lowered[0])
     _judge_generators(candidate.generators, verdict)
@@ -339,6 +340,21 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
         verdict.find("semantics" if dtype == "float64" else "rounding", name, message, dtype)
 
 
+def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
+    """Verdicts 2 and 3 on the step without hooks, as training makes it, where it is not the watched one bit for bit."""
+    for name, error in ours.unwatched.items():
+        theirs, called = reference.tensors.get(name), named(UNWATCHED, name)
+        if theirs is None or error.rms is None:
+            verdict.find("structure", called, "with no hook on a layer, it is missing, or holds NaN or Inf", dtype)
+        elif is_measured(theirs, dtype) and _is_judged(name, dtype):
+            comparison = replace(compare(name, theirs, error, dtype), name=called)
+            verdict.comparisons.append(comparison)
+            if not comparison.passed:
+                off = f"off by {comparison.relative:.1e} of its size, {comparison.margin:.3g} times the bound"
+                kind = "semantics" if dtype == "float64" else "rounding"
+                verdict.find(kind, called, f"with no hook on a layer, as training computes it: {off}", dtype)
+
+
 def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
     """The port's backward that computes layers again (reversible, recompute), by itself: against plain autograd of the
     same port in the same dtype, with the recorded draws and with the port's own."""
@@ -387,6 +403,9 @@ def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
 def _judge_tokens(theirs: list[Tokens] | None, ours: list[Tokens] | None, verdict: Verdict) -> None:
     """Verdict 5: ids, padding on either side, attention mask, decoded text and, where the task uses them, offsets are
     equal, text for text."""
+    if theirs and len(ours or []) != len(theirs):
+        verdict.find("tokenizer", "tokenizer:ids", f"of {len(theirs)} texts the port has read {len(ours or [])}")
+        return
     for name, message in tokens.faults(theirs or [], ours or []):
         verdict.find("tokenizer", name, message)
     if refused := sum(one.error is not None for one in theirs or []):

@@ -4,6 +4,7 @@ by piece: the largest gradient alone takes 2.5 GB."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,19 +79,27 @@ class RunningStats:
     @classmethod
     def of(cls, value: np.ndarray, truth: np.ndarray | None = None) -> RunningStats:
         """Of a tensor, or of its difference from another of the same shape, in float64."""
-        stats = cls()
-        flat, flat_truth = np.ravel(value), None if truth is None else np.ravel(truth)
-        room = np.empty(min(PIECE, flat.size))  # one for all pieces: it stays in the cache
-        for start in range(0, flat.size, PIECE):
-            end = min(start + PIECE, flat.size)
-            piece = room[: end - start]
-            if flat_truth is not None and flat.dtype == np.float64:
-                np.subtract(flat[start:end], flat_truth[start:end], out=piece)
+        flat = np.ravel(value)
+        return cls.of_pieces((flat[start : start + PIECE] for start in range(0, flat.size, PIECE)), truth)
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | None = None) -> RunningStats:
+        """As :meth:`of`, of a tensor whose elements come at most :data:`PIECE` at a time."""
+        stats, start = cls(), 0
+        flat_truth = None if truth is None else np.ravel(truth)
+        room = np.empty(0)
+        for given in pieces:
+            if len(given) > len(room):
+                room = np.empty(len(given))  # one for all pieces, of which the first is the largest: it stays cached
+            piece, end = room[: len(given)], start + len(given)
+            if flat_truth is not None and given.dtype == np.float64:
+                np.subtract(given, flat_truth[start:end], out=piece)
             else:
-                np.copyto(piece, flat[start:end])
+                np.copyto(piece, given)
                 if flat_truth is not None:
                     piece -= flat_truth[start:end]
             stats.add(_of_piece(piece))
+            start = end
         return stats
 
     def add_rows(self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None) -> None:

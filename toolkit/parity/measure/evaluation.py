@@ -26,6 +26,8 @@ NARROWED, UNPADDED = "narrowed", "unpadded"
 READ_WITHOUT_PADDING = ("sequence_classification", "question_answering")
 #: Models and heads of which the port does the former.
 READ_IN_PART = (("reformer", "sequence_classification"),)
+#: The step once more, as training makes it: without a hook on any layer.
+UNWATCHED = "unwatched"
 #: All runs that draw.
 RUNS = (TRAINING, UPDATED, *EVALUATIONS)
 
@@ -87,6 +89,11 @@ def is_scored(batch: Mapping[str, Tensor]) -> bool:
 def named(run: str, name: str) -> str:
     """A tensor's name in a run: of the step as it is, of any other with the run's before it."""
     return name if run == TRAINING else f"{run}/{name}"
+
+
+def of_step(name: str) -> str:
+    """The tensor of the step that one of the step without hooks is judged as; any other name as it is."""
+    return name.removeprefix(named(UNWATCHED, ""))
 
 
 def chosen(kind: str, place: str) -> str:

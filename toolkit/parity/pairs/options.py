@@ -11,7 +11,7 @@ from toolkit.errors import UserError
 from toolkit.parity.job import user_code
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.interpreter import reference_interpreter
-from toolkit.parity.job.pair import PAIR, Pair
+from toolkit.parity.job.pair import PAIR, TIME_LIMIT, Pair
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
 from toolkit.yaml_source import parse_pairs
@@ -28,6 +28,7 @@ def pair_request(
     map_file: Path | None = None,
     reference_python: str | None = None,
     trace: bool = False,
+    time_limit: float | None = None,
 ) -> GateRequest:
     """The comparison of a port and a reference of the user's.
 
@@ -37,6 +38,7 @@ def pair_request(
             recorded.
         config: what both files' ``build`` is given.
         map_file: parameters of the reference -> the port's, as ``toolkit parity map`` prints them.
+        time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
 
     Raises:
         UserError: a file that is none of these.
@@ -60,31 +62,32 @@ def pair_request(
         seed=seed,
         reference_python=None if reference_python is None else reference_interpreter(reference_python),
         trace=trace,
-        pair=Pair(port or "", reference_model, owners[0]),
+        pair=Pair(port or "", reference_model, owners[0], time_limit=time_limit or TIME_LIMIT),
         pair_names={} if map_file is None else read_map(map_file),
     )
 
 
-def replayed(recording: Recording, port: str | None, map_file: Path | None) -> GateRequest:
+def replayed(
+    recording: Recording, port: str | None, map_file: Path | None, time_limit: float | None = None
+) -> GateRequest:
     """What a recording is to be compared with: the port that was recorded for, or one of the user's.
 
     Args:
-        port, map_file: as :func:`pair_request`; None of a family here.
+        port, map_file, time_limit: as :func:`pair_request`; None of a family here.
 
     Raises:
         UserError: a port is missing, or is one too many; it is no side of a pair.
     """
     asked = recording.asked
     if asked.pair is None:
-        if port or map_file:
-            option = "--port" if port else "--map"
+        if option := "--port" if port else "--map" if map_file else "--time-limit" if time_limit else "":
             raise UserError(f"{option}: {recording.folder} is a recording of {asked.model}, whose port is the one here")
         return asked
     if not port:
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
     if "batch" in user_code.functions_of(port):
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")
-    pair = replace(asked.pair, port=port)
+    pair = replace(asked.pair, port=port, time_limit=time_limit or TIME_LIMIT)
     return replace(asked, pair=pair, pair_names={} if map_file is None else read_map(map_file))
 
 

@@ -10,7 +10,7 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.judge.culprit import is_of_recomputing, recomputing_at_fault
 from toolkit.parity.judge.updates import number_of, wrong_parameters
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
-from toolkit.parity.measure.evaluation import NARROWED, UNPADDED
+from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
 
@@ -62,6 +62,8 @@ def headline(
         place = f"what the head does not read and the last layer leaves out: {_code(NARROWED, places)}"
     elif name.evaluation == UNPADDED:
         place = f"the padding that is left out: {_code(UNPADDED, places)}"
+    elif name.evaluation == UNWATCHED:
+        return Headline(place_of(str(name.in_its_run), places), f"{culprit.name}: {culprit.message}")
     elif name.evaluation:
         place = place_of(str(name.in_its_run), places)
     else:

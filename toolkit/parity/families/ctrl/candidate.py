@@ -43,10 +43,10 @@ class CTRLStep(Step):
             TABLE: table_place(),
         }
 
-    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         own = self.model.transformer.pos_encoding
         self.model.hold_constants(constants)
-        return {TABLE: table_error(own, constants[TABLE])}
+        return {TABLE: own}
 
     def decode(self, measure: Measure) -> None:
         if not isinstance(self.model, CTRLLMHeadModel):
@@ -80,15 +80,6 @@ def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def table_place() -> Place:
     """Where the port computes its position table."""
     return place_of_code("position_table", modeling.position_table)
-
-
-def table_error(own: np.ndarray, theirs: np.ndarray) -> float:
-    """How far two position tables (positions, width) lie apart, in units of rounding of the angle: 2^-24 times the
-    position, or times 1 for the first. Infinite for tables of different shape or dtype."""
-    if own.shape != theirs.shape or own.dtype != theirs.dtype:
-        return float("inf")
-    angles = np.maximum(np.arange(len(own), dtype=np.float64), 1.0)[:, None]
-    return float((np.abs(own.astype(np.float64) - theirs) / (2.0**-24 * angles)).max())
 
 
 STEP = CTRLStep

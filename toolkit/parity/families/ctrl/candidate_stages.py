@@ -6,10 +6,9 @@ The parts are the port's own classes and functions; only the loop over the layer
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import paddle
@@ -28,77 +27,24 @@ from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, values_of, watch
 from toolkit.parity.families.ctrl.candidate import TABLE as POSITIONS
-from toolkit.parity.families.ctrl.candidate import table_error, table_place
+from toolkit.parity.families.ctrl.candidate import table_place
 from toolkit.parity.job import files, stages
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
-from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
+from toolkit.parity.job.results import Place
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure import error_stats
-from toolkit.parity.measure.error_stats import PIECE, ROWS, RunningStats, TensorStats
+from toolkit.parity.measure.error_stats import PIECE, ROWS
 from toolkit.parity.measure.naming import ModuleStack
 
 TABLE = "transformer.w.weight"
-Value = TypeVar("Value")
 Tensors = dict[str, np.ndarray]
-
-
-@dataclass
-class Measured:
-    """What a stage measures in one dtype; ``partial`` is of the gradient of a tied output layer."""
-
-    tensors: dict[str, TensorStats] = field(default_factory=dict)
-    apart: dict[str, TensorStats] = field(default_factory=dict)
-    parameter_errors: dict[str, float] = field(default_factory=dict)
-    draw_problems: dict[str, str] = field(default_factory=dict)
-    unused_draws: list[str] = field(default_factory=list)
-    relu_flips: dict[str, Flips] = field(default_factory=dict)
-    partial: RunningStats = field(default_factory=RunningStats)
-
-
-@dataclass
-class MeasuredStage:
-    """What a stage measures in every dtype, and the places of its modules."""
-
-    dtypes: dict[str, Measured]
-    places: dict[str, Place]
-
-
-class Findings:
-    """Measures a stage in one dtype."""
-
-    def __init__(self, truth: TensorFile, dtype: str) -> None:
-        self.truth = truth
-        self.dtype = dtype
-        self.measured = Measured()
-
-    def hold(self, name: str, parameter: paddle.Tensor, value: np.ndarray) -> None:
-        """See that a parameter holds what it was given."""
-        self._hold(name, RunningStats.of(values_of(parameter), value))
-
-    def hold_table(self, name: str, parameter: paddle.Tensor, given: TensorFile) -> None:
-        """As :meth:`hold`, of a large one that is read piece by piece."""
-        flat, error, start = np.ravel(values_of(parameter)), RunningStats(), 0
-        for piece in given.pieces(name, PIECE):
-            error.add(RunningStats.of(flat[start : start + len(piece)], piece))
-            start += len(piece)
-        self._hold(name, error)
-
-    def _hold(self, name: str, error: RunningStats) -> None:
-        self.measured.parameter_errors[name] = error.largest if error.finite else float("inf")
-
-    def measure(self, name: str, value: np.ndarray) -> None:
-        """Compare one tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
-        self.measured.tensors[name] = error_stats.difference(value, self.truth.get(name, np.empty(0)))
-        theirs = self.truth.get(f"float32:{name}")
-        if self.dtype == "float32" and theirs is not None:
-            self.measured.apart[name] = error_stats.difference(value, theirs)
 
 
 class StreamedCTRL:
     """The worker's state between stages."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, job: Job, folder: Path, over: Sender) -> None:
+        self.folder, self.over = folder, over
         self.depth = job.config["n_layer"]
         self.dtypes = job.dtypes
         self.config = CTRLConfig(**{**job.config, "n_layer": 1})
@@ -113,7 +59,6 @@ class StreamedCTRL:
         #: For parts of the model that know no words: a vocabulary of one, in which no id is that of padding.
         self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
-        self.places: dict[str, Place] = {}
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
@@ -126,34 +71,35 @@ class StreamedCTRL:
         layer.train()
         return layer
 
-    def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile, findings: Findings) -> None:
-        """Give a layer its weights, and see that it holds what it was given."""
+    def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
+        """Give a layer its weights, and hand over what it holds then."""
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             role = self.table[full].role
             dtype = str(parameter.dtype).rsplit(".", 1)[-1]
             value = np.asarray(to_paddle(weights[full], role), dtype, order="C")
             parameter.set_value(value)
-            findings.hold(full, parameter, value)
+            self.over.hand("held", full, to_paddle(values_of(parameter), role))
 
     def _bias(self, dtype: str) -> paddle.Tensor:
         return attention_bias(0, self.length, self.batch.get("attention_mask"), dtype)
 
     @contextlib.contextmanager
-    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, findings: Findings | None) -> Iterator[None]:
-        """Draws are named and, given ``findings``, outputs measured, inside the ``with`` block."""
+    def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, over: Sender | None) -> Iterator[None]:
+        """Draws are named, and outputs handed over, inside the ``with`` block."""
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             tensor = first_tensor(output)
-            if findings is not None and tensor is not None:
-                findings.measure(called, tensor.numpy())
+            if over is not None and tensor is not None:
+                over.hand("tensor", called, tensor.numpy())
 
         with given_signs(layer, draws), watch(layer, draws.stack, left, prefix):
             yield
 
     def _draws(self, stage: str) -> RecordedDraws:
         path = self.side.other / "draws" / f"{stage}.safetensors"
-        return RecordedDraws(files.read_tensors(path), files.read_json(path.with_suffix(".json")), ModuleStack())
+        rates = files.read_json(path.with_suffix(".json"))
+        return RecordedDraws(files.read_tensors(path), rates, ModuleStack(), self.over)
 
     # -- stages -------------------------------------------------------------------------------------------------------
 
@@ -161,45 +107,40 @@ class StreamedCTRL:
         """Run a stage on what the stage ``before`` left, unless it is done."""
         if self.side.is_done(stage):
             return
-        truth = self.side.truth(stage)
+        self.side.wait_for_truth(stage)
         state = self.side.state(before) if before else {}
         after: dict[str, np.ndarray] = {}
-        measured: dict[str, Measured] = {}
         with_table = stage.removesuffix(stages.BACKWARD) in (stages.EMBEDDING, stages.HEAD)
         for dtype in self.dtypes:
-            findings, draws = Findings(truth, dtype), self._draws(stage)
+            self.over.begin(stage, dtype)
+            draws = self._draws(stage)
             with use(draws), large_blocks_given_back() if with_table else contextlib.nullcontext():
-                after.update(self._compute(stage, dtype, state, draws, findings))
-            measured[dtype] = findings.measured
-            measured[dtype].draw_problems, measured[dtype].unused_draws = draws.problems, draws.unused()
-            measured[dtype].relu_flips = draws.relu_flips
-        self.side.finish(stage, after, MeasuredStage(measured, self.places))
-        self.side.release_truth([stage, "head-table"] if stage == stages.HEAD else [stage])
+                after.update(self._compute(stage, dtype, state, draws))
+        self.side.leave(stage, after)
+        self.over.say("done", None)
 
-    def _compute(
-        self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws, findings: Findings
-    ) -> dict[str, np.ndarray]:
+    def _compute(self, stage: str, dtype: str, state: dict[str, np.ndarray], draws: RecordedDraws) -> Tensors:
         weights = stages.open_weights(self.folder, stage)
         if stage == stages.EMBEDDING:
             with paddle.no_grad():
-                return {dtype: self._embed(dtype, weights, draws, findings)[0].numpy()}
+                return {dtype: self._embed(dtype, weights, draws, self.over)[0].numpy()}
         if stage == stages.HEAD:
-            return self._head(dtype, weights, state[dtype], draws, findings)
+            return self._head(dtype, weights, state[dtype], draws)
         if stage == stages.EMBEDDING + stages.BACKWARD:
-            return self._embedding_backward(dtype, weights, state[dtype], draws, findings)
+            return self._embedding_backward(dtype, weights, state[dtype], draws)
         index = stages.layer_of(stage)
         prefix, layer = f"transformer.h.{index}", self.layers[dtype]
-        self._load(layer, prefix, weights, findings)
+        self._load(layer, prefix, weights)
         self._place(layer, prefix)
         if stage.endswith(stages.BACKWARD):
             inputs = self.side.state(stages.layer(index - 1) if index else stages.EMBEDDING)[dtype]
-            return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws, findings)}
-        with paddle.no_grad(), self._watched(layer, prefix, draws, findings):
+            return {dtype: self._layer_backward(layer, prefix, dtype, inputs, state[dtype], draws)}
+        with paddle.no_grad(), self._watched(layer, prefix, draws, self.over):
             return {dtype: layer(paddle.to_tensor(state[dtype]), self._bias(dtype))[0].numpy()}
 
     def _place(self, layer: nn.Layer, prefix: str) -> None:
         whole = {"": Place(type(layer).__name__, ""), **places(layer)}
-        self.places = {".".join(filter(None, [prefix, name])): place for name, place in whole.items()}
+        self.over.say("places", {".".join(filter(None, [prefix, name])): place for name, place in whole.items()})
 
     def _layer_backward(
         self,
@@ -209,7 +150,6 @@ class StreamedCTRL:
         inputs: np.ndarray,
         gradient: np.ndarray,
         draws: RecordedDraws,
-        findings: Findings,
     ) -> np.ndarray:
         hidden_states = paddle.to_tensor(inputs, stop_gradient=False)
         with self._watched(layer, prefix, draws, None):
@@ -218,33 +158,31 @@ class StreamedCTRL:
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             if parameter.grad is not None:  # one that is missing is for the verdict to find
-                findings.measure(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
+                self._tensor(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
 
     def _embed(
-        self, dtype: str, weights: TensorFile, draws: RecordedDraws, findings: Findings | None
+        self, dtype: str, weights: TensorFile, draws: RecordedDraws, over: Sender | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """What goes into the first layer, and the embedding's parameter; without findings, ready for a backward, with
-        no more of the parameter than the batch has."""
+        """What goes into the first layer, and the embedding's parameter, handed over; or, with nobody to hand them to,
+        ready for a backward, with no more of the parameter than the batch has."""
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
-        body.w.weight = _table(weights, TABLE, dtype, None if findings else self.rows)
+        body.w.weight = _table(weights, TABLE, dtype, None if over else self.rows)
         body.train()
-        if findings is not None:
-            findings.hold_table(TABLE, body.w.weight, weights)
+        if over is not None:
+            over.hand("held", TABLE, values_of(body.w.weight))
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-            if findings is not None and called in ("output:transformer.w", "output:transformer.dropout"):
-                findings.measure(called, output.numpy())
+            if over is not None and called in ("output:transformer.w", "output:transformer.dropout"):
+                over.hand("tensor", called, output.numpy())
 
         with watch(body, draws.stack, left, "transformer"):
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
-    def _head(
-        self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws, findings: Findings
-    ) -> Tensors:
+    def _head(self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws) -> Tensors:
         """The last norm, the logits, the loss and their backward. The port's head is asked for the gradient of its
         weight block by block, with that of the logits: the weight and its gradient take 2.5 GB each."""
         tied = self.config.tie_word_embeddings
@@ -252,33 +190,33 @@ class StreamedCTRL:
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
         norm = CTRLModel(self.without_words).layernorm
         norm.to(dtype=dtype)
-        self._load(norm, "transformer.layernorm", weights, findings)
+        self._load(norm, "transformer.layernorm", weights)
         biases = weights["lm_head.bias"]
         bias = _parameter(biases, dtype)
-        findings.hold("lm_head.bias", bias, biases)
+        self.over.hand("held", "lm_head.bias", values_of(bias))
         table = _table(tables, name, dtype)
         if not tied:
-            findings.hold_table(name, table, tables)
+            self.over.hand("held", name, values_of(table))
         table.stop_gradient = True
         hidden_states = paddle.to_tensor(hidden, stop_gradient=False)
-        with self._watched(norm, "transformer.layernorm", draws, findings):
+        with self._watched(norm, "transformer.layernorm", draws, self.over):
             normed = norm(hidden_states)
         logits = self._scores(normed, table, bias)
-        findings.measure("logits", values_of(logits))
+        self._tensor("logits", values_of(logits))
         of_logits: list[paddle.Tensor] = []
         logits.register_hook(lambda gradient: of_logits.append(gradient))
         loss = losses.next_token_loss(logits, self.batch["labels"])
-        findings.measure("loss", loss.numpy())
+        self._tensor("loss", loss.numpy())
         del logits  # of a large vocabulary, the scores take half a gigabyte
         loss.backward()
         for key, parameter in norm.named_parameters():
-            findings.measure(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
-        findings.measure("gradient:lm_head.bias", bias.grad.numpy())
+            self._tensor(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
+        self._tensor("gradient:lm_head.bias", bias.grad.numpy())
         normed, shape = normed.detach(), tuple(table.shape)
         del table, loss
-        rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, findings)
+        rows = self._gradient_of_table(normed, tables, name, of_logits[0], biases, dtype)
         if not tied:
-            findings.measured.tensors[f"gradient:{name}"] = findings.measured.partial.stats(shape)
+            self.over.say("all rows", list(shape), name)
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
     def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
@@ -296,37 +234,36 @@ class StreamedCTRL:
         name: str,
         of_logits: paddle.Tensor,
         biases: np.ndarray,
-        findings: Findings,
+        dtype: str,
     ) -> np.ndarray:
-        """Compare the gradient of the output layer with R64's, and return its rows of the batch's tokens. Where the
-        layer is tied to the embedding, only the rows of other tokens are compared."""
-        left_out = self.rows if self.config.tie_word_embeddings else np.array([], int)
-        truth, kept = self.side.truth("head-table"), []
+        """Hand over the gradient of the output layer, and return its rows of the batch's tokens."""
+        kept = []
         for start in range(0, len(biases), ROWS):
             end = min(start + ROWS, len(biases))
-            block = _parameter(tables.rows(name, start, end), findings.dtype)
-            scores = self._scores(normed, block, _parameter(biases[start:end], findings.dtype))
+            block = _parameter(tables.rows(name, start, end), dtype)
+            scores = self._scores(normed, block, _parameter(biases[start:end], dtype))
             paddle.autograd.backward([scores], [of_logits[..., start:end]])
             sent = paddle.zeros_like(block) if block.grad is None else block.grad  # a head may send none back
             gradient = values_of(sent)
-            findings.measured.partial.add_rows(gradient, start, left_out, truth.rows(name, start, end))
+            self.over.hand("rows", name, gradient, [start, self.config.tie_word_embeddings])
             kept.append(gradient[self.rows[(self.rows >= start) & (self.rows < end)] - start])
         return np.concatenate(kept)
 
     def _embedding_backward(
-        self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws, findings: Findings
+        self, dtype: str, weights: TensorFile, gradient: np.ndarray, draws: RecordedDraws
     ) -> Tensors:
-        findings.measure("gradient:transformer.dropout", gradient)
+        self._tensor("gradient:transformer.dropout", gradient)
         hidden_states, table = self._embed(dtype, weights, draws, None)
         paddle.autograd.backward([hidden_states], [paddle.to_tensor(gradient)])
         own = paddle.index_select(table.grad, paddle.to_tensor(self.rows)).numpy()
-        total = RunningStats((self.config.vocab_size - len(self.rows)) * self.config.n_embd)
-        if self.config.tie_word_embeddings:
+        tied = self.config.tie_word_embeddings
+        if tied:
             own = own + self.side.state(stages.HEAD)[f"rows:{dtype}"]
-            total = self.side.measured(stages.HEAD, MeasuredStage).dtypes[dtype].partial
-        total.add(RunningStats.of(own, findings.truth[f"rows:{TABLE}"]))
-        findings.measured.tensors[f"gradient:{TABLE}"] = total.stats(tuple(table.shape))
+        self.over.hand("own rows", TABLE, own, [list(table.shape), tied])
         return {}
+
+    def _tensor(self, name: str, value: np.ndarray) -> None:
+        self.over.hand("tensor", name, value)
 
 
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
@@ -354,39 +291,13 @@ def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None =
     return EagerParamBase.from_tensor(paddle.utils.dlpack.from_dlpack(values))  # the same memory
 
 
-def run(job: Job, folder: Path) -> CandidateResult:
+def run(job: Job, folder: Path, over: Sender) -> None:
     """Go through all stages."""
     files.wait_for_reference(folder, "constants.safetensors")
-    model = StreamedCTRL(job, folder)
+    model = StreamedCTRL(job, folder, over)
     todo = stages.plan(model.depth)
     for before, stage in zip([None, *todo], todo, strict=False):
         model.run_stage(stage, before)
-    theirs = files.read_tensors(folder / "reference" / "constants.safetensors")[POSITIONS]
-    table = position_table(model.config.n_positions, model.config.n_embd)
-    measured = [model.side.measured(stage, MeasuredStage) for stage in todo]
-    places = {name: place for one in measured for name, place in one.places.items()}
-    places |= {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)}
-    return CandidateResult(
-        {
-            dtype: _joined([one.dtypes[dtype] for one in measured], places, table_error(table, theirs))
-            for dtype in model.dtypes
-        }
-    )
-
-
-def _joined(parts: Sequence[Measured], places: dict[str, Place], table_error: float) -> CandidateDtype:
-    """What all stages measured in one dtype."""
-    return CandidateDtype(
-        tensors=_merged([part.tensors for part in parts]),
-        apart=_merged([part.apart for part in parts]),
-        parameter_errors=_merged([part.parameter_errors for part in parts]),
-        constant_errors={POSITIONS: table_error},
-        draw_problems=_merged([part.draw_problems for part in parts]),
-        unused_draws=[name for part in parts for name in part.unused_draws],
-        facts=CandidateFacts(relu_flips=_merged([part.relu_flips for part in parts])),
-        places=places,
-    )
-
-
-def _merged(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
-    return {name: value for part in parts for name, value in part.items()}
+    over.begin()
+    over.hand("constant", POSITIONS, position_table(model.config.n_positions, model.config.n_embd))
+    over.say("places", {POSITIONS: table_place(), **head_places(CTRLLMHeadModel)})

@@ -309,7 +309,8 @@ class StreamedCTRL:
         measured.relu_moved, measured.narrowings, measured.leaks = self.draws.moved, narrowing.places, self.leaks
         self._write_draws(stage)
         self.side.write_truth(stage, dict(ledger.truth))
-        self.side.finish(stage, after, measured)
+        self.side.leave(stage, after)
+        self.side.finish(stage, measured)
 
     def _write_draws(self, stage: str) -> None:
         files.write_tensors(self.side.path("draws", stage), dict(self.draws.tensors))

@@ -11,9 +11,6 @@ from paddle import nn
 
 from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
 
-#: Half the distance from 1 to the next number of float32.
-UNIT = 2.0**-24
-
 
 def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
     """Every buffer, and every parameter that takes no gradient, by its name."""
@@ -53,16 +50,6 @@ def _kept(model: nn.Layer) -> set[str]:
         for name in layer._buffers
         if name not in layer._non_persistable_buffer_names_set
     }
-
-
-def units_off(own: np.ndarray, given: np.ndarray) -> float:
-    """How far a port's own table is off, in units of float32's rounding of its largest number; infinite where whole
-    numbers differ."""
-    if own.dtype.kind != "f" or given.dtype.kind != "f":
-        return 0.0 if np.array_equal(own, given) else np.inf
-    largest = float(np.abs(given).max(initial=0.0))
-    apart = float(np.abs(own.astype(np.float64) - given).max(initial=0.0))
-    return 0.0 if apart == 0 else np.inf if largest == 0 else apart / (UNIT * largest)
 
 
 def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:

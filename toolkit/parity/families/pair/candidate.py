@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +17,16 @@ from paddle import nn
 
 from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import PLAIN, Entered, Left, Measure, Step, first_tensor, watch
+from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
 from toolkit.parity.families.pair import buffers, choices, replaced
 from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.evaluation import RUNS, TRAINING, WHOLE
+from toolkit.parity.measure.evaluation import RUNS, WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 
@@ -64,10 +65,7 @@ class PairStep(Step):
         held = folder / "reference" / "buffers.safetensors"
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
         own = buffers.values_of(self.model)
-        self.constant_errors = {
-            f"buffer:{match.reference}": buffers.units_off(own[match.port], self.given_buffers[match.reference])
-            for match in self.map.buffers
-        }
+        self.constants = {f"buffer:{match.reference}": own[match.port] for match in self.map.buffers}
         self._load()
         self.model.train()
 
@@ -90,24 +88,21 @@ class PairStep(Step):
             match = matches.get(name)
             yield (name, parameter, False) if match is None else (match.reference, parameter, match.transpose)
 
-    def parameter_errors(self) -> dict[str, float]:
-        errors = {}
+    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
         for name, parameter, transposed in self.parameters():
             if name in self.given_weights:
-                value = parameter.numpy().T if transposed else parameter.numpy()
-                errors[name] = float(np.abs(value.astype("float64") - self.given_weights[name]).max(initial=0.0))
-        return errors
+                yield name, parameter.numpy().T if transposed else parameter.numpy()
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         exactly = keeps_double() if self.dtype == "float64" else contextlib.nullcontext()
         with default_dtype(self.dtype), exactly, user_code.running(self.source):
             return computed(self.source, self.model, inputs)
 
-    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
+    def run(self, measure: Measure, watched: bool = True) -> None:
         """As :meth:`.step.Step.run`, from the reference's buffers on, and what the step leaves in them."""
         buffers.give(self.model, self.map.buffers, self.given_buffers)
         with user_code.running(self.source, alone=False):  # a backward of its own
-            draws = super().run(measure, watched)
+            super().run(measure, watched)
         ours = buffers.values_of(self.model) if watched else {}
         for match in self.map.buffers:
             if match.port in ours:
@@ -115,7 +110,6 @@ class PairStep(Step):
         for name in self.map.port_state:
             if name in ours:
                 measure(f"buffer:port {name}", ours[name])
-        return draws
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         return {WHOLE: dict(self.batch)}
@@ -123,11 +117,21 @@ class PairStep(Step):
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return True
 
+    def draws_of(
+        self,
+        run: str,
+        recorded: Mapping[str, np.ndarray] | None = None,
+        over: Sender | None = None,
+        order: Mapping[str, Sequence[str]] | None = None,
+    ) -> PairDraws:
+        recorded = self.recorded[run] if recorded is None else recorded
+        return PairDraws(recorded, self.rates, self.map.draws, over, run, order)
+
     @contextlib.contextmanager
-    def given(self, left: Left, run: str = TRAINING, entered: Entered | None = None) -> Iterator[RecordedDraws]:
-        draws = PairDraws(self.recorded[run], self.rates, self.map.draws, self.map.drawn)
-        with use(draws), watch(self.model, draws.stack, left, entered=entered):
-            yield draws
+    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+        assert isinstance(draws, PairDraws)
+        with use(draws):
+            yield
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -206,7 +210,7 @@ class PairStep(Step):
     def _merge(self, measure: Measure) -> None:
         """It has no adapter."""
 
-    def own_gradients(self) -> dict[str, np.ndarray]:
+    def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         raise NotImplementedError("a pair has one backward")
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,8 +21,9 @@ import paddle
 from paddle import nn
 
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
+from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.pair import DrawFacts
-from toolkit.parity.job.results import Flips
+from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 #: Of the code that is nobody's port.
@@ -30,23 +31,19 @@ LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__fi
 
 
 class PairDraws(RecordedDraws):
-    """The reference's draws by the port's names of them.
-
-    Attributes:
-        choice_flips: by module, where the port chose otherwise than R64.
-    """
+    """The reference's draws by the port's names of them."""
 
     def __init__(
         self,
         tensors: Mapping[str, np.ndarray],
         rates: Mapping[str, float],
         names: Mapping[str, str],
-        expected: Collection[str] = (),
+        over: Sender | None = None,
+        run: str = TRAINING,
+        order: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        super().__init__(tensors, rates, ModuleStack())
+        super().__init__(tensors, rates, ModuleStack(), over, run, order)
         self.names = names
-        self.expected = expected
-        self.choice_flips: dict[str, Flips] = {}
 
     def name(self, kind: str) -> str:
         own = super().name(kind)
@@ -56,8 +53,8 @@ class PairDraws(RecordedDraws):
         """Numbers that the reference drew."""
         return self._take(self.name(kind), shape, what)
 
-    def _take(self, name: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        value = super()._take(name, self._shape_of(name, shape), what)
+    def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
+        value = super()._take(name, self._shape_of(name, shape), what, rate)
         return None if value is None else value.reshape(shape)
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
@@ -67,29 +64,16 @@ class PairDraws(RecordedDraws):
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
         """R64's choice among scores along their last axis, in place of the port's ``own``; None where it is the same,
-        or where there is none of this size. Where the two differ, it is written down by how much R64 preferred its own
-        at most."""
+        or where there is none of this size. The port's is handed over."""
         drawn = TensorName.parse(self.name("choice"))
         truth = self.tensors.get(str(drawn))
         theirs = self.tensors.get(str(drawn._replace(kind="scores")))
         if truth is None or theirs is None or truth.size != own.size or theirs.size != scores.size:
             return None  # whatever is wrong shows in the output
         given = own.numpy()
-        truth, theirs = truth.reshape(given.shape), theirs.reshape(scores.shape)
-        flipped = given != truth
-        if not flipped.any():
-            return None
-        ours, best = (np.take_along_axis(theirs, index.astype(np.int64), -1) for index in (given, truth))
-        with np.errstate(invalid="ignore"):
-            apart = np.where(ours == best, 0.0, np.abs(ours - best))[flipped]
-        self.choice_flips[drawn.module + drawn.call] = Flips(
-            int(flipped.sum()), int(flipped.size), float(np.nan_to_num(apart, nan=np.inf).max())
-        )
-        return paddle.to_tensor(truth).astype(own.dtype)
-
-    def unused(self) -> list[str]:
-        """Draws of the reference that matter to it, and that the port never asked for."""
-        return sorted(name for name in self.expected if name in self.tensors and name not in self.used)
+        self.over.hand("choice", named(self.run, str(drawn)), given, list(scores.shape))
+        truth = truth.reshape(given.shape)
+        return None if (given == truth).all() else paddle.to_tensor(truth).astype(own.dtype)
 
 
 class DrawsInOrder(PairDraws):

@@ -19,7 +19,7 @@ from models.reformer.modeling import ReformerLayer
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Measure, Step
-from toolkit.parity.job.results import CandidateFacts, Flips, Place
+from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import NARROWED
 from toolkit.parity.measure.naming import TensorName
 
@@ -38,9 +38,9 @@ class ReformerStep(Step):
         made = self.again if self.remembers else backward
         return kind(ReformerConfig(**{**keys, "residual": self.port.get("residual", "wide"), "backward": made}))
 
-    def run(self, measure: Measure, watched: bool = True) -> RecordedDraws:
+    def run(self, measure: Measure, watched: bool = True) -> None:
         with remembered_streams() if self.remembers else contextlib.nullcontext():
-            return super().run(measure, watched)
+            super().run(measure, watched)
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
         if not isinstance(layer, ReformerLayer):
@@ -115,19 +115,10 @@ def first_tokens(of_rounds: np.ndarray, rounds: int, length: int) -> np.ndarray:
 
 
 def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDraws) -> Callable[..., paddle.Tensor]:
-    """A module's ``hash_vectors`` that gives R64's buckets; where its own are others is written down."""
+    """A module's ``hash_vectors`` that gives R64's buckets."""
 
     def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
-        own = original(*args, **kwargs)
-        truth = draws.tensors.get(f"buckets:{name}")
-        if truth is None or list(truth.shape) != own.shape:
-            draws.bucket_flips[name] = Flips(shape=own.shape)
-            return own
-        flipped = own.numpy() != truth
-        margins = draws.tensors[f"margin:{name}"][flipped]
-        largest = float(margins.max(initial=0.0))
-        draws.bucket_flips[name] = Flips(int(flipped.sum()), int(flipped.size), largest)
-        return paddle.to_tensor(truth.astype("int64"))
+        return draws.buckets(name, original(*args, **kwargs))
 
     return choose
 

@@ -1,0 +1,187 @@
+"""What the port computes in a gate: the step in each dtype, its own draws, what its loader reads, new weights, tokens;
+and the same with each fault in force.
+
+Nothing is measured here. All of it is handed over (:mod:`toolkit.parity.job.handover`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from toolkit import runtime
+from toolkit.parity.candidate import generators
+from toolkit.parity.candidate.checkpoint import loaded
+from toolkit.parity.candidate.initialisation import new_values, place_of_new_values
+from toolkit.parity.candidate.step import PLAIN, make_step, step_class
+from toolkit.parity.candidate.tokens import tokenizer_places, tokens
+from toolkit.parity.job import files
+from toolkit.parity.job.family_part import family_part
+from toolkit.parity.job.handover import Sender
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.mutants import by_name
+
+
+def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
+    """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
+    over.begin()
+    over.say("tokens", tokens(job.tokenizer))  # while the reference still computes
+    over.say("tokenizer places", tokenizer_places(job.tokenizer))
+    _run_streamed(job, folder, over) if job.streamed else _run_whole(job, folder, over)
+    over.begin()
+
+
+def _run_whole(job: Job, folder: Path, over: Sender) -> None:
+    """The port with the whole model in memory, in every dtype, and its mutants."""
+    kind = step_class(job.model)
+    early = kind.is_ported and job.at_once
+    if early:
+        _hand_own_draws(job, folder, over)
+    files.wait_for_reference(folder, "order.json" if job.at_once else "result.json")
+    truth = TensorFile(folder / "reference" / "float64.safetensors")
+    for dtype in job.dtypes:
+        over.begin("", dtype)
+        hand_dtype(job, folder, over, truth, dtype, has_replayed=early)
+    over.begin()
+    if kind.is_ported:
+        if not early:
+            generators.hand(job, folder, over)
+        hand_loaded(job, over)
+        hand_new_values(job, over)
+    over.say("leaks", kind.leaks())
+    _hand_mutants(job, folder, over, truth)
+
+
+def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
+    """What needs nothing of R64, done while the reference computes it: the processor is free then."""
+    files.wait_for_reference(folder, "constants.safetensors")
+    step = make_step(job, folder, job.dtypes[0])
+    backwards = step.backwards
+    step.places()  # looked up in the source once, and needed in every dtype
+    del step
+    generators.hand(job, folder, over)
+    if not job.brief:
+        for dtype in job.dtypes:
+            over.begin("", dtype)
+            hand_replays(backwards, job, folder, over, dtype)
+    over.begin()
+
+
+def _run_streamed(job: Job, folder: Path, over: Sender) -> None:
+    """The port stage by stage; mutants are all in force at once, as each stage is computed once."""
+    with contextlib.ExitStack() as faults:
+        for name in job.mutants:
+            faults.enter_context(by_name(name).in_force())
+        family_part(job.model, "candidate_stages").run(job, folder, over)
+
+
+def hand_loaded(job: Job, over: Sender) -> None:
+    """What the port's loader reads from the checkpoint, if the job has one."""
+    over.say("loader", None)
+    over.hand_all("loaded", loaded(job))
+
+
+def hand_new_values(job: Job, over: Sender) -> None:
+    """Some values of new weights, as training makes them."""
+    over.say("new place", place_of_new_values(job))
+    over.hand_all("new values", new_values(job).items())
+
+
+def hand_dtype(
+    job: Job,
+    folder: Path,
+    over: Sender,
+    truth: Mapping[str, np.ndarray],
+    dtype: str,
+    has_replayed: bool = False,
+) -> None:
+    """Run the step in ``dtype`` as training will, once more without hooks, in evaluation mode and on from there for a
+    few updates, and once with its other backward.
+
+    Args:
+        truth: R64's gradients, by which the updates are made.
+        has_replayed: whether :func:`hand_replays` has been done.
+    """
+    step = make_step(job, folder, dtype)
+    step.over = over
+
+    def tensor(name: str, value: np.ndarray) -> None:
+        over.hand("tensor", name, value)
+
+    step.run(tensor)
+    over.hand_all("held", step.held_parameters())
+    over.hand_all("constant", step.constants.items())
+    over.say("facts", step.facts())
+    if not job.brief:
+        step.run(lambda name, value: over.hand("unwatched", name, value), watched=False)
+    step.evaluate(tensor)
+    step.train_on(job, folder, tensor, truth)
+    over.say("places", step.places())
+    backwards = step.backwards
+    if backwards[0] == backwards[1]:  # there is no other
+        return
+    del step
+    if job.spare_memory:  # before the other backward takes as much again; the Trainer is in a cycle with its callbacks
+        gc.collect()
+    over.say("backwards", {"plain_first": backwards[0] == PLAIN})
+    other = make_step(job, folder, dtype, backwards[1])
+    other.run(lambda name, value: over.hand("second", name, value), watched=False)
+    del other
+    if not (job.brief or has_replayed):
+        hand_replays(backwards, job, folder, over, dtype)
+
+
+def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sender, dtype: str) -> None:
+    """The gradients of two backwards, with the port's own generator in place of the recorded draws.
+
+    Recorded draws repeat by name whatever the port does; here only a port that replays its generator comes out equal.
+    It is asked with streams that lose nothing on the way back: a ReLU whose sign turns where plain ones have lost their
+    digits says nothing of a generator.
+    """
+    job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
+    for backward in backwards:
+        own = make_step(job, folder, dtype, backward)
+        runtime.seed_everything(job.seed)
+        kind = "own plain" if backward == PLAIN else "own again"
+        over.hand_all(kind, own.own_gradients())
+
+
+def _hand_mutants(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray]) -> None:
+    """:func:`hand_mutant` of each of the job's."""
+    for name in job.mutants:
+        hand_mutant(job, folder, over, truth, name)
+        gc.collect()  # a port is in cycles
+
+
+def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
+    """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
+    raised."""
+    mutant = by_name(name)
+    # Whether hooks change a pair's port is known, and no run more is made to see whether they change a fault.
+    job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
+    over.begin(name)
+    with mutant.in_force():
+        try:
+            if mutant.tokenizer:
+                over.say("tokens", tokens(job.tokenizer))
+            elif mutant.loader:
+                hand_loaded(job, over)
+            elif mutant.initialisation:
+                hand_new_values(job, over)
+            else:
+                over.begin(name, mutant.dtype)
+                hand_dtype(job, folder, over, truth, mutant.dtype)
+                over.begin(name)
+                if step_class(job.model).is_ported:
+                    generators.hand(job, folder, over)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            over.begin(name)
+            over.say("raised", f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}")

@@ -1,0 +1,62 @@
+"""``python -m toolkit.parity.comparator TASK JOB...``: measure what the port's process hands over on standard input,
+one job after another, and leave the file of the task in each."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from toolkit.heap import keep_freed_memory
+from toolkit.parity.job import files, worker
+from toolkit.parity.job.handover import Handed, received
+from toolkit.parity.job.job import Job
+
+#: The module that measures a task. Each has a ``Ledger(job, folder)``.
+MODULES = {
+    files.RESULT: "result",
+    "forced_input": "forced_input",
+    "attribution": "attribution",
+}
+
+
+class Ledger(Protocol):
+    """What is measured of one job."""
+
+    def __init__(self, job: Job, folder: Path) -> None: ...
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message of the port's process."""
+
+    def result(self) -> object:
+        """What the task's file is to hold."""
+
+
+def main(task: str, folder: Path) -> None:
+    """Measure one job. Where the port's process ends before it has handed over everything, nothing is left of it: that
+    process says why."""
+    if not SOURCE.peek(1):
+        os._exit(0)
+    job = files.read_job(folder)
+    if not (job.brief or job.streamed):  # of these what is kept may not fit beside what is needed
+        keep_freed_memory()
+    ledger = _ledger_of(job, task, folder)
+    try:
+        for handed in received(SOURCE):
+            ledger.take(handed)
+    except EOFError:
+        os._exit(0)
+    files.write_json(files.result_path(folder, "candidate", task), ledger.result())
+
+
+def _ledger_of(job: Job, task: str, folder: Path) -> Ledger:
+    name = "bitwise" if job.kernels is not None else "stages" if job.streamed else MODULES[task]
+    return importlib.import_module(f"toolkit.parity.comparator.{name}").Ledger(job, folder)
+
+
+if __name__ == "__main__":
+    SOURCE = io.BufferedReader(io.FileIO(0, closefd=False), 2**20)
+    worker.run("comparator", main, sys.argv[1], sys.argv[2:])

@@ -1,0 +1,35 @@
+"""P32 again with one thing replaced, each tensor against R64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.parity.comparator.received import difference
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import AttributionResult
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.error_stats import TensorStats
+
+
+class Ledger:
+    """The errors of each replacement that the model uses."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self._truth = TensorFile(folder / "reference" / "float64.safetensors")
+        self._found = AttributionResult()
+        self._errors: dict[str, TensorStats] = {}
+
+    def take(self, handed: Handed) -> None:
+        """Take in a tensor of what was begun last, or whether that is used."""
+        if handed.kind == "begin":
+            self._errors = {}
+        elif handed.kind == "tensor" and handed.name in self._truth:
+            self._errors[handed.name] = difference(handed, self._truth[handed.name])
+        elif handed.kind == "used":
+            found = self._found.loops if handed.content == "loop" else self._found.kernels
+            found[handed.name] = self._errors
+
+    def result(self) -> AttributionResult:
+        """What was measured."""
+        return self._found

@@ -1,0 +1,48 @@
+"""The port's float32 step with the reference's kernels, against R32 bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.parity.job import files
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import BitwiseResult, Execution, Place
+from toolkit.parity.measure import ulp
+from toolkit.parity.measure.ulp import BitDifference
+
+
+class Ledger:
+    """Every tensor of R32 against the port's."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        files.wait_for_reference(folder, "order.json")
+        self._theirs = files.read_tensors(folder / "reference" / "float32.safetensors")
+        self._order = files.read_json(folder / "reference" / "order.json")
+        self._ours: dict[str, BitDifference] = {}
+        self._result = BitwiseResult({}, [], {}, {})
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message of the port's process."""
+        if handed.kind == "tensor":
+            if handed.name in self._theirs:
+                self._ours[handed.name] = ulp.compare(handed.value(), self._theirs[handed.name])
+            else:
+                self._result.extra.append(handed.name)
+        elif handed.kind == "calls":
+            self._result.calls = from_json(dict[str, int], handed.content, "calls")
+        elif handed.kind == "places":
+            self._result.places = from_json(dict[str, Place], handed.content, "places")
+        elif handed.kind == "execution":
+            self._result.execution = from_json(Execution, handed.content, "execution")
+
+    def result(self) -> BitwiseResult:
+        """What was measured, in the order of execution."""
+        self._result.tensors = {name: self._ours.get(name) or self._missing(name) for name in self._order}
+        self._result.extra = sorted(set(self._result.extra))
+        return self._result
+
+    def _missing(self, name: str) -> BitDifference:
+        size = self._theirs[name].size
+        return BitDifference(size, size, ulp.UNORDERED, "not computed by the port")

@@ -1,0 +1,77 @@
+"""The port's discrete choices against R64's: buckets, signs under ReLU, and what is chosen by scores (verdict 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.parity.comparator.asked_draws import Drawn
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.results import CandidateFacts, Flips
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.evaluation import TRAINING
+from toolkit.parity.measure.naming import TensorName
+
+#: Of an input of a ReLU: whether it is positive; what is NaN shows in the output.
+POSITIVE, NAN = 1, -1
+
+
+class Choices:
+    """Writes down in ``facts`` where the port chose otherwise."""
+
+    def __init__(self, given: Drawn, facts: CandidateFacts) -> None:
+        self.given = given
+        self.facts = facts
+
+    def take_signs(self, handed: Handed) -> None:
+        """Take in the signs that a ReLU's inputs have (int8: :data:`POSITIVE`, 0, :data:`NAN`)."""
+        name, drawn = self._in_run(handed)
+        truth = drawn.get(str(name))
+        ours = handed.value()
+        if truth is None or truth.size != ours.size:
+            return  # whatever is wrong shows in the output
+        flipped = ((ours == POSITIVE) != (truth.reshape(ours.shape) > 0)) & (ours != NAN)
+        if flipped.any():
+            inputs = drawn[str(name._replace(kind="input"))].reshape(ours.shape)
+            self.facts.relu_flips[_place(handed)] = _flips(flipped, np.abs(inputs[flipped]))
+
+    def take_buckets(self, handed: Handed) -> None:
+        """Take in the buckets of a module's vectors."""
+        name, drawn = self._in_run(handed)
+        truth = drawn.get(str(name))
+        ours = handed.value()
+        if truth is None or truth.shape != ours.shape:
+            self.facts.bucket_flips[_place(handed)] = Flips(shape=list(ours.shape))
+            return
+        flipped = ours != truth
+        margins = drawn[str(name._replace(kind="margin"))][flipped]
+        self.facts.bucket_flips[_place(handed)] = _flips(flipped, margins)
+
+    def take_choice(self, handed: Handed) -> None:
+        """Take in the indices that were chosen along the last axis of scores whose shape is the content."""
+        name, drawn = self._in_run(handed)
+        truth, scores = drawn.get(str(name)), drawn.get(str(name._replace(kind="scores")))
+        ours, shape = handed.value(), tuple(handed.content)
+        if truth is None or scores is None or truth.size != ours.size or scores.size != np.prod(shape):
+            return  # whatever is wrong shows in the output
+        truth, scores = truth.reshape(ours.shape), scores.reshape(shape)
+        flipped = ours != truth
+        if flipped.any():
+            own, best = (np.take_along_axis(scores, index.astype(np.int64), -1) for index in (ours, truth))
+            with np.errstate(invalid="ignore"):
+                led = np.where(own == best, 0.0, np.abs(own - best))[flipped]
+            self.facts.choice_flips[_place(handed)] = _flips(flipped, np.nan_to_num(led, nan=np.inf))
+
+    def _in_run(self, handed: Handed) -> tuple[TensorName, TensorFile]:
+        name = TensorName.parse(handed.name)
+        return name.in_its_run, self.given.draws[name.evaluation or TRAINING]
+
+
+def _place(handed: Handed) -> str:
+    """The module that chose, with the name of its run before it."""
+    name = TensorName.parse(handed.name)
+    module = name.module + name.call
+    return f"{name.evaluation}/{module}" if name.evaluation else module
+
+
+def _flips(flipped: np.ndarray, margins: np.ndarray) -> Flips:
+    return Flips(int(flipped.sum()), int(flipped.size), float(margins.max(initial=0.0)))

@@ -1,0 +1,216 @@
+"""The port in one dtype, measured by what its process hands over."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.parity.comparator.asked_draws import AskedDraws
+from toolkit.parity.comparator.choices import Choices
+from toolkit.parity.comparator.received import difference, largest_difference
+from toolkit.parity.job import files
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import CandidateDtype, CandidateFacts, Place, Replayed
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure import constants, error_stats
+from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.evaluation import RUNS
+from toolkit.parity.measure.naming import is_gradient
+
+Tensors = dict[str, np.ndarray]
+
+
+class Given:
+    """What both sides were given or R64 has left, read when it is asked for: the port hands over much before."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.folder = folder
+
+    @functools.cached_property
+    def truth(self) -> Mapping[str, np.ndarray]:
+        """R64's tensors."""
+        files.wait_for_reference(self.folder, "order.json" if self.job.at_once else "result.json")
+        return TensorFile(self.folder / "reference" / "float64.safetensors")
+
+    @functools.cached_property
+    def weights(self) -> TensorFile:
+        return TensorFile(self.folder / "weights.safetensors")
+
+    @functools.cached_property
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """What the reference holds beside its parameters: its buffers, of a pair."""
+        if self.job.pair is None:
+            return files.read_tensors(self.folder / "reference" / "constants.safetensors")
+        held = files.read_tensors(self.folder / "reference" / "buffers.safetensors")
+        return {f"buffer:{name}": value for name, value in held.items()}
+
+    @functools.cached_property
+    def draws(self) -> dict[str, TensorFile]:
+        """By run, what R64 drew and chose."""
+        return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+
+    @functools.cached_property
+    def rates(self) -> dict[str, float]:
+        """The rates of R64's dropout masks."""
+        return files.read_json(self.folder / "reference" / "rates.json")
+
+
+class DtypeLedger:
+    """Measures one dtype of the port, or of a mutant.
+
+    Args:
+        is_mutant: whether a fault is in force; of a pair's, less is asked for.
+
+    Attributes:
+        values: the loss and the gradients of the step.
+    """
+
+    def __init__(self, given: Given, is_mutant: bool = False) -> None:
+        self.given = given
+        self._is_ported = given.job.pair is None
+        self._is_brief = given.job.brief or (is_mutant and not self._is_ported)
+        self.measured = CandidateDtype()
+        self.values: Tensors = {}
+        self._unwatched: Tensors = {}
+        self._second: Tensors = {}
+        self._own: dict[str, Tensors] = {"plain": {}, "again": {}}
+        self._is_plain_first = True
+        self._draws = AskedDraws(given)
+        self._choices = Choices(given, self.measured.facts)
+        self._taken: dict[str, Callable[[Handed], None]] = {
+            "tensor": self._take_tensor,
+            "held": self._take_held,
+            "constant": self._take_constant,
+            "unwatched": lambda handed: _keep(self._unwatched, handed),
+            "second": lambda handed: _keep(self._second, handed),
+            "own plain": lambda handed: _keep(self._own["plain"], handed),
+            "own again": lambda handed: _keep(self._own["again"], handed),
+            "backwards": self._take_backwards,
+            "facts": self._take_facts,
+            "places": self._take_places,
+            "asked": self._draws.take,
+            "signs": self._choices.take_signs,
+            "buckets": self._choices.take_buckets,
+            "choice": self._choices.take_choice,
+        }
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message.
+
+        Raises:
+            KeyError: of an unknown kind.
+        """
+        self._taken[handed.kind](handed)
+
+    def _take_tensor(self, handed: Handed) -> None:
+        truth = self.given.truth.get(handed.name)
+        if is_gradient(handed.name) or handed.name == "loss":  # which are few beside outputs
+            value = self.values[handed.name] = handed.value()
+            self.measured.tensors[handed.name] = _difference(value, truth)
+        else:
+            self.measured.tensors[handed.name] = difference(handed, truth)
+
+    def _take_held(self, handed: Handed) -> None:
+        if handed.name in self.given.weights:
+            self.measured.parameter_errors[handed.name] = largest_difference(handed, self.given.weights)
+
+    def _take_constant(self, handed: Handed) -> None:
+        units = constants.units_off(handed.name, handed.value(), self.given.constants[handed.name])
+        self.measured.constant_errors[handed.name] = units
+
+    def _take_backwards(self, handed: Handed) -> None:
+        self._is_plain_first = handed.content["plain_first"]
+
+    def _take_facts(self, handed: Handed) -> None:
+        facts = from_json(CandidateFacts, handed.content, "facts")
+        self.measured.facts.epsilons, self.measured.facts.num_buckets = facts.epsilons, facts.num_buckets
+
+    def _take_places(self, handed: Handed) -> None:
+        self.measured.places = from_json(dict[str, Place], handed.content, "places")
+
+    def result(self) -> CandidateDtype:
+        """What was measured. What was asked for and never came is missing in it."""
+        measured = self.measured
+        measured.draw_problems, measured.unused_draws = self._draws.problems, self._draws.unused()
+        if self._is_ported:
+            absent = self.given.constants.keys() - measured.constant_errors.keys()
+            measured.constant_errors |= dict.fromkeys(sorted(absent), float("inf"))
+            self._compare_backwards()
+        if not self._is_brief:
+            self._compare_unwatched()
+        if self._is_ported and not self._is_brief:
+            self._compare_replays()
+        return measured
+
+    def _compare_unwatched(self) -> None:
+        """The step without hooks is the one with them, bit for bit; or it is measured as that one."""
+        asked = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
+        watched = {name: self.values[name] for name in asked | (self._unwatched.keys() & self.values.keys())}
+        if _are_equal(watched, self._unwatched):
+            return
+        self.measured.hooks_change_nothing = False
+        self.measured.unwatched = {
+            name: _difference(self._unwatched[name], self.given.truth.get(name))
+            if name in self._unwatched
+            else TensorStats([], missing=True)
+            for name in watched | self._unwatched
+        }
+
+    def _is_of_parameter(self, name: str) -> bool:
+        """Whether it is the gradient of a parameter: that of the embedded input is known by a hook alone."""
+        return name.removeprefix("gradient:") in self.given.weights
+
+    def _compare_replays(self) -> None:
+        """The two backwards with the port's own draws, each against the other."""
+        plain, again = self._own["plain"], self._own["again"]
+        for name in filter(self._is_of_parameter, self.values):
+            value = plain.get(name)
+            self.measured.replay[name] = (
+                Replayed(TensorStats([], missing=True), TensorStats([]))
+                if value is None
+                else Replayed(apart(again, name, value), error_stats.describe(value))
+            )
+
+    def _compare_backwards(self) -> None:
+        """Plain autograd and the backward that computes layers again, each against the other; plain autograd against
+        R64, where it is not the step's own."""
+        first, second = self.values, self._second
+        plain, again = (first, second) if self._is_plain_first else (second, first)
+        gradients = [name for name in plain or again if is_gradient(name)]
+        self.measured.recomputed = {
+            name: apart(again, name, plain[name]) if name in plain else TensorStats([], missing=True)
+            for name in gradients
+        }
+        if not self._is_plain_first:
+            truth = self.given.truth
+            self.measured.plain = {
+                name: error_stats.difference(plain[name], truth[name]) for name in gradients if name in truth
+            }
+
+
+def apart(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
+    """How far a tensor lies from another of its name, which is ``plain``."""
+    return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
+
+
+def _keep(tensors: Tensors, handed: Handed) -> None:
+    tensors[handed.name] = handed.value()
+
+
+def _difference(value: np.ndarray, truth: np.ndarray | None) -> TensorStats:
+    if truth is None:
+        return TensorStats(list(value.shape), bool(np.isfinite(value).all()))
+    return error_stats.difference(value, truth)
+
+
+def _are_equal(ours: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> bool:
+    """Whether all tensors are the same, bit for bit."""
+    return ours.keys() == others.keys() and all(
+        np.array_equal(value, others[name], equal_nan=True) for name, value in ours.items()
+    )

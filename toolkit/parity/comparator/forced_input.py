@@ -1,0 +1,96 @@
+"""The operation trace: each operation of the port, on R64's own input, against R64's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.parity.comparator.choices import Choices
+from toolkit.parity.comparator.dtype import Given
+from toolkit.parity.job import files
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import CandidateFacts, ForcedInputDtype, ForcedInputResult, Place
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure import error_stats
+from toolkit.parity.measure.error_stats import TensorStats
+from toolkit.parity.measure.masked_scores import compared
+
+
+class Points:
+    """The operations of one dtype, as far as R64 has them. What comes twice counts the second time."""
+
+    def __init__(self, given: Given, truth: TensorFile) -> None:
+        self.truth = truth
+        self.measured = ForcedInputDtype({}, {}, {})
+        self._facts = CandidateFacts()
+        self._choices = Choices(given, self._facts)
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message."""
+        if handed.kind == "tensor":
+            self._measure(handed)
+        elif handed.kind == "buckets":
+            self._choices.take_buckets(handed)
+        elif handed.kind == "lines":
+            self.measured.lines |= from_json(dict[str, str], handed.content, "lines")
+        elif handed.kind == "places":
+            self.measured.modules = from_json(dict[str, Place], handed.content, "places")
+        elif handed.kind == "awaited":
+            self._add_missing(set(handed.content))
+
+    def _measure(self, handed: Handed) -> None:
+        """Compare a tensor. The two sides may lay it out in other axes, as long as its elements are in the same
+        order."""
+        truth = self.truth.get(handed.name)
+        if truth is None:
+            return
+        value = handed.value()
+        value = value.reshape(truth.shape) if value.size == truth.size else value
+        for part, own, true in compared(handed.name, value, truth, self.truth):
+            self.measured.tensors[part] = error_stats.difference(own, true)
+            if handed.name in self.measured.lines:
+                self.measured.lines[part] = self.measured.lines[handed.name]
+
+    def _add_missing(self, awaited: set[str]) -> None:
+        """A gradient that the reference has and that never came back is an error without size."""
+        for name in awaited & self.truth.keys() - self.measured.tensors.keys():
+            self.measured.tensors[name] = TensorStats([], missing=True)
+
+    def result(self) -> ForcedInputDtype:
+        """What was measured."""
+        self.measured.bucket_flips = self._facts.bucket_flips
+        return self.measured
+
+
+class Ledger:
+    """By mutant, and by dtype."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        files.wait_for_reference(folder, "forced_input.json", "forced_input")
+        self._truth = TensorFile(folder / "reference" / "forced_input.safetensors")
+        self._given = Given(job, folder)
+        self._points: dict[tuple[str, str], Points] = {}
+        self._now: tuple[str, str] = ("", "")
+        self._stopped: set[str] = set()
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message of the port's process: of what was begun last."""
+        if handed.kind == "begin":
+            mutant, dtype = handed.content
+            self._now = mutant, dtype
+        elif handed.kind == "raised":
+            self._stopped.add(self._now[0])
+        elif handed.kind != "execution":
+            if self._now not in self._points:
+                self._points[self._now] = Points(self._given, self._truth)
+            self._points[self._now].take(handed)
+
+    def result(self) -> ForcedInputResult:
+        """What was measured; nothing of mutants that concern no tensor or stop by themselves."""
+        found = ForcedInputResult(mutants={name: {} for name in self.job.mutants})
+        for (mutant, dtype), points in self._points.items():
+            if mutant not in self._stopped:
+                (found.mutants[mutant] if mutant else found.dtypes)[dtype] = points.result()
+        return found

@@ -1,0 +1,82 @@
+"""What the port's loader reads from a checkpoint, against what the reference's own ``from_pretrained`` reads; and the
+weights of the job, against the part of it that they are to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from toolkit.parity.comparator.received import differing
+from toolkit.parity.job.files import CHECKPOINT, POSITIONS
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.tensor_file import TensorFile
+
+if TYPE_CHECKING:
+    from toolkit.parity.comparator.dtype import Given
+
+#: What is wrong with a parameter that one side alone reads.
+NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
+    "the reference reads it, the port does not",
+    "the port reads it, the reference does not",
+)
+
+
+class LoadedWeights:
+    """The parameters that a loader of the port's reads."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self._found: dict[str, str] = {}
+
+    def take(self, handed: Handed) -> None:
+        """Take in a parameter."""
+        theirs = self._theirs()
+        name = handed.name
+        if name not in theirs:
+            self._found[name] = BY_THE_PORT_ALONE
+        elif theirs.shape(name) != handed.shape:
+            self._found[name] = _of_shapes(handed.shape, theirs.shape(name))
+        else:
+            self._found[name] = _of_count(differing(handed, theirs[name]), theirs[name].size)
+
+    def problems(self) -> dict[str, str]:
+        """Parameter -> in which way the port reads it otherwise, value for value; nothing where no checkpoint is
+        read."""
+        job = self.given.job
+        if job.checkpoint is None or job.pair is not None:
+            return {}
+        found = {**dict.fromkeys(self._theirs(), NOT_BY_THE_PORT), **self._found}
+        loader = f"from the checkpoint (models/{job.model}/weights.py)"
+        return {**{name: f"{loader}: {text}" for name, text in found.items() if text}, **dict(self._cut_problems())}
+
+    def _theirs(self) -> TensorFile:
+        return TensorFile(self.given.folder / "reference" / CHECKPOINT)
+
+    def _cut_problems(self) -> Iterator[tuple[str, str]]:
+        """Of a model with fewer positions than the checkpoint: in which way the weights that both sides were given are
+        not the checkpoint's; there, what the reference's evaluation reads of its position table."""
+        if self.given.job.checkpoint_config is None:
+            return
+        theirs, given = self._theirs(), self.given.weights
+        reached = TensorFile(self.given.folder / "reference" / POSITIONS)
+        for name in theirs.keys() & given.keys():
+            expected = reached[name] if name in reached else theirs[name]
+            if expected.size > 1 and np.ptp(expected) == 0:
+                continue  # the gate randomizes constants
+            value = given[name]
+            if value.shape != expected.shape:
+                problem = _of_shapes(value.shape, expected.shape)
+            else:
+                problem = _of_count(int((value != expected).sum()), expected.size)
+            if problem:
+                yield name, f"cut to fewer positions (models/{self.given.job.model}/positions.py): {problem}"
+
+
+def _of_shapes(ours: tuple[int, ...], theirs: tuple[int, ...]) -> str:
+    return f"the port reads shape {list(ours)}, the reference {list(theirs)}"
+
+
+def _of_count(differing: int, size: int) -> str:
+    return f"{differing} of {size} values are not those that the reference reads" if differing else ""

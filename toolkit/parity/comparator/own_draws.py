@@ -1,0 +1,47 @@
+"""The port's own dropout masks and rotations, counted as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit.parity.comparator.asked_draws import DRAWN
+from toolkit.parity.comparator.rng_stats import DrawCounter
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.results import GeneratorStats, MaskStats
+from toolkit.parity.measure.evaluation import TRAINING
+from toolkit.parity.measure.naming import TensorName
+
+if TYPE_CHECKING:
+    from toolkit.parity.comparator.dtype import Given
+
+
+#: What is wrong with a draw of which nothing was handed over.
+MISSING = "the port's own generator is never asked for it"
+
+
+class OwnDraws:
+    """Counts the draws of a few training steps."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self._counter = DrawCounter()
+
+    def take(self, handed: Handed) -> None:
+        """Take in a draw, or that a step begins. The content is the shape that was asked for, and of a mask the rate
+        before it, of a rotation whether it is seeded."""
+        if handed.kind == "draws step":
+            self._counter.begin_step()
+            return
+        asked, shape = handed.content
+        if handed.kind == "mask":
+            self._counter.mask(handed.name, asked, shape, handed.value())
+        else:
+            self._counter.rotation(handed.name, shape, asked, handed.value())
+
+    def stats(self) -> GeneratorStats:
+        """What was counted. Of a draw that R64 makes and that never came, that it is missing."""
+        stats, drawn = self._counter.stats, self.given.draws[TRAINING]
+        for name in drawn:
+            if TensorName.parse(name).kind in DRAWN and name not in stats.masks and name not in stats.rotations:
+                stats.masks[name] = MaskStats(list(drawn.shape(name)), problems=[MISSING])
+        return stats

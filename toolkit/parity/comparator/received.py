@@ -1,0 +1,37 @@
+"""Distances of arrays that come block by block."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
+
+
+def difference(handed: Handed, truth: np.ndarray | None) -> TensorStats:
+    """As :func:`.error_stats.difference`, of an array as it comes; without a truth, or beside one of another shape,
+    the shape and whether all of it is finite."""
+    if truth is None or truth.shape != handed.shape:
+        return TensorStats(list(handed.shape), RunningStats.of_pieces(handed.blocks()).finite)
+    return RunningStats.of_pieces(handed.blocks(), truth).stats(handed.shape)
+
+
+def largest_difference(handed: Handed, given: TensorFile) -> float:
+    """The largest magnitude of the difference from the tensor of the same name; infinite for another shape and where
+    something is not finite."""
+    if given.shape(handed.name) != handed.shape:
+        return float("inf")
+    stats = RunningStats()
+    for block, piece in zip(handed.blocks(), given.pieces(handed.name, PIECE), strict=True):
+        stats.add(RunningStats.of(block, piece))
+    return stats.largest if stats.finite else float("inf")
+
+
+def differing(handed: Handed, given: np.ndarray) -> int:
+    """How many float32 values of an array of the same shape are others."""
+    flat, start, count = given.reshape(-1), 0, 0
+    for block in handed.blocks():
+        count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())
+        start += len(block)
+    return count

@@ -1,0 +1,159 @@
+"""The measurements of a gate: the port in every dtype, its own draws, loader, new weights and tokenizers, and its
+mutants."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.parity.comparator.dtype import DtypeLedger, Given, apart
+from toolkit.parity.comparator.loading import LoadedWeights
+from toolkit.parity.comparator.own_draws import OwnDraws
+from toolkit.parity.job import files
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import (
+    CandidateResult,
+    Execution,
+    GeneratorStats,
+    MutantResult,
+    NewWeights,
+    Place,
+    Tokens,
+)
+from toolkit.parity.measure.initial_values import Samples, counted
+
+
+@dataclass
+class Side:
+    """The port as it is, or with a fault in force; each part is made when the first of it comes."""
+
+    given: Given
+    is_mutant: bool = False
+    dtypes: dict[str, DtypeLedger] = field(default_factory=dict)
+    new_values: dict[str, Any] = field(default_factory=dict)
+    new_place: str = ""
+    tokens: list[Tokens] | None = None
+    tokenizer_places: dict[str, Place] = field(default_factory=dict)
+    leaks: list[str] = field(default_factory=list)
+    execution: Execution = field(default_factory=Execution)
+    raised: str | None = None
+    has_loaded: bool = False
+
+    @functools.cached_property
+    def own_draws(self) -> OwnDraws:
+        return OwnDraws(self.given)
+
+    @functools.cached_property
+    def loaded(self) -> LoadedWeights:
+        return LoadedWeights(self.given)
+
+    def dtype(self, name: str) -> DtypeLedger:
+        if name not in self.dtypes:
+            self.dtypes[name] = DtypeLedger(self.given, self.is_mutant)
+        return self.dtypes[name]
+
+    def take(self, handed: Handed, dtype: str) -> None:
+        """Take in a message: of the step in ``dtype``, if that is not empty."""
+        if dtype:
+            self.dtype(dtype).take(handed)
+        elif handed.kind in ("draws step", "mask", "rotation"):
+            self.own_draws.take(handed)
+        elif handed.kind == "loader":
+            self.has_loaded = True
+        elif handed.kind == "loaded":
+            self.loaded.take(handed)
+        elif handed.kind == "new values":
+            self.new_values[handed.name] = handed.value()
+        else:
+            self._say(handed)
+
+    def _say(self, handed: Handed) -> None:
+        kinds: dict[str, tuple[str, Any]] = {
+            "new place": ("new_place", str),
+            "tokens": ("tokens", list[Tokens] | None),
+            "tokenizer places": ("tokenizer_places", dict[str, Place]),
+            "leaks": ("leaks", list[str]),
+            "execution": ("execution", Execution),
+            "raised": ("raised", str),
+        }
+        attribute, kind = kinds[handed.kind]
+        setattr(self, attribute, from_json(kind, handed.content, handed.kind))
+
+    def generators(self) -> GeneratorStats:
+        """What was counted of the port's own draws. A user's are Paddle's, of which only where they are made is
+        compared."""
+        return self.own_draws.stats() if self.given.job.pair is None else GeneratorStats()
+
+    def new_weights(self) -> NewWeights:
+        """What was counted of both sides' new parameters; nothing of a user's port."""
+        if self.given.job.pair is not None:
+            return NewWeights()
+        theirs = files.read_tensors(self.given.folder / "reference" / "initial.safetensors")
+        return NewWeights(self.new_place, counted(Samples.of_tensors(self.new_values), Samples.of_tensors(theirs)))
+
+
+class Ledger:
+    """What the port handed over in one job."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.given = Given(job, folder)
+        self.right = Side(self.given)
+        self.mutants = {name: Side(self.given, is_mutant=True) for name in job.mutants}
+        self._measured: dict[str, MutantResult] = {}
+        self._mutant, self._dtype = "", ""
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message of the port's process: of what was begun last."""
+        if handed.kind == "begin":
+            self._begin(*handed.content)
+            return
+        (self.mutants[self._mutant] if self._mutant else self.right).take(handed, self._dtype)
+
+    def _begin(self, mutant: str = "", dtype: str = "") -> None:
+        if self._mutant and mutant != self._mutant:
+            self._finish(self._mutant)
+        self._mutant, self._dtype = mutant, dtype
+
+    def _finish(self, name: str) -> None:
+        """Measure a mutant, of which nothing more comes, and forget its tensors."""
+        self._measured[name] = self._of_mutant(self.mutants.pop(name))
+
+    def _of_mutant(self, side: Side) -> MutantResult:
+        if side.raised is not None:
+            return MutantResult(raised=side.raised)
+        right = self.right.dtypes["float64"].values if self.job.pair is not None else {}
+        return MutantResult(
+            dtypes={dtype: ledger.result() for dtype, ledger in side.dtypes.items()},
+            generators=side.generators() if side.dtypes else GeneratorStats(),
+            loading_problems=side.loaded.problems() if side.has_loaded else {},
+            new_weights=side.new_weights() if side.new_place else NewWeights(),
+            tokens=side.tokens,
+            moved={
+                name: apart(ledger.values, name, value)
+                for ledger in side.dtypes.values()
+                for name, value in right.items()
+            },
+        )
+
+    def result(self) -> CandidateResult:
+        """All that was measured. A dtype of which nothing came is there, and all of it missing."""
+        self._begin()
+        for name in list(self.mutants):
+            self._finish(name)
+        side = self.right
+        return CandidateResult(
+            dtypes={dtype: side.dtype(dtype).result() for dtype in self.job.dtypes},
+            generators=side.generators(),
+            loading_problems=side.loaded.problems(),
+            new_weights=side.new_weights(),
+            mutants={name: self._measured[name] for name in self.job.mutants},
+            tokens=side.tokens,
+            tokenizer_places=side.tokenizer_places,
+            leaks=side.leaks,
+            execution=side.execution,
+        )

@@ -1,0 +1,212 @@
+"""A model larger than memory, measured stage by stage (:mod:`toolkit.parity.job.stages`).
+
+A stage is done when its file is there, which this process writes when the port has handed over all of it; R64's tensors
+of the stage are released then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from toolkit.parity.comparator.asked_draws import AskedDraws
+from toolkit.parity.comparator.choices import Choices
+from toolkit.parity.comparator.received import difference, largest_difference
+from toolkit.parity.comparator.result import Side
+from toolkit.parity.job import files, stages
+from toolkit.parity.job.handover import Handed
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.records import from_json
+from toolkit.parity.job.results import CandidateDtype, CandidateFacts, CandidateResult, Flips, Place
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure import constants, error_stats
+from toolkit.parity.measure.error_stats import RunningStats, TensorStats
+from toolkit.parity.measure.evaluation import TRAINING
+
+Value = TypeVar("Value")
+
+
+@dataclass
+class Measured:
+    """What a stage measures in one dtype; ``partial`` is of the gradient of a tied output layer."""
+
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
+    apart: dict[str, TensorStats] = field(default_factory=dict)
+    parameter_errors: dict[str, float] = field(default_factory=dict)
+    draw_problems: dict[str, str] = field(default_factory=dict)
+    unused_draws: list[str] = field(default_factory=list)
+    relu_flips: dict[str, Flips] = field(default_factory=dict)
+    partial: RunningStats = field(default_factory=RunningStats)
+
+
+@dataclass
+class MeasuredStage:
+    """What a stage measures in every dtype, and the places of its modules."""
+
+    dtypes: dict[str, Measured] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+class GivenInStage:
+    """What the reference drew in a stage, as :class:`.dtype.Given` has it of a whole step."""
+
+    def __init__(self, job: Job, side: stages.Side, stage: str) -> None:
+        self.job = job
+        path = side.other / "draws" / f"{stage}.safetensors"
+        self.draws = {TRAINING: TensorFile(path)}
+        self.rates: dict[str, float] = files.read_json(path.with_suffix(".json"))
+
+
+class StageLedger:
+    """Measures a stage in one dtype.
+
+    Args:
+        rows: of the embedding, those of the batch's tokens.
+    """
+
+    def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
+        self.side, self.stage, self.dtype, self.rows = side, stage, dtype, rows
+        self.measured = Measured()
+        self._truth = side.truth(stage)
+        self._facts = CandidateFacts()
+        given = GivenInStage(job, side, stage)
+        self._draws, self._choices = AskedDraws(given), Choices(given, self._facts)
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message."""
+        kinds = {
+            "tensor": self._take_tensor,
+            "held": self._take_held,
+            "rows": self._take_rows,
+            "own rows": self._take_own_rows,
+            "all rows": self._take_all_rows,
+            "asked": self._draws.take,
+            "signs": self._choices.take_signs,
+        }
+        kinds[handed.kind](handed)
+
+    def _take_tensor(self, handed: Handed) -> None:
+        """Compare a tensor with R64's, and a hidden state, logits or loss in float32 with the reference's."""
+        name, truth = handed.name, self._truth.get(handed.name)
+        theirs = self._truth.get(f"float32:{name}") if self.dtype == "float32" else None
+        if theirs is None:
+            self.measured.tensors[name] = difference(handed, truth)
+            return
+        value = handed.value()
+        self.measured.tensors[name] = error_stats.difference(value, np.empty(0) if truth is None else truth)
+        self.measured.apart[name] = error_stats.difference(value, theirs)
+
+    def _take_held(self, handed: Handed) -> None:
+        """See that a parameter holds what it was given: of a tied output layer, that of the embedding."""
+        weights = stages.open_weights(self.side.job, self.stage)
+        if handed.name not in weights:
+            weights = stages.open_weights(self.side.job, stages.EMBEDDING)
+        self.measured.parameter_errors[handed.name] = largest_difference(handed, weights)
+
+    def _take_rows(self, handed: Handed) -> None:
+        """Compare some rows of the output layer's gradient. Where it is tied to the embedding, those of the batch's
+        tokens are compared when the embedding's are there."""
+        start, tied = handed.content
+        truth = self.side.truth("head-table").rows(handed.name, start, start + handed.shape[0])
+        left_out = self.rows if tied else np.array([], int)
+        self.measured.partial.add_rows(handed.value(), start, left_out, truth)
+
+    def _take_all_rows(self, handed: Handed) -> None:
+        """All rows of an output layer that is not tied have come."""
+        self.measured.tensors[f"gradient:{handed.name}"] = self.measured.partial.stats(tuple(handed.content))
+
+    def _take_own_rows(self, handed: Handed) -> None:
+        """Compare the embedding's gradient of the batch's tokens; all other rows are 0, or the output layer's."""
+        shape, tied = handed.content
+        total = RunningStats((shape[0] - len(self.rows)) * shape[1])
+        if tied:
+            total = self.side.measured(stages.HEAD, MeasuredStage).dtypes[self.dtype].partial
+        total.add(RunningStats.of(handed.value(), self._truth[f"rows:{handed.name}"]))
+        self.measured.tensors[f"gradient:{handed.name}"] = total.stats(tuple(shape))
+
+    def result(self) -> Measured:
+        """What was measured."""
+        self.measured.draw_problems, self.measured.unused_draws = self._draws.problems, self._draws.unused()
+        self.measured.relu_flips = self._facts.relu_flips
+        return self.measured
+
+
+class Ledger:
+    """All stages, and what belongs to none."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.folder = job, folder
+        self.side = stages.Side(folder, "candidate")
+        self._rows = np.unique(files.read_tensors(folder / "batch.safetensors")["input_ids"])
+        self._of_no_stage = Side(None)  # type: ignore[arg-type]  # texts alone, which ask for nothing that was given
+        self._constants: dict[str, float] = {}
+        self._places: dict[str, Place] = {}
+        self._stage, self._dtype = "", ""
+        self._now: dict[str, StageLedger] = {}
+        self._stage_places: dict[str, Place] = {}
+
+    def take(self, handed: Handed) -> None:
+        """Take in a message of the port's process: of what was begun last."""
+        if handed.kind == "begin":
+            self._stage, self._dtype = handed.content or ("", "")
+        elif handed.kind == "done":
+            self._finish()
+        elif handed.kind == "places":
+            places = from_json(dict[str, Place], handed.content, "places")
+            if self._stage:
+                self._stage_places |= places
+            else:
+                self._places |= places
+        elif handed.kind == "constant":
+            theirs = files.read_tensors(self.folder / "reference" / "constants.safetensors")[handed.name]
+            self._constants[handed.name] = constants.units_off(handed.name, handed.value(), theirs)
+        elif not self._stage:
+            self._of_no_stage.take(handed, "")
+        else:
+            if self._dtype not in self._now:
+                self._now[self._dtype] = StageLedger(self.job, self.side, self._stage, self._dtype, self._rows)
+            self._now[self._dtype].take(handed)
+
+    def _finish(self) -> None:
+        """All of a stage has come."""
+        measured = {dtype: ledger.result() for dtype, ledger in self._now.items()}
+        self.side.finish(self._stage, MeasuredStage(measured, self._stage_places))
+        self.side.release_truth([self._stage, "head-table"] if self._stage == stages.HEAD else [self._stage])
+        self._now, self._stage_places = {}, {}
+
+    def result(self) -> CandidateResult:
+        """What all stages measured, those of an earlier process too."""
+        measured = [self.side.measured(stage, MeasuredStage) for stage in stages.plan(self.job.config["n_layer"])]
+        places = {name: place for one in measured for name, place in one.places.items()} | self._places
+        side = self._of_no_stage
+        return CandidateResult(
+            dtypes={
+                dtype: _joined([one.dtypes[dtype] for one in measured], places, self._constants)
+                for dtype in self.job.dtypes
+            },
+            tokens=side.tokens,
+            tokenizer_places=side.tokenizer_places,
+            execution=side.execution,
+        )
+
+
+def _joined(parts: Sequence[Measured], places: dict[str, Place], constant_errors: dict[str, float]) -> CandidateDtype:
+    """What all stages measured in one dtype."""
+    return CandidateDtype(
+        tensors=_merged([part.tensors for part in parts]),
+        apart=_merged([part.apart for part in parts]),
+        parameter_errors=_merged([part.parameter_errors for part in parts]),
+        constant_errors=constant_errors,
+        draw_problems=_merged([part.draw_problems for part in parts]),
+        unused_draws=[name for part in parts for name in part.unused_draws],
+        facts=CandidateFacts(relu_flips=_merged([part.relu_flips for part in parts])),
+        places=places,
+    )
+
+
+def _merged(parts: Sequence[dict[str, Value]]) -> dict[str, Value]:
+    return {name: value for part in parts for name, value in part.items()}
