@@ -175,8 +175,11 @@ class Step:
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
         """R64's of a run, or those that are ``recorded``; ``over`` and ``order`` as of :class:`.RecordedDraws`."""
-        recorded = self.recorded[run] if recorded is None else recorded
-        return RecordedDraws(recorded, self.rates, ModuleStack(), over, run, order)
+        return self.named_draws(self.recorded[run] if recorded is None else recorded, over, run, order)
+
+    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+        """Draws by the port's names of them; the arguments are the last of :class:`.RecordedDraws`."""
+        return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:

@@ -29,8 +29,8 @@
         tokens.json           as the reference's
 
 Nothing else passes between the processes, but for what the Paddle worker hands over, and the kernels that it asks of
-another for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it is complete. A
-worker that fails leaves ``TASK.failed`` in its own folder.
+another for ``parity bitwise`` and the attribution (:mod:`.kernel_messages`). A file appears under its name only when it
+is complete. A worker that fails leaves ``TASK.failed`` in its own folder.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,6 @@ from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tens
 from toolkit.parity.families.pair import buffers, choices, replaced
 from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
-from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import CHOICES, RANDOM, PairMap
 from toolkit.parity.job.results import CandidateFacts, Place
@@ -117,15 +116,8 @@ class PairStep(Step):
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         return True
 
-    def draws_of(
-        self,
-        run: str,
-        recorded: Mapping[str, np.ndarray] | None = None,
-        over: Sender | None = None,
-        order: Mapping[str, Sequence[str]] | None = None,
-    ) -> PairDraws:
-        recorded = self.recorded[run] if recorded is None else recorded
-        return PairDraws(recorded, self.rates, self.map.draws, over, run, order)
+    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> PairDraws:
+        return PairDraws(recorded, self.rates, self.map.draws, *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
