@@ -1,0 +1,108 @@
+"""Whose a folder is, and what in it a killed process of the toolkit has left unfinished.
+
+A run writes :data:`LEDGER` into its folder before anything else. It says how the names of all begin that the run has
+not finished: with a number that was drawn for this folder alone. What is called so there, or in a folder inside it, is
+the run's and may be removed; whatever else looks unfinished is somebody's, and stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.disk import writing
+
+#: The file by which a run folder is known.
+LEDGER = ".toolkit-run.json"
+#: What is not finished is called so, everywhere; in a run folder a number follows.
+TEMPORARY = ".unfinished-"
+#: By file that a gate leaves, how it begins: its report, the reference's constants.
+OF_A_GATE = {
+    "parity.json": rb'\{\s*"schema": \d',
+    "bitwise.json": rb'\{\s*"schema": \d',
+    "junit.xml": rb'(<\?xml[^>]*>\s*)?<testsuites name="parity"',
+    "parity.html": rb"(?s).*<title>[^<]*, parity with the reference</title>",
+    "constants.safetensors": rb'(?s).{8}\{"[\w.]*pos_encoding":',
+}
+#: The folder of a gate that goes stage by stage, and what it appears with.
+STREAMED, IN_STREAMED = "streamed", ("key", "job.json")
+#: Of a ledger, and of a gate's file, no more is read: a device that is linked in its place has no end.
+LONGEST = 4096
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a run of the toolkit has begun in a folder."""
+    return os.path.lexists(folder / LEDGER)
+
+
+def claim(folder: Path) -> bool:
+    """Leave the ledger in a folder that is to be a run's; returns False where it is there already.
+
+    Raises:
+        toolkit.disk.WriteFailed: the system refuses it.
+    """
+    prefix = f"{TEMPORARY}{secrets.token_hex(8)}-"
+    with writing(folder / LEDGER):
+        try:
+            with open(folder / LEDGER, "x", encoding="utf-8") as file:
+                file.write(json.dumps({"unfinished": prefix}) + "\n")
+        except FileExistsError:
+            return False
+    return True
+
+
+def prefix_in(folder: Path) -> str:
+    """How the name of something unfinished is to begin in a folder: as the ledger there, or in the one above, says."""
+    return _listed(folder) or _listed(folder.parent) or TEMPORARY
+
+
+def is_of_a_gate(path: Path) -> bool:
+    """Whether a gate has left something beside its report, by its name and by what is in it. An empty file is nobody's
+    loss."""
+    if path.name == STREAMED:
+        return not path.is_symlink() and all((path / name).is_file() for name in IN_STREAMED)
+    if path.name not in OF_A_GATE:
+        return False
+    with contextlib.suppress(OSError), _plain(path) as file:
+        begun = os.read(file, LONGEST)
+        return not begun or re.match(OF_A_GATE[path.name], begun) is not None
+    return False
+
+
+def remove_leftovers(folder: Path, inside: tuple[str, ...]) -> None:
+    """Remove from a run folder, and from folders inside it, what killed processes of the run have left unfinished. No
+    link is followed, and what the system does not let go stays: nothing refers to it."""
+    if (prefix := _listed(folder)) is None:
+        return
+    for place in (folder, *(folder / name for name in inside)):
+        for leftover in place.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                if leftover.is_symlink():
+                    continue
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def _listed(folder: Path) -> str | None:
+    """The beginning of names that a folder's ledger lists; None where there is no ledger that can be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        with _plain(folder / LEDGER) as file:
+            prefix = json.loads(os.read(file, LONGEST).decode())["unfinished"]
+        if re.fullmatch(re.escape(TEMPORARY) + "[0-9a-f]{16}-", prefix):
+            return prefix
+    return None
+
+
+@contextlib.contextmanager
+def _plain(path: Path) -> Iterator[int]:
+    """A file opened to be read; a link is not followed, and a pipe not waited for."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        yield file
+    finally:
+        os.close(file)
