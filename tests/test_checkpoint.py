@@ -17,6 +17,7 @@ import paddle  # noqa: E402
 
 from toolkit import checkpoint  # noqa: E402
 from toolkit.checkpoint import Checkpoints, DamagedCheckpoint  # noqa: E402
+from toolkit.disk import WriteFailed  # noqa: E402
 
 
 def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:
@@ -123,7 +124,6 @@ def test_a_save_that_fails_half_way_leaves_what_was_there(tmp_path):
 def test_two_steps_and_the_best_weights_they_refer_to_are_kept(tmp_path):
     model, optimizer = trained_pair()
     checkpoints = Checkpoints(tmp_path)
-    (tmp_path / ".unfinished-step-00000001-x").mkdir()
     for number, best in ((1, 1), (2, 2), (3, 2), (4, 4)):
         if best == number:
             checkpoints.save_best(number, model)
@@ -134,6 +134,46 @@ def test_two_steps_and_the_best_weights_they_refer_to_are_kept(tmp_path):
         "step-00000003",
         "step-00000004",
     ]
+
+
+def test_what_is_not_called_as_a_checkpoint_of_the_run_is_neither_read_nor_removed(tmp_path):
+    model, optimizer = trained_pair()
+    checkpoints = Checkpoints(tmp_path)
+    names = ("best-of-all", "best-1", "step-1", "step-00000003-copy", ".unfinished-step-00000001-x")
+    foreign = [tmp_path / name / checkpoint.WEIGHTS for name in names]
+    for path in foreign:
+        path.parent.mkdir()
+    foreign += [tmp_path / "step-00000099", tmp_path / "best-00000099"]
+    for path in foreign:
+        path.write_text("mine")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / checkpoint.WEIGHTS).write_text("mine")
+    (tmp_path / "step-00000098").symlink_to(elsewhere)
+    for number in (1, 2, 3):
+        checkpoints.save(number, model, optimizer, {"best_step": None})
+    assert checkpoints.newest(pytest.fail).name == "step-00000003"
+    (notes := tmp_path / "step-00000002" / "notes.txt").write_text("mine")
+    checkpoints.remove()
+    assert all(path.read_text() == "mine" for path in (*foreign, notes, elsewhere / checkpoint.WEIGHTS))
+    assert (tmp_path / "step-00000098").is_symlink() and not (tmp_path / "step-00000003").exists()
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link", "a folder with something else in it"])
+def test_what_stands_where_a_folder_is_to_be_written_is_named_and_stays(tmp_path, kind):
+    target = tmp_path / "model"
+    if kind == "a file":
+        target.write_text("mine")
+    elif kind == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        target.symlink_to("elsewhere")
+    else:
+        checkpoint.write_folder(target, lambda folder: (folder / "a.txt").write_text("ours"))
+        (target / "notes.txt").write_text("mine")
+    named = "model/notes.txt" if target.is_dir() and not target.is_symlink() else "model"
+    with pytest.raises(WriteFailed, match=rf"{named} is not of the toolkit's making; move it away"):
+        checkpoint.write_folder(target, lambda folder: (folder / "b.txt").write_text("new"))
+    assert not (target / "b.txt").exists()
+    assert target.is_symlink() or (target if target.is_file() else target / "notes.txt").read_text() == "mine"
 
 
 def test_a_later_step_of_an_abandoned_line_is_removed(tmp_path):

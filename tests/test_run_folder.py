@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import damages
 import pytest
+from damages import SURELY_BAD
 
 from toolkit import cli
 from toolkit.card import parity_statement
 from toolkit.errors import UserError
+from toolkit.ownership import LEDGER, claim, prefix_in
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.run_folder import in_next_folder, occupied, read_starts, record_start
 
@@ -59,16 +64,84 @@ def test_a_folder_in_which_nothing_came_to_stand_is_gone(recipe):
         assert folder.is_dir()
     assert not folder.parent.exists()
     begin(recipe)
-    assert [path.name for path in folder.iterdir()] == ["recipe.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == [LEDGER, "recipe.yaml"]
 
 
 def test_a_kill_before_the_first_file_has_its_name_does_not_block_the_folder(recipe):
     folder = recipe.output_dir
     (folder / "parity").mkdir(parents=True)
-    for name in (".unfinished-x7fa", ".unfinished-model-q", "parity/parity.json.partial", "parity/.unfinished-a"):
-        (folder / name).write_text("seed: 4")
+    (folder / "parity" / "parity.json.partial").write_text("half")
+    claim(folder)
+    left = [killed_while_it_writes(place) for place in (folder / "recipe.yaml", folder / "parity" / "starts.json")]
+    assert all(path.name.startswith(prefix_in(folder)) for path in left)
     with occupied(recipe):
-        assert not [path for path in folder.rglob("*") if path.name not in (".lock", "parity")]
+        assert {path.name for path in folder.rglob("*")} == {LEDGER, ".lock", "parity"}
+
+
+def killed_while_it_writes(path: Path) -> Path:
+    """What a process leaves that is killed in the middle of a file; returns that."""
+    before = set(path.parent.iterdir())
+    writer = f"""
+import os, signal
+from pathlib import Path
+from toolkit.checkpoint import replacing
+with replacing(Path({str(path)!r})) as file:
+    file.write("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", writer]).returncode == -signal.SIGKILL
+    [left] = set(path.parent.iterdir()) - before
+    return left
+
+
+def test_what_looks_unfinished_in_a_run_folder_and_is_not_the_runs_stays(recipe, tmp_path):
+    begin(recipe)
+    folder = recipe.output_dir
+    (folder / "checkpoints").mkdir()
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "mine").write_text("mine")
+    for place in (folder, folder / "checkpoints"):
+        (place / ".unfinished-x").mkdir()
+        (place / ".unfinished-x" / "mine").write_text("mine")
+        (place / "x.partial").write_text("mine")
+        (place / "y.partial").symlink_to(elsewhere)
+        (place / f"{prefix_in(folder)}z").symlink_to(elsewhere)
+    before = everything_in(tmp_path)
+    with occupied(recipe):
+        pass
+    assert everything_in(tmp_path) == before
+
+
+def everything_in(folder: Path) -> dict[str, bytes | str | None]:
+    """By name below a folder: the bytes of a file, where a link leads, nothing of a folder."""
+    return {
+        str(path.relative_to(folder)): (
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        )
+        for path in folder.rglob("*")
+    }
+
+
+def test_a_run_of_a_version_without_a_ledger_goes_on_and_is_known_from_then_on(recipe):
+    begin(recipe)
+    folder = recipe.output_dir
+    (folder / LEDGER).unlink()
+    (folder / ".unfinished-x7fa").write_text("left by that version")
+    (folder / ".lock").touch()
+    with occupied(recipe):
+        assert (folder / "recipe.yaml").is_file()
+    assert sorted(path.name for path in folder.iterdir()) == [LEDGER, ".unfinished-x7fa", "recipe.yaml"]
+
+
+@pytest.mark.parametrize("damage", sorted(SURELY_BAD))
+def test_a_damaged_ledger_is_no_failure_and_proves_nothing(recipe, damage):
+    begin(recipe)
+    folder = recipe.output_dir
+    (left := folder / f"{prefix_in(folder)}x").write_text("half")
+    damages.damage(folder / LEDGER, damage)
+    with occupied(recipe):
+        pass
+    assert left.read_text() == "half"
 
 
 def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(recipe):
@@ -78,7 +151,7 @@ def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(reci
     (folder / "checkpoints/step-00000001").mkdir(parents=True)
     with pytest.raises(UserError, match="holds a finished run"), occupied(recipe):
         raise AssertionError("a finished run begins anew")
-    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "recipe.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == [LEDGER, "metrics.json", "recipe.yaml"]
 
 
 def test_two_processes_that_add_to_a_finished_run_lose_nothing(tmp_path):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from models.tensor_file import write_tensors
 from models.weights import values_of
-from toolkit.checkpoint import umask
+from toolkit.checkpoint import appearing
 from toolkit.disk import writing
 
 #: In the run folder: in ``model/`` are the weights that it has been added to.
@@ -27,8 +26,5 @@ def write_adapter(model: Any, path: Path) -> None:
     weights = values_of(model)
     tensors = {name: weights[name] for name in weights if lora.trains(name)}
     numbers = {"rank": lora.rank, "alpha": lora.alpha, "targets": lora.targets}
-    partial = path.with_name(f"{path.name}.partial")
-    with writing(partial, sum(value.nbytes for value in tensors.values())):
+    with appearing(path) as partial, writing(partial, sum(value.nbytes for value in tensors.values())):
         write_tensors(partial, tensors, {"lora": json.dumps(numbers)})
-        os.chmod(partial, 0o666 & ~umask())
-        os.replace(partial, path)

@@ -23,16 +23,18 @@ import numpy as np
 
 from models.files import plain_file
 from models.tensor_file import OnDemand, write_tensors
-from toolkit.disk import writing
+from toolkit.disk import WriteFailed, writing
 from toolkit.errors import ToolkitError
+from toolkit.ownership import prefix_in
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-
-#: Temporary siblings begin with this; whatever has it was never finished.
-TEMPORARY = ".unfinished-"
+#: The name under which PaddleNLP's Trainer looks for its own state in the folder that it resumes from.
+TRAINER_STATE = "trainer_state.json"
+#: All that a checkpoint has, in the order in which it is removed: without its manifest it is none.
+FILES = (MANIFEST, WEIGHTS, OPTIMIZER, STATE, TRAINER_STATE)
 
 #: The accumulators of Paddle's AdamW, as its state_dict names them after the parameter.
 ACCUMULATORS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc")
@@ -65,15 +67,27 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
     Raises:
         WriteFailed: the system refuses it; the old file stays.
     """
+    with appearing(path) as temporary, open(temporary, "w", encoding="utf-8", errors=errors, newline="") as file:
+        yield file
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` for a file to write, which takes the place of ``path`` when the ``with`` block ends well.
+
+    Raises:
+        WriteFailed: the system refuses it; the old file stays.
+    """
     with writing(path):
-        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=prefix_in(path.parent), dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors=errors, newline="") as file:
-                yield file
+            yield temporary
             os.chmod(temporary, 0o666 & ~umask())
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
@@ -81,12 +95,12 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
     """Make a folder that appears whole or not at all.
 
     Args:
-        target: the folder; one that is already there is replaced.
+        target: the folder; one that is already there is replaced, if nothing is in it that was not written by this.
         fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
 
     Raises:
-        WriteFailed: the system refuses it; the old folder stays.
+        WriteFailed: the system refuses it, or something else is there; the old folder stays.
     """
     with writing(target):
         _write_folder(target, fill, manifest)
@@ -94,7 +108,7 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
 
 def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{target.name}-", dir=target.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
     try:
         os.chmod(temporary, 0o777 & ~umask())
         fill(temporary)
@@ -119,10 +133,7 @@ def verify_folder(folder: Path) -> None:
     Raises:
         DamagedCheckpoint: a file is missing, changed or was never listed.
     """
-    try:
-        expected = dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
+    expected = _listed(folder)
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     if found != set(expected):
         odd = sorted(found.symmetric_difference(expected))
@@ -143,13 +154,41 @@ def sha256(path: Path) -> str:
 
 def _replace_folder(temporary: Path, target: Path) -> None:
     """Rename a folder into its place. A folder cannot be renamed over a full one: that one steps aside first."""
-    if target.exists():
-        aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=target.parent))
-        os.replace(target, aside / target.name)
+    if os.path.lexists(target):
+        if (foreign := _foreign(target, temporary)) is not None:
+            raise WriteFailed(f"cannot write {target}: {foreign} is not of the toolkit's making; move it away")
+        aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
+        os.replace(target, aside)
         os.replace(temporary, target)
         shutil.rmtree(aside)
     else:
         os.replace(temporary, target)
+
+
+def _foreign(target: Path, temporary: Path) -> Path | None:
+    """What stands in a folder's place and is neither in the folder that is to replace it nor in its own manifest."""
+    if target.is_symlink() or not target.is_dir():
+        return target
+    known = {MANIFEST, *_files_in(temporary)}
+    with suppress(DamagedCheckpoint):
+        known.update(_listed(target))
+    return next((target / name for name in sorted(_files_in(target)) if name not in known), None)
+
+
+def _files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """What a folder's manifest says: file -> SHA-256.
+
+    Raises:
+        DamagedCheckpoint: it cannot be read.
+    """
+    try:
+        return dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
 
 
 def _flush(path: Path) -> None:
@@ -396,24 +435,44 @@ class Checkpoints:
         return None
 
     def remove(self) -> None:
-        """Delete all checkpoints: the run is finished."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Delete all checkpoints: the run is finished. What else is in their folder stays."""
+        for folder in (*self._steps(), *self._bests()):
+            _discard(folder)
+        with suppress(OSError):  # it is not empty, or never was
+            self.folder.rmdir()
 
     def _steps(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+        return self._of("step")
+
+    def _bests(self) -> list[Path]:
+        return self._of("best")
+
+    def _of(self, kind: str) -> list[Path]:
+        """The folders that are called as one of a kind; whatever else is there is not the run's."""
+        found = self.folder.glob(f"{kind}-*")
+        named = (path for path in found if re.fullmatch(rf"{kind}-\d{{8,}}", path.name))
+        return sorted(path for path in named if path.is_dir() and not path.is_symlink())
 
     def _prune(self, step: int) -> None:
-        """Remove old steps, later ones (damaged, so the run went back), best weights that no kept step refers to, and
-        what a kill left unfinished."""
-        kept = [folder for folder in self._steps() if folder.name <= f"step-{step:08d}"][-self.keep :]
+        """Remove old steps, later ones (damaged, so the run went back), and best weights that no kept step refers
+        to."""
+        whole = [folder for folder in self._steps() if (folder / MANIFEST).is_file()]
+        kept = [folder for folder in whole if folder.name <= f"step-{step:08d}"][-self.keep :]
         for folder in set(self._steps()).difference(kept):
-            shutil.rmtree(folder)
+            _discard(folder)
         needed = {_best_step(folder) for folder in kept}
-        for folder in self.folder.glob("best-*"):
+        for folder in self._bests():
             if int(folder.name.removeprefix("best-")) not in needed:
-                shutil.rmtree(folder)
-        for leftover in self.folder.glob(f"{TEMPORARY}*"):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+                _discard(folder)
+
+
+def _discard(folder: Path) -> None:
+    """Remove the files of a checkpoint, and its folder if nothing else is in that."""
+    for name in FILES:
+        with suppress(OSError):
+            (folder / name).unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _best_step(checkpoint: Path) -> int | None:

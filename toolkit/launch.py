@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from toolkit import runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import one_line
 from toolkit.interruption import INTERRUPTED, Interruption
+from toolkit.ownership import claim
 from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe import Recipe
 from toolkit.run_folder import LOGS, occupied
@@ -125,7 +125,9 @@ def finetune_together(
 def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: dict[str, Any], folder: Path) -> int:
     """Start the processes, and see them through; returns the exit status."""
     logs = folder / LOGS
-    logs.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    claim(folder)  # it was given up where nothing had come to stand in it
+    logs.mkdir(exist_ok=True)
     command = [sys.executable, "-c", PROGRAM.format(root=str(ROOT)), "finetune", *arguments]
     reading, writing = os.pipe()
     with os.fdopen(writing, "w", encoding="utf-8") as pipe:
@@ -148,8 +150,16 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
         os.close(reading)
     status = _status(ended, team.size, logs)
     if status == 0:
-        shutil.rmtree(logs, ignore_errors=True)
+        _remove(logs, team.size)
     return status
+
+
+def _remove(logs: Path, size: int) -> None:
+    """Remove the logs of this team, and their folder if nothing else is in it."""
+    for number in range(1, size):
+        _log(logs, number).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        logs.rmdir()
 
 
 def _places(team: Team) -> list[dict[str, str]]:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,21 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from toolkit.checkpoint import TEMPORARY, Checkpoints, write_text
+from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.disk import check_writable
 from toolkit.errors import UserError
+from toolkit.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.recipe import Recipe
 from toolkit.run_files import reading
 
 #: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
 LOCK = ".lock"
-#: What may be there before a run has begun: the report of a gate that stopped it.
+#: The report of the gate, which may be there before a run has begun.
 REPORT = "parity"
 #: What the processes but the first say that :mod:`toolkit.launch` has started; gone when the run has finished.
 LOGS = "logs"
+#: The folder of the run's checkpoints.
+CHECKPOINTS = "checkpoints"
 #: In the folder of the report: how each start of the run came past the gate.
 STARTS = "starts.json"
 #: Seconds to wait for a process that adds a number to a finished run.
@@ -36,21 +38,31 @@ PATIENCE = 60.0
 def occupied(recipe: Recipe) -> Iterator[Path]:
     """The recipe's run folder, made if need be, in which no other process of the toolkit works meanwhile.
 
-    What a killed process has left half-written is removed. A folder in which nothing came to stand is gone afterwards.
+    A folder that is not a run's is refused before anything in it is touched. In a run's, what a killed process has left
+    half-written is removed. A folder in which nothing came to stand is left as it was, or is gone.
 
     Raises:
         UserError: another process works in it, or it holds something that this recipe cannot go on from.
     """
     folder = recipe.output_dir
+    if folder.is_dir() and not is_run_folder(folder):
+        _check_content(recipe, folder)
     if refused := check_writable(folder):
         raise recipe.error("train.output_dir", f"{folder}: {refused}; name another folder")
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    before = _names(folder)
+    claimed = claim(folder)
     try:
         with _locked(folder, patience=0):
-            _remove_leftovers(folder)
-            _check_content(recipe, folder)
-            yield folder
+            claimed = claim(folder) or claimed  # another process may have left, and taken its claim with it
+            try:
+                _tidy(folder)
+                _check_content(recipe, folder)
+                yield folder
+            finally:
+                if claimed and _names(folder) - {LEDGER, LOCK} == before:
+                    (folder / LEDGER).unlink(missing_ok=True)
     except Timeout:
         message = f"another process is at work in {folder}; wait until it has ended, or set another folder"
         raise recipe.error("train.output_dir", message) from None
@@ -64,7 +76,7 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
 def amending(folder: Path) -> Iterator[None]:
     """No other process adds something to a finished run meanwhile."""
     with _locked(folder, PATIENCE):
-        _remove_leftovers(folder)
+        _tidy(folder)
         yield
 
 
@@ -78,23 +90,37 @@ def _locked(folder: Path, patience: float) -> Iterator[None]:
             (folder / LOCK).unlink(missing_ok=True)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what was not finished when a process was killed: nothing refers to it."""
-    for place in (folder, folder / REPORT, folder / "checkpoints"):
-        for leftover in (*place.glob(f"{TEMPORARY}*"), *place.glob("*.partial")):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+def _tidy(folder: Path) -> None:
+    """Remove from a folder that a run has claimed what killed processes have left there, and nothing from others."""
+    if not is_run_folder(folder):
+        return
+    remove_leftovers(folder, (REPORT, CHECKPOINTS))
+    for name in OF_A_GATE:
+        partial = folder / REPORT / f"{name}.partial"
+        if partial.is_file() and not partial.is_symlink():
+            partial.unlink()
+    if (folder / "metrics.json").exists():  # a kill may have come between the last number and this
+        Checkpoints(folder / CHECKPOINTS).remove()
+
+
+def _names(folder: Path) -> set[str]:
+    """What is in a folder and in the folders in it."""
+    return {str(path.relative_to(folder)) for pattern in ("*", "*/*") for path in folder.glob(pattern)}
 
 
 def _check_content(recipe: Recipe, folder: Path) -> None:
     """Check that the folder is free, or holds an interrupted run of the same recipe."""
-    if not any(path.name not in (REPORT, LOCK, LOGS) for path in folder.iterdir()):
-        return
     others = f"set train.output_dir to another folder, or remove {folder}"
     again = f"add --new, which takes {_numbered(folder, 2)} or the next that is free, {others}"
+    try:
+        odd = sorted(path.name for path in folder.iterdir() if not _begins_a_run(path))
+    except OSError as problem:
+        raise recipe.error("train.output_dir", f"{folder}: {os.strerror(problem.errno or 0)}; {others}") from None
+    if not odd:
+        return
     if not (folder / "recipe.yaml").is_file():
         raise recipe.error("train.output_dir", f"{folder} is not empty and holds no run; {others}")
     if (folder / "metrics.json").exists():
-        Checkpoints(folder / "checkpoints").remove()  # a kill may have come between the last number and this
         raise recipe.error(
             "train.output_dir", f"{folder} holds a finished run (toolkit evaluate {folder}); to train again, {again}"
         )
@@ -108,6 +134,14 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
             f"{folder} holds an unfinished run of another recipe ({'; '.join(differing[:3])}); "
             f"to finish it, toolkit finetune {folder / 'recipe.yaml'}; to start anew, {others}",
         )
+
+
+def _begins_a_run(path: Path) -> bool:
+    """Whether something in a folder is what a run has left there that did not come past the gate. An earlier version
+    had no ledger: of its, a report is known by what is in it."""
+    if is_run_folder(path.parent):
+        return path.name in (LEDGER, LOCK, REPORT, LOGS) or path.name.startswith(prefix_in(path.parent))
+    return path.name == REPORT and path.is_dir() and all(map(is_of_a_gate, path.iterdir()))
 
 
 def in_next_folder(recipe: Recipe) -> Recipe:

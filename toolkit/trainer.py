@@ -63,10 +63,6 @@ SHOWN_METRICS = 4
 #: Seconds of training that a kill may cost where evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
 
-#: The name under which the Trainer looks for its own state in the folder that it resumes from.
-TRAINER_STATE = "trainer_state.json"
-
-
 #: What helps a training that diverges.
 STEADIER = "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
 
@@ -439,7 +435,7 @@ class Finetuner(Trainer):
             self.model,
             self.optimizer,
             {**asdict(self.best), "seconds": self.seconds, **several},
-            {TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
+            {checkpoint.TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | None = None) -> None:
