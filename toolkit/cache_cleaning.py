@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cache import NAME, lock, still_there
-from toolkit.checkpoint import MANIFEST, TEMPORARY
+from toolkit.checkpoint import MANIFEST
 from toolkit.disk import megabytes
+from toolkit.ownership import TEMPORARY
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 KINDS = ("parity", "rows", "tokenizers", "tokens", "weights")
 #: What a key looks like.
 KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
+#: What an unfinished entry is called.
+LEFT = re.compile(rf"{re.escape(TEMPORARY)}(?P<key>{KEY.pattern})-\w+")
 #: What a killed process left unfinished is removed after so many seconds; a younger one may be at work.
 UNFINISHED_SECONDS = 3600.0
 DAY = 86400.0
@@ -123,9 +126,10 @@ def _count(found: list[Entry]) -> str:
 def _entries(place: Path) -> Iterator[Entry]:
     for kind in KINDS:
         for path in _folders(place / kind):
-            if path.name.startswith(TEMPORARY) and time.time() - path.stat().st_mtime > UNFINISHED_SECONDS:
-                yield Entry(kind, path, size_of_tree(path), path.stat().st_mtime)
-            elif not path.name.startswith(TEMPORARY) and _is_ours(kind, path):
+            if path.name.startswith(TEMPORARY):
+                if _is_left(path):
+                    yield Entry(kind, path, size_of_tree(path), path.stat().st_mtime)
+            elif _is_ours(kind, path):
                 yield Entry(kind, path, size_of_tree(path), _last_use(path))
 
 
@@ -149,6 +153,16 @@ def _is_ours(kind: str, folder: Path) -> bool:
     except OSError:
         pass
     return KEY.fullmatch(folder.name) is not None and (folder / MANIFEST).is_file()
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder is what a killed process was writing or removing: its name has an entry's key in it, or there is
+    nothing in it."""
+    try:
+        old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
+        return old and (LEFT.fullmatch(folder.name) is not None or not any(folder.iterdir()))
+    except OSError:
+        return False
 
 
 def _last_use(folder: Path) -> float:
@@ -195,7 +209,8 @@ def _remove(entry: Entry) -> bool:
 
 
 def _remove_tree(folder: Path) -> None:
-    aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=folder.parent))
+    left = LEFT.fullmatch(folder.name)
+    aside = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{left['key'] if left else folder.name}-", dir=folder.parent))
     try:
         os.rename(folder, aside)
     except OSError:
