@@ -172,6 +172,16 @@ def test_python_m_toolkit_is_the_same_program(run, monkeypatch):
         assert command in out and run("parity", command, "--help")[1] != out
 
 
+#: How the files of a gate begin.
+OF_A_GATE = {
+    "parity.json": '{\n "schema": 3,',
+    "bitwise.json": '{\n "schema": 1,',
+    "junit.xml": '<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="parity" tests="3"',
+    "parity.html": "<!doctype html>\n<html><head><title>PARITY: ctrl, parity with the reference</title>",
+    "constants.safetensors": 'P\0\0\0\0\0\0\0{"transformer.pos_encoding":{',
+}
+
+
 @pytest.fixture
 def without_torch(tmp_path) -> Path:
     """A Python that has no packages."""
@@ -199,12 +209,33 @@ def test_an_aborted_gate_leaves_no_report_of_an_earlier_one(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path / "out" / "cpu"
     folder.mkdir(parents=True)
-    for name in ("parity.json", "junit.xml", "parity.html", "bitwise.json", "constants.safetensors", "notes.txt"):
-        (folder / name).write_text("of an earlier gate")
+    for name in (*OF_A_GATE, "notes.txt"):
+        (folder / name).write_text(OF_A_GATE.get(name, "mine"))
     arguments = [without_torch if argument == "PYTHON" else argument for argument in arguments]
     left, _, err = run("parity", *arguments, "--output", tmp_path / "out")
     assert left == status and err.startswith("error: ") and message in err and err.count("\n") == 1
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]  # what is not of a gate stays
+
+
+@pytest.mark.parametrize("name", OF_A_GATE)
+@pytest.mark.parametrize("kind", ["text", "link", "pipe", "bytes"])
+def test_a_file_that_is_called_as_a_gates_and_is_none_is_named_and_nothing_is_removed(run, tmp_path, name, kind):
+    folder = tmp_path / "out" / "cpu"
+    folder.mkdir(parents=True)
+    for known, begins in OF_A_GATE.items():
+        (folder / known).write_text(begins)
+    path = folder / name
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").write_text(OF_A_GATE[name])
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(b"mine" if kind == "text" else bytes(range(256)))
+    status, _, err = run("parity", "--model", "ctrl", "--output", tmp_path / "out")
+    assert status == 2 and err.count("\n") == 1 and f"{path}: is not of an earlier gate, and would be lost" in err
+    assert {one.name for one in folder.iterdir()} == set(OF_A_GATE)
 
 
 def test_show_prints_a_recipe_that_loads_again(run, tmp_path):

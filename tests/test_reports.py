@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -35,7 +36,7 @@ from toolkit.parity.measure.naming import is_gradient
 from toolkit.parity.report.json import REPORT_SCHEMA, as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
-from toolkit.parity.report.report import Report
+from toolkit.parity.report.report import Report, remove_report
 from toolkit.strict_json import dumps
 
 SHRINK = 2.0**-29
@@ -407,10 +408,14 @@ def gate(tmp_path_factory) -> tuple[Path, str]:
     return above / "run" / "parity", out.getvalue()
 
 
-def test_a_gate_leaves_its_reports_and_says_where(gate):
+def test_a_gate_leaves_its_reports_and_says_where(gate, tmp_path):
     folder, printed = gate
     assert {"parity.json", "parity.html", "junit.xml"} <= {path.name for path in folder.iterdir()}
     assert not list(folder.glob("*.partial"))
+    assert (folder / "constants.safetensors").exists()
+    outside = shutil.copytree(folder, tmp_path / "outside")
+    remove_report(outside)
+    assert not any(outside.iterdir())
     assert printed.rstrip().endswith("curves and all tensors: run/parity/parity.html")
 
 

@@ -177,7 +177,7 @@ def parity(device: str, output: Path, trace: bool, max_memory: float | None, **d
 
 @click.command("parity map", epilog="KEY=VALUE pairs are the config that both files' build is given.")
 @takes(*PAIR[1:], OVERRIDES, SEED, REFERENCE_PYTHON)
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Default: the terminal.")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="A new file. Default: shown.")
 def show_map(output: Path | None, **described: Any) -> None:
     """Print which parameter of a reference of yours is which of your port, as YAML.
 
@@ -186,7 +186,10 @@ def show_map(output: Path | None, **described: Any) -> None:
     from toolkit.parity.job.build import scratch_job
     from toolkit.parity.pairs.describe import described as describe
     from toolkit.parity.pairs.map_file import text_of
+    from toolkit.recipe_files import new_file
 
+    if output is not None:
+        new_file(output)
     request = _pair(described)
     with scratch_job() as job:
         text = text_of(describe(request, job, _console()))

@@ -7,6 +7,7 @@ both workers are.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -19,11 +20,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from toolkit import disk
 from toolkit.errors import UserError
+from toolkit.ownership import STREAMED, is_of_a_gate
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.job.tensor_file import TensorWriter
+from toolkit.scratch import scratch_folder
 
 SIDES = ("reference", "candidate")
 
@@ -34,7 +37,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
     Args:
         key: names everything that the measurement depends on.
     """
-    path = folder / "streamed"
+    path = folder / STREAMED
     if (path / "key").exists() and (path / "key").read_text() == key:
         done = {side: len(list((path / side / "stages").glob("*.json"))) for side in SIDES}
         text = ", ".join(f"{side} after {count} stages" for side, count in done.items())
@@ -43,13 +46,18 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
             files.failure_path(path, side).unlink(missing_ok=True)
         stages.failed_weights(path).unlink(missing_ok=True)
         return path
-    shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        if not is_of_a_gate(path):
+            raise UserError(f"{path}: is there and is not of a gate; move it, or choose another folder")
+        shutil.rmtree(path)
     check_space(folder, job)
-    for name in (*SIDES, "weights"):
-        (path / name).mkdir(parents=True)
-    files.write_json(path / "job.json", job)
-    files.write_tensors(path / "batch.safetensors", batch)
-    (path / "key").write_text(key)
+    with scratch_folder(f".{STREAMED}-", beside=folder) as made:
+        for name in (*SIDES, "weights"):
+            (made / name).mkdir()
+        files.write_json(made / "job.json", job)
+        files.write_tensors(made / "batch.safetensors", batch)
+        (made / "key").write_text(key)
+        os.rename(made, path)  # with its key, by which it is known
     return path
 
 

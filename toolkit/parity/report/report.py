@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.errors import UserError
+from toolkit.ownership import is_of_a_gate, is_run_folder
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest
@@ -84,11 +86,17 @@ def short_name(name: str) -> str:
 
 
 def remove_report(folder: Path) -> None:
-    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own."""
-    for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS):
-        try:
-            (folder / name).unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except IsADirectoryError:
-            raise UserError(f"{folder / name}: is a folder, where a file is to be written; remove it") from None
+    """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own.
+
+    Raises:
+        UserError: something else is called as a file of it. Nothing is removed.
+    """
+    earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
+    in_a_run = is_run_folder(folder.parent)
+    for path in earlier:
+        if path.is_dir() and not path.is_symlink():
+            raise UserError(f"{path}: is a folder, where a file is to be written; remove it")
+        if not in_a_run and not is_of_a_gate(path):
+            raise UserError(f"{path}: is not of an earlier gate, and would be lost; move it, or name another folder")
+    for path in earlier:
+        path.unlink(missing_ok=True)
