@@ -104,7 +104,7 @@ def label_file(
     begun = time.monotonic()
     if (note := doubt(recipe, source, encoding)) is not None:
         console.print(f"note: {note}", soft_wrap=True)
-    notes = _label(run, table, target, wanted, console)
+    notes = _label(run, table, target, wanted, overwrite, console)
     seconds = time.monotonic() - begun
     console.print(
         f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
@@ -142,12 +142,14 @@ def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
     return columns
 
 
-def _label(run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console) -> dict[str, Noted]:
+def _label(
+    run: Run, table: Table, target: Path, wanted: Mapping[str, str], overwrite: bool, console: Console
+) -> dict[str, Noted]:
     """Label all rows; returns what some of them have that the user should know."""
     notes: dict[str, Noted] = {}
     done = 0
     added = run.task.prediction_columns(run)
-    with table_writer(target, table, added) as writer, ProgressBar(console, "rows", table.size) as bar:
+    with table_writer(target, table, added, overwrite) as writer, ProgressBar(console, "rows", table.size) as bar:
 
         def advance(count: int) -> None:
             nonlocal done

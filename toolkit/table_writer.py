@@ -56,7 +56,7 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def table_writer(target: Path, table: Table, added: Mapping[str, type]) -> Iterator[Writer]:
+def table_writer(target: Path, table: Table, added: Mapping[str, type], overwrite: bool = False) -> Iterator[Writer]:
     """A writer of the file ``target``, which is there after the ``with`` block, and only if nothing was raised in it:
     killed at whatever moment, it leaves nothing.
 
@@ -64,9 +64,10 @@ def table_writer(target: Path, table: Table, added: Mapping[str, type]) -> Itera
         target: a file that :func:`check_target` has found right.
         table: whose rows are written.
         added: name -> type of each column that is added.
+        overwrite: a file that is there by then, too.
 
     Raises:
-        UserError: the table has values that a file of this kind cannot hold.
+        UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
         toolkit.disk.WriteFailed: the system refused it.
     """
     kind = kind_of(target)
@@ -86,6 +87,8 @@ def table_writer(target: Path, table: Table, added: Mapping[str, type]) -> Itera
                     yield json_writer
                     json_writer.end()
         _to_disk(unfinished)
+        if os.path.lexists(target) and not overwrite:
+            raise UserError(f"{target}: has come to be there meanwhile; choose another output, or add --overwrite")
         os.replace(unfinished, target)
 
 

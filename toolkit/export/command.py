@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from models.files import read_object
 from toolkit import runtime
 from toolkit.card import with_model
 from toolkit.checkpoint import write_text
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from toolkit.export.check import Difference
     from toolkit.tasks import Run
 
-#: What an exported folder says of itself; a folder that has it may be replaced.
+#: What an exported folder says of itself, its files among them: a folder that holds these and nothing else may be
+#: replaced.
 ABOUT = "export.json"
 FORMATS = ("hf", "paddle", "onnx")
 #: Files of `model/` that hold weights: the other formats have their own.
@@ -72,7 +74,9 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         if not difference.within:
             raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
         found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
-        write_text(made / ABOUT, dumps({**_about(run, form), **about, **found}, indent=1) + "\n")
+        files = {"files": sorted(_files_in(made))}
+        write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
+        _check_target(target, overwrite)  # it has taken its time
         _put(made, target, scratch)
     return target
 
@@ -174,10 +178,33 @@ def _check_target(target: Path, overwrite: bool) -> None:
         raise UserError(f"--output {target}: {target.absolute().parent}: {refused}")
     if not os.path.lexists(target):
         return
-    if not (target / ABOUT).is_file() or target.is_symlink():
+    about = _said_in(target)
+    if about is None:
         raise UserError(f"--output {target}: is there and is no export; name another folder")
     if not overwrite:
         raise UserError(f"--output {target}: is there already; add --overwrite, or name another folder")
+    if "files" not in about:
+        raise UserError(
+            f"--output {target}: {ABOUT} does not list what is of the export; remove it, or name another folder"
+        )
+    if extra := sorted(_files_in(target) - {ABOUT, *map(str, about["files"])}):
+        raise UserError(f"--output {target}: holds {extra[0]}, which is not of the export there; name another folder")
+
+
+def _said_in(target: Path) -> dict[str, Any] | None:
+    """What an exported folder says of itself; None of a folder that is none."""
+    if target.is_symlink():
+        return None
+    try:
+        about = read_object(target / ABOUT)
+    except (OSError, ValueError):
+        return None
+    return about if about.get("format") in FORMATS and isinstance(about.get("files", []), list) else None
+
+
+def _files_in(folder: Path) -> set[str]:
+    """All that is below a folder and is no folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
 @contextmanager
