@@ -83,6 +83,48 @@ def test_a_damaged_line_loses_no_other_row_and_the_file_as_it_was_is_kept(tmp_pa
     assert len(told) == 1 and [path.name for path in tmp_path.glob("*.damaged-*")] == [kept.name]
 
 
+DAMAGED_FILES = {
+    "deleted": (
+        lambda path: path.unlink(),
+        "is missing; lost are the train rows of 4 steps from 1 to 4",
+    ),
+    "binary": (
+        lambda path: path.write_bytes(b"\x80" * 99),
+        "line 1 is no row of metrics; lost are the train rows of 4",
+    ),
+    "zeros": (lambda path: path.write_bytes(bytes(99)), "line 1 is no row of metrics; lost are the train rows of 4"),
+    "empty": (lambda path: path.write_bytes(b""), "lacks rows; lost are the train rows of 4 steps from 1 to 4"),
+    "cut": (
+        lambda path: path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:4])),
+        "lacks rows; lost are the train rows of step 4 and the validation rows of step 4",
+    ),
+    "a validation lost": (
+        lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:-1])),
+        "lacks rows; lost are the validation rows of step 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_FILES)
+def test_rows_that_are_lost_are_told_and_the_table_that_has_them_is_kept(tmp_path, damage):
+    metrics = MetricsFile(tmp_path)
+    for step in (1, 2, 3, 4):
+        metrics.write(row(step, loss=step / 2))
+        if step % 2 == 0:
+            metrics.write(row(step, "validation", loss=step / 4))
+    MetricsFile(tmp_path, last_step=4, tell=pytest.fail, eval_steps=2)
+    before = metrics.csv_path.read_bytes()
+    change, expected = DAMAGED_FILES[damage]
+    change(metrics.json_path)
+    told: list[str] = []
+    MetricsFile(tmp_path, last_step=4, tell=told.append, eval_steps=2)
+    assert len(told) == 1 and f"{metrics.json_path}: {expected}" in told[0]
+    kept = tmp_path / "metrics.csv.damaged-1"
+    assert told[0].endswith(f", the old file is {kept}") and kept.read_bytes() == before
+    MetricsFile(tmp_path, last_step=4, tell=told.append, eval_steps=2)
+    assert "lacks rows; lost are" in told[1] and "the old file" not in told[1]
+
+
 def test_what_is_not_finite_is_null(tmp_path):
     metrics = MetricsFile(tmp_path)
     metrics.write(row(1, loss=math.nan, perplexity=math.inf))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
 import io
 import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from models.files import plain_file
 from toolkit.checkpoint import write_text
 from toolkit.disk import writing
+from toolkit.errors import UserError
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import Tracking
-from toolkit.run_files import reading
+from toolkit.run_files import read_json, reading
 from toolkit.runtime import is_first_process
 from toolkit.strict_json import dumps
 from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
 LEADING_COLUMNS = ("step", "epoch", "split")
+#: How each line begins.
+BEGINNING = b'{"step": '
 
 
 def check_trackers(recipe: Recipe) -> None:
@@ -44,17 +49,26 @@ class MetricsFile:
         folder: the run folder.
         last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
             that resumes writes them again.
-        tell: told of lines that are no rows; the file that had them is kept beside the new one.
+        tell: told of lines that are no rows, and of rows that are lost; a file that would lose by it is kept beside the
+            new one.
+        eval_steps: of how many steps there is a validation; None where it is not asked whether rows are lost.
     """
 
-    def __init__(self, folder: Path, last_step: int = 0, tell: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        last_step: int = 0,
+        tell: Callable[[str], None] = lambda text: None,
+        eval_steps: int | None = None,
+    ) -> None:
         self.json_path = folder / "metrics.jsonl"
         self.csv_path = folder / "metrics.csv"
-        if damaged := damaged_lines(self.json_path):
-            aside = keep_aside(self.json_path)
-            tell(f"{self.json_path}: {_lines(damaged)}; the others stay, the old file is {aside}")
         rows = read_metrics(self.json_path)
         kept = [row for row in rows if row["step"] <= last_step]
+        if (wrong := complaint(self.json_path, last_step, eval_steps)) is not None:
+            aside = [keep_aside(self.json_path)] if damaged_lines(self.json_path) else []
+            aside += [keep_aside(self.csv_path)] if eval_steps and self._table_has_more(kept, last_step) else []
+            tell(wrong + "".join(f", the old file is {path}" for path in aside))
         self._kept, self._ended = kept, rows[-1].get("seconds", 0.0) if rows else 0.0
         self._columns = list(LEADING_COLUMNS)
         self._columns += [key for key in dict.fromkeys(key for row in kept for key in row) if key not in self._columns]
@@ -77,6 +91,15 @@ class MetricsFile:
         """Of the rows of an interrupted run that were kept, those of its last seconds of training."""
         return [row for row in self._kept if row.get("seconds", 0.0) >= self._ended - seconds]
 
+    def _table_has_more(self, kept: list[dict[str, Any]], last_step: int) -> bool:
+        """Whether the table has rows up to a step that are not among those kept."""
+        known = {(str(row["step"]), row.get("split")) for row in kept}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, csv.Error):
+            with plain_file(self.csv_path).open(encoding="utf-8", newline="") as table:
+                there = [(row["step"], row["split"]) for row in csv.DictReader(table)]
+            return any(int(row[0]) <= last_step and row not in known for row in there)
+        return False
+
     def _write_table(self, rows: list[dict[str, Any]]) -> None:
         table = io.StringIO(newline="")
         writer = csv.DictWriter(table, self._columns)
@@ -92,8 +115,51 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def damaged_lines(path: Path) -> list[int]:
     """The numbers of the lines that are no rows, from 1. A last line cut short by a kill is not counted."""
-    lines = _split(path)
-    return [number for number, line in enumerate(lines[:-1], start=1) if _row(line) is None]
+    *lines, last = _split(path) or [b""]
+    if not last.startswith(BEGINNING[: len(last)]):
+        lines.append(last)
+    return [number for number, line in enumerate(lines, start=1) if _row(line) is None]
+
+
+def complaint(path: Path, last_step: int, eval_steps: int | None) -> str | None:
+    """What is wrong with a metrics.jsonl, and which rows of a run up to a step are lost, in a line; None where all is
+    well.
+
+    Args:
+        eval_steps: as of :class:`MetricsFile`.
+    """
+    damaged = damaged_lines(path)
+    lost = _lost(read_metrics(path), last_step, eval_steps) if eval_steps else ""
+    if not damaged and not lost:
+        return None
+    wrong = _lines(damaged) if damaged else "lacks rows" if path.exists() else "is missing"
+    return f"{path}: {wrong}; {f'lost are {lost}' if lost else 'the others stay'}"
+
+
+def complaint_of_finished(folder: Path) -> str | None:
+    """As :func:`complaint`, of a finished run; None where its metrics.json does not say how long it was."""
+    try:
+        training = read_json(folder / "metrics.json", "")["training"]
+        return complaint(folder / "metrics.jsonl", int(training["steps"]), int(training["schedule"]["eval_steps"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    except UserError as problem:
+        return str(problem)
+
+
+def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int) -> str:
+    """The rows that a run has written up to a step and that are not there, in words; nothing where all are."""
+    there = {(row.get("split"), row["step"]) for row in rows}
+    steps = {"train": range(1, last_step + 1), "validation": range(eval_steps, last_step + 1, eval_steps)}
+    lost = {split: [step for step in of if (split, step) not in there] for split, of in steps.items()}
+    return " and ".join(f"the {split} rows of {_steps(missing)}" for split, missing in lost.items() if missing)
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    """Which steps: the only one, or the first and the last and how many."""
+    if len(numbers) == 1:
+        return f"step {numbers[0]}"
+    return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
 
 
 def keep_aside(path: Path) -> Path:
@@ -107,10 +173,10 @@ def keep_aside(path: Path) -> Path:
 
 def _split(path: Path) -> list[bytes]:
     """The lines of a file; what follows the last line break is one, too."""
-    if not path.exists():
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
         return []
     with reading(path, "remove it"):
-        return path.read_bytes().split(b"\n")
+        return plain_file(path).read_bytes().split(b"\n")
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -135,12 +201,18 @@ class Tracker:
         recipe: says which trackers beside the files. Of several processes only the first has any.
         last_step: the step that a resumed run starts from, 0 for a new one.
         tell: see :class:`MetricsFile`; told as well if wandb fails.
+        eval_steps: see :class:`MetricsFile`.
     """
 
     def __init__(
-        self, folder: Path, recipe: Recipe, last_step: int = 0, tell: Callable[[str], None] = lambda text: None
+        self,
+        folder: Path,
+        recipe: Recipe,
+        last_step: int = 0,
+        tell: Callable[[str], None] = lambda text: None,
+        eval_steps: int | None = None,
     ) -> None:
-        self._file = MetricsFile(folder, last_step, tell)
+        self._file = MetricsFile(folder, last_step, tell, eval_steps)
         asked = recipe.tracking if is_first_process() else Tracking()
         self._log_model = asked.log_model
         self._wandb = WandbRun(folder, recipe, tell) if asked.wandb else None

@@ -1,6 +1,6 @@
 """Fine-tuning: prove the port equal, then train, evaluate and save. What one `toolkit finetune` does, in order.
 
-Nothing but the gate's report is written before the gate has passed. After that the run folder fills up:
+Nothing but the ledger and the gate's report is written before the gate has passed. After that the run folder fills up:
 
     recipe.yaml       the recipe with every default, as it was run      versions.json   what it ran on
     identity.json     the SHA-256s of its data, tokenizer and first weights
@@ -10,6 +10,7 @@ Nothing but the gate's report is written before the gate has passed. After that 
     report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
     metrics.json      the final numbers; written last: a folder that has it is a finished run
+    .toolkit-run.json the ledger, by which the folder is known for a run's (:mod:`toolkit.ownership`); written first
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     job.let_go()
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
     record_start(folder, last_step, verdict, skip_parity)
-    trainer.tracker = Tracker(folder, recipe, last_step, lambda text: console.print(f"note   {text}", soft_wrap=True))
+    tell = lambda text: console.print(f"note   {text}", highlight=False, soft_wrap=True)  # noqa: E731
+    trainer.tracker = Tracker(folder, recipe, last_step, tell, trainer.schedule.eval_steps)
     exit_status = 1
     try:
         _fit(trainer, resume_from, console)
