@@ -151,6 +151,22 @@ def test_a_folder_that_is_no_run_and_damaged_predictions_are_a_line(run, tmp_pat
     assert left.value.code == 2 and "is not a run folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["report", "evaluate"])
+@pytest.mark.parametrize("damage", ["missing", "binary", "cut"])
+def test_rows_of_the_curves_that_are_lost_are_told_in_one_line(run, tmp_path, capsys, command, damage):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    path = folder / "metrics.jsonl"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"\x80\0" * 99 if damage == "binary" else path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(SystemExit) as left:
+        cli.main([command, str(folder)])
+    said = capsys.readouterr().out
+    assert left.value.code == 0 and said.count("note: ") == 1
+    assert f"note: {path}: " in said and "; lost are the train rows of " in said
+
+
 DAMAGES = (b"", b"{", b"[]", b"null", b'{"a": 1}', b'{"best": 3, "test": [], "training": null}', b"\xff\x00" * 9)
 FILES = ("metrics.json", "metrics.jsonl", "versions.json", "identity.json", "recipe.yaml", "parity/starts.json")
 

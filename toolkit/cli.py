@@ -276,7 +276,8 @@ def generate(run: Path, **options: Any) -> None:
 
 @toolkit.command()
 @click.argument("run", type=click.Path(path_type=Path))
-def report(run: Path) -> None:
+@click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="A new file; by default report.html.")
+def report(run: Path, output: Path | None) -> None:
     """Make report.html of the run folder RUN anew: curves, mistakes, what it was made of.
 
     Predictions of the best model that the folder lacks are computed and written, too.
@@ -284,7 +285,7 @@ def report(run: Path) -> None:
     from toolkit.console import LiteralConsole
     from toolkit.remake import remake_report
 
-    remake_report(_run_folder(run), LiteralConsole())
+    remake_report(_run_folder(run), LiteralConsole(), output)
 
 
 @toolkit.command()

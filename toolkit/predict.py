@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from models import families
 from toolkit import runtime
 from toolkit.checkpoint import first_not_finite, write_text
+from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.model_config import length_of
 from toolkit.quiet import silence_startup
@@ -20,6 +21,7 @@ from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
 from toolkit.strict_json import dumps
 from toolkit.tasks import Run, task_of
+from toolkit.tracking import complaint_of_finished
 from toolkit.train import make_trainer, metrics_table
 
 #: What to do about a model that cannot be loaded.
@@ -102,7 +104,8 @@ def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
 
 
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
-    """Measure a run's best model on a split of its data, as training did; add the numbers to `evaluation.json`.
+    """Measure a run's best model on a split of its data, as training did; add the numbers to `evaluation.json`, where
+    that can be written.
 
     Args:
         folder: a finished run.
@@ -133,6 +136,11 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     unit = run.task.DESCRIPTION.examples
     console.print(f"{folder}: {split}, {len(dataset)} {unit}", highlight=False, soft_wrap=True)
     console.print(metrics_table({split: metrics}))
+    if (wrong := complaint_of_finished(folder)) is not None:
+        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
+    if refused := check_writable(folder):
+        console.print(f"note: {path} is left as it is: {folder} {refused}", highlight=False, soft_wrap=True)
+        return metrics
     with amending(folder):
         known = read_json(path, "remove it: it is written anew") if path.exists() else {}
         write_text(path, dumps({**known, split: {**metrics, unit: len(dataset)}}, indent=1) + "\n")

@@ -7,42 +7,64 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.predict import load_run, read_recipe
 from toolkit.predictions import SPLITS, predictions_file
+from toolkit.recipe_files import new_file
 from toolkit.report.page import REMEDY, write_report
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import read_json
 from toolkit.run_folder import amending
 from toolkit.tasks import task_of
+from toolkit.tracking import complaint_of_finished
 from toolkit.train import make_trainer, write_split_predictions
 
 if TYPE_CHECKING:
     from toolkit.recipe import Recipe
 
 
-def remake_report(folder: Path, console: Console) -> Path:
+def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
     """Write `report.html` from what is in a run folder; predictions that are not there are computed.
 
     Args:
         folder: a finished run.
         console: where it is said what is done.
+        output: a new file for the page, in place of that in the run folder, which is then only read.
 
     Returns:
         The page.
 
     Raises:
-        UserError: the folder is no finished run, or a file of it is damaged.
+        UserError: the folder is no finished run, a file of it is damaged, or it cannot be written and has to be.
     """
     recipe = read_recipe(folder)
+    if output is not None:
+        new_file(output)
     results = read_json(folder / "metrics.json", REMEDY)
+    if (wrong := complaint_of_finished(folder)) is not None:
+        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
     missing = [split for split in SPLITS if split in results and not predictions_file(folder, split).exists()]
+    if missing or output is None:
+        _check_writable(folder, missing)
     if missing:
         _predict(recipe, folder, missing, console)
-    with amending(folder):
-        path = write_report(recipe, folder, results)
+    if output is None:
+        with amending(folder):
+            path = write_report(recipe, folder, results)
+    else:
+        path = write_report(recipe, folder, results, output)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
     return path
+
+
+def _check_writable(folder: Path, missing: list[str]) -> None:
+    if (refused := check_writable(folder)) is None:
+        return
+    if missing:
+        lacking = predictions_file(folder, missing[0]).name
+        raise UserError(f"{folder}: lacks {lacking}, and {refused}; copy the run to a folder of yours")
+    raise UserError(f"{folder}: {refused}; to have the page elsewhere, add --output FILE")
 
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:

@@ -5,6 +5,7 @@ The gate's verdict and the numbers come first, then how it was trained, where it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,14 @@ PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"
 REMEDY = "restore it from a copy, or train again"
 
 
-def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Path:
+def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], output: Path | None = None) -> Path:
     """Write the page of a run.
 
     Args:
         recipe: as it was run.
         folder: the run folder, with the predictions of at least one split.
         results: the content of metrics.json.
+        output: where to write it; by default into the run folder.
 
     Returns:
         Where it is.
@@ -48,44 +50,46 @@ def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Pa
     Raises:
         UserError: a file of the run is damaged.
     """
-    path = folder / PAGE
+    path = folder / PAGE if output is None else output
+    above = "" if output is None else f"{os.path.relpath(folder, output.absolute().parent)}/"
     with reading(folder, REMEDY):
-        text = page(recipe, folder, strict_json.finite(results))
+        text = page(recipe, folder, strict_json.finite(results), above)
     write_text(path, text)
     return path
 
 
-def page(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> str:
-    """The whole document."""
+def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = "") -> str:
+    """The whole document; ``above`` is before the names of the run's files that it links to."""
     description = task_of(recipe).DESCRIPTION
     name = folder.resolve().name
     body = element(
         "body",
-        _header(recipe, folder, results, name),
+        _header(recipe, folder, results, name, above),
         element(
             "main",
             *_numbers(results),
             *curves(read_metrics(folder / "metrics.jsonl"), results["best"]["step"]),
-            *_task(recipe, folder, results),
+            *_task(recipe, folder, results, above),
         ),
         element("footer", *_training(recipe, results), *_made_of(recipe, folder)),
     )
     return document(f"{name}: {description.name}", STYLE, body)
 
 
-def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str) -> Element:
+def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str, above: str) -> Element:
     """What it is, and whether the gate showed the port to equal the reference."""
     starts = read_starts(folder)
     passed = bool(starts) and all(start["skipped"] is None for start in starts)
     description = task_of(recipe).DESCRIPTION
     origin = f"starting from {recipe.model.weights}" if recipe.model.weights else "from new weights"
     model = f"{TITLES[recipe.model.name]} for {description.name}, {results['parameters']:,} parameters, {origin}"
+    link = element("a", "The gate's report", href=f"{above}{PARITY_PAGE}")
     return element(
         "header",
         element("h1", name),
         element("p", model),
         *_verdict(starts),
-        element("p", element("a", "The gate's report", href=PARITY_PAGE)) if (folder / PARITY_PAGE).exists() else None,
+        element("p", link) if (folder / PARITY_PAGE).exists() else None,
         class_="passed" if passed else "skipped",
     )
 
@@ -122,7 +126,7 @@ def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
     yield element("div", table(titles, rows, caption, "numbers headline"), class_="wide")
 
 
-def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Iterator[Element]:
+def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Element]:
     """What the task has to say, of the test split, or of validation where there is no test."""
     split = next((split for split in SPLITS if predictions_file(folder, split).exists()), None)
     if split is None:
@@ -132,7 +136,7 @@ def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any]) -> Iterator[
     yield element(
         "p",
         f"What follows is of the {split} split; each of its examples, with what the model said of it, is a row of ",
-        element("a", path.name, href=path.name),
+        element("a", path.name, href=f"{above}{path.name}"),
         ".",
         class_="soft",
     )
