@@ -219,14 +219,19 @@ def test_clearing_removes_the_toolkits_entries_and_nothing_else(tmp_path, monkey
         path.write_text("mine")
     (place / "rows").symlink_to(outside / "rows")
     (place / "tokens" / ("a" * 32)).symlink_to(outside / "tokens" / ("a" * 32))
-    young = place / "tokens" / ".unfinished-young"
-    left = place / "tokens" / ".unfinished-left"
-    for path in (young, left):
+    key = "0123456789abcdef" * 4
+    young, left, empty = (place / "tokens" / f".unfinished-{name}" for name in (f"{key}-young", f"{key}-left", "empty"))
+    for path in (young, left, empty):
         path.mkdir()
-    os.utime(left, (time.time() - DAY,) * 2)
+    for path in (young, left, theirs := place / "tokens" / ".unfinished-draft"):
+        path.mkdir(exist_ok=True)
+        (path / "text").write_text("mine")
+    others.append(theirs / "text")
+    for path in (left, empty, theirs):
+        os.utime(path, (time.time() - DAY,) * 2)
     status, said = command(capsys, "clear")
-    assert status == 0 and f"{place}: removed 3 entries, " in said
-    assert not any(path.exists() for path in (*ours, left)) and young.is_dir()
+    assert status == 0 and f"{place}: removed 4 entries, " in said
+    assert not any(path.exists() for path in (*ours, left, empty)) and young.is_dir()
     assert all(path.read_text() == "mine" for path in (*others, outside / "mine"))
     assert all(name.is_file() for name in elsewhere.values())
     assert (place / "rows").is_symlink() and (place / "tokens" / ("a" * 32)).is_symlink()

@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 
 from toolkit import cli, runtime
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
+from toolkit.ownership import LEDGER
 from toolkit.parity.report.report import remove_report
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
@@ -129,6 +130,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
 
 def test_a_run_learns_and_leaves_its_folder(run):
     assert sorted(path.name for path in run.iterdir()) == [
+        LEDGER,
         "README.md",
         "identity.json",
         "metrics.csv",
@@ -280,7 +282,7 @@ def test_without_parity_there_is_no_training_and_nothing_but_the_report(gate, re
     with pytest.raises(error, match=r"layers\.0: off by 1e6; no training; see .*parity\.json"):
         train(recipe_file, tmp_path / "run", skip=None)
     found = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")]
-    assert sorted(found) == ["run", "run/parity", "run/parity/parity.json"]
+    assert sorted(found) == ["run", f"run/{LEDGER}", "run/parity", "run/parity/parity.json"]
     assert error.exit_status == status
 
 

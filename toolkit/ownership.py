@@ -22,6 +22,8 @@ from toolkit.disk import writing
 LEDGER = ".toolkit-run.json"
 #: What is not finished is called so, everywhere; in a run folder a number follows.
 TEMPORARY = ".unfinished-"
+#: The folder of the gate's report in a run folder.
+REPORT = "parity"
 #: By file that a gate leaves, how it begins: its report, the reference's constants.
 OF_A_GATE = {
     "parity.json": rb'\{\s*"schema": \d',
@@ -39,6 +41,11 @@ LONGEST = 4096
 def is_run_folder(folder: Path) -> bool:
     """Whether a run of the toolkit has begun in a folder."""
     return os.path.lexists(folder / LEDGER)
+
+
+def is_report_of_a_run(folder: Path) -> bool:
+    """Whether a folder is that of a run's gate."""
+    return folder.name == REPORT and is_run_folder(folder.parent)
 
 
 def claim(folder: Path) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.ownership import is_of_a_gate, is_run_folder
+from toolkit.ownership import is_of_a_gate, is_report_of_a_run
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest
@@ -92,7 +92,7 @@ def remove_report(folder: Path) -> None:
         UserError: something else is called as a file of it. Nothing is removed.
     """
     earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
-    in_a_run = is_run_folder(folder.parent)
+    in_a_run = is_report_of_a_run(folder)
     for path in earlier:
         if path.is_dir() and not path.is_symlink():
             raise UserError(f"{path}: is a folder, where a file is to be written; remove it")
