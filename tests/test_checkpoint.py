@@ -17,7 +17,7 @@ import paddle  # noqa: E402
 
 from toolkit import checkpoint  # noqa: E402
 from toolkit.checkpoint import Checkpoints, DamagedCheckpoint  # noqa: E402
-from toolkit.disk import WriteFailed  # noqa: E402
+from toolkit.disk import InTheWay  # noqa: E402
 
 
 def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:
@@ -170,7 +170,7 @@ def test_what_stands_where_a_folder_is_to_be_written_is_named_and_stays(tmp_path
         checkpoint.write_folder(target, lambda folder: (folder / "a.txt").write_text("ours"))
         (target / "notes.txt").write_text("mine")
     named = "model/notes.txt" if target.is_dir() and not target.is_symlink() else "model"
-    with pytest.raises(WriteFailed, match=rf"{named} is not of the toolkit's making; move it away"):
+    with pytest.raises(InTheWay, match=rf"{named}: is not of the toolkit's making; move it away"):
         checkpoint.write_folder(target, lambda folder: (folder / "b.txt").write_text("new"))
     assert not (target / "b.txt").exists()
     assert target.is_symlink() or (target if target.is_file() else target / "notes.txt").read_text() == "mine"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import damages
 import numpy as np
 import pytest
 import test_language_modeling
@@ -285,3 +286,69 @@ def test_a_damaged_file_is_named_in_one_line_or_does_no_harm(
             err
         )
         assert contents(folder) == before
+
+
+# -- whatever a run folder holds --------------------------------------------------------------------------------------
+
+#: What is done to each file and folder of a run. Of a folder "a folder" is one more in it.
+ANYWHERE = ("nothing", "empty", "random bytes", "a folder", "a link to nothing", "a pipe")
+READ_BY = {
+    "evaluate": ("evaluate", "RUN"),
+    "predict": ("predict", "RUN", "--text", "cat dog"),
+    "report": ("report", "RUN"),
+    "export": ("export", "RUN", "--format", "hf"),
+    "finetune": ("finetune", "RECIPE", "--skip-parity", "a test"),
+}
+#: Seconds after which a command hangs; each takes one or two.
+HANGS = 60
+
+
+def harm(path: Path, name: str) -> None:
+    """Do a damage to a file, or to a folder with all in it."""
+    if path.is_file():
+        damages.damage(path, name)
+    elif name == "a folder":
+        (path / "foreign").mkdir()
+    else:
+        shutil.rmtree(path)
+        if name == "empty":
+            path.mkdir()
+        elif name != "nothing":
+            path.touch()
+            damages.damage(path, name) if name in damages.REPLACED else path.write_bytes(b"\x80" * 99)
+
+
+def hangs(number: int, frame: object) -> None:
+    raise AssertionError("it hangs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", READ_BY)
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_whatever_is_damaged_in_a_run_folder_is_one_line_or_does_no_harm(
+    runs, tmp_path, monkeypatch, capfd, command, name
+):
+    """Each third of what is there, so that each file meets two damages by each command; ``DAMAGED_RUNS=all``: all."""
+    monkeypatch.setenv("TOOLKIT_CACHE", str(runs.folder / "cache"))
+    run = (runs.unfinished if command == "finetune" else runs.finished)("classification")
+    there = sorted(path.relative_to(run) for path in run.rglob("*"))
+    step = 1 if os.environ.get("DAMAGED_RUNS") == "all" else 3
+    before = signal.signal(signal.SIGALRM, hangs)
+    try:
+        for relative in there[ANYWHERE.index(name) % step :: step]:
+            folder = moved(run, tmp_path / "run")
+            places = {"RUN": str(folder), "RECIPE": str(shutil.copy(folder / "recipe.yaml", tmp_path / "own.yaml"))}
+            harm(folder / relative, name)
+            capfd.readouterr()
+            signal.alarm(HANGS)
+            with pytest.raises(SystemExit) as left:
+                cli.main([places.get(word, word) for word in READ_BY[command]])
+            signal.alarm(0)
+            out, err = capfd.readouterr()
+            assert "raceback" not in out + err, (relative, err)
+            lines = 2 if relative.name == "recipe.yaml" else 1  # one for each key that it lacks
+            assert left.value.code == 0 or (left.value.code == 2 and 1 <= err.count("\n") <= lines), (relative, err)
+            shutil.rmtree(folder)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -23,7 +23,7 @@ import numpy as np
 
 from models.files import plain_file
 from models.tensor_file import OnDemand, write_tensors
-from toolkit.disk import WriteFailed, writing
+from toolkit.disk import InTheWay, writing
 from toolkit.errors import ToolkitError
 from toolkit.ownership import prefix_in
 
@@ -100,7 +100,8 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
 
     Raises:
-        WriteFailed: the system refuses it, or something else is there; the old folder stays.
+        WriteFailed: the system refuses it; the old folder stays.
+        InTheWay: something else is there, and stays.
     """
     with writing(target):
         _write_folder(target, fill, manifest)
@@ -156,7 +157,7 @@ def _replace_folder(temporary: Path, target: Path) -> None:
     """Rename a folder into its place. A folder cannot be renamed over a full one: that one steps aside first."""
     if os.path.lexists(target):
         if (foreign := _foreign(target, temporary)) is not None:
-            raise WriteFailed(f"cannot write {target}: {foreign} is not of the toolkit's making; move it away")
+            raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
         aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
         os.replace(target, aside)
         os.replace(temporary, target)
@@ -489,6 +490,6 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         DamagedCheckpoint: they cannot be read.
     """
     try:
-        return dict(json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        return dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         raise DamagedCheckpoint(f"{checkpoint}: {STATE} cannot be read") from None

@@ -20,6 +20,12 @@ class WriteFailed(ToolkitError):
     """A file could not be written, for a reason of the system's."""
 
 
+class InTheWay(WriteFailed):
+    """Something of somebody else's is where a folder is to be written."""
+
+    exit_status = UserError.exit_status
+
+
 @contextlib.contextmanager
 def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterator[None]:
     """Inside the ``with`` block a file or folder is written.

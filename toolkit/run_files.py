@@ -23,6 +23,8 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
     Raises:
         UserError: it is missing or damaged.
     """
+    if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"{path}: is damaged (it is no plain file); {remedy}")  # to open a pipe would wait for ever
     try:
         yield
     except Exception as problem:

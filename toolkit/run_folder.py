@@ -13,6 +13,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from models.files import plain_file
+from toolkit import ownership
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.disk import check_writable
 from toolkit.errors import UserError
@@ -23,7 +25,7 @@ from toolkit.run_files import reading
 #: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
 LOCK = ".lock"
 #: The report of the gate, which may be there before a run has begun.
-REPORT = "parity"
+REPORT = ownership.REPORT
 #: What the processes but the first say that :mod:`toolkit.launch` has started; gone when the run has finished.
 LOGS = "logs"
 #: The folder of the run's checkpoints.
@@ -126,6 +128,9 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
         )
     with reading(folder / "recipe.yaml", others):
         differing = differing_keys((folder / "recipe.yaml").read_text(encoding="utf-8"), recipe.to_yaml())
+    for place in (folder / REPORT, folder / CHECKPOINTS):
+        if os.path.lexists(place) and not place.is_dir():
+            raise recipe.error("train.output_dir", f"{place} is no folder; move it away")
     if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.backward`)
         differing = [key for key in differing if not key.startswith("model.backward: ")]
     if differing:
@@ -204,7 +209,7 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        starts = json.loads(path.read_text(encoding="utf-8"))
+        starts = json.loads(plain_file(path).read_text(encoding="utf-8"))
         return [{key: start[key] for key in ("after_step", "passed", "skipped")} for start in starts]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [{"after_step": 0, "passed": None, "skipped": f"unknown, since {path} was damaged"}]
