@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.files import UnreadableFile, open_tensors, read_object
-from models.hub_errors import HubError, Wanted, corrupt, explain, missing_file, no_room, offline
+from models.hub_errors import HubError, Wanted, corrupt, explain, missing_file, no_room, offline, read_only
 
 #: The files of a checkpoint that are read, of its topmost folder. Code is neither downloaded nor opened.
 PATTERNS = ("*.json", "*.safetensors", "*.model", "merges.txt")
@@ -239,7 +239,7 @@ def _explained(wanted: Wanted) -> Iterator[None]:
     except Exception as problem:
         if no_room(problem):
             raise
-        explained = explain(problem, wanted)
+        explained = read_only(problem) or explain(problem, wanted)
         if explained is None:
             raise
         if explained.reason == "corrupt" or "416" in str(problem):

@@ -33,7 +33,8 @@ class HubError(FileNotFoundError):
 
     Attributes:
         reason: ``gated``, ``private`` (or missing: the hub does not say which), ``missing``, ``token``, ``revision``,
-            ``file``, ``offline``, ``interrupted``, ``corrupt``, ``name`` or ``hub`` (it answers something else).
+            ``file``, ``offline``, ``interrupted``, ``corrupt``, ``cache`` (it cannot be written), ``name`` or ``hub``
+            (it answers something else).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -283,9 +284,21 @@ def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None
 
 
 def no_room(problem: BaseException) -> bool:
-    """Whether the disk is full or cannot be written: no fault of the hub."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-    return any(isinstance(cause, OSError) and cause.errno in full for cause in _chain(problem))
+    """Whether the disk is full: no fault of the hub."""
+    return _system_error(problem, errno.ENOSPC, errno.EDQUOT)
+
+
+def read_only(problem: BaseException) -> HubError | None:
+    """That the client's cache cannot be written, where that is what failed."""
+    from huggingface_hub import constants
+
+    if not _system_error(problem, errno.EROFS, errno.EACCES):
+        return None
+    return HubError("cache", f"the hub's cache {constants.HF_HUB_CACHE} cannot be written; set HF_HUB_CACHE to another")
+
+
+def _system_error(problem: BaseException, *numbers: int) -> bool:
+    return any(isinstance(cause, OSError) and cause.errno in numbers for cause in _chain(problem))
 
 
 # -- files of the cache ---------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
 from toolkit.failure import describe, keep_traceback
+from toolkit.home import give_libraries_a_home
 from toolkit.install import REFERENCE_PYTHON
 from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
@@ -139,6 +140,7 @@ OVERRIDES = click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1, shel
 def toolkit(settings: Settings, debug: bool) -> None:
     """Fine-tune Paddle ports of Reformer and CTRL, each run behind a parity gate against the PyTorch reference."""
     settings.debug = debug
+    give_libraries_a_home()
 
 
 @toolkit.command(epilog=OVERRIDES_HELP)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
+from toolkit.home import in_own_home
 from toolkit.recipe_checks import check_choices, check_task, settle_keys
 from toolkit.recipe_keys import (
     FILE_KEYS,
@@ -114,7 +115,7 @@ class Recipe(Section):
 
     def resolve(self, path: str) -> Path:
         """A path of the recipe: relative to the current directory if it exists there, else to the recipe's folder."""
-        written = Path(path).expanduser()
+        written = Path(in_own_home(path)).expanduser()
         beside = self.path.parent / written
         return beside if not written.exists() and beside.exists() else written
 
@@ -131,7 +132,7 @@ class Recipe(Section):
 
     def _patterns(self, path: str) -> list[str]:
         """A pattern with where it is looked for before it: here, then beside the recipe."""
-        written = os.path.expanduser(path)
+        written = os.path.expanduser(in_own_home(path))
         return [os.path.join(glob.escape(os.path.abspath(folder)), written) for folder in (os.curdir, self.path.parent)]
 
     def error(self, key: str | yaml_source.KeyPath, message: str) -> UserError:
@@ -245,7 +246,7 @@ def _check_paths(recipe: Recipe) -> None:
     for path in _paths(values):
         written = _section(values, path)[path[-1]]
         try:
-            Path(written).expanduser().exists()
+            Path(in_own_home(written)).expanduser().exists()
         except (OSError, RuntimeError) as problem:
             reason = getattr(problem, "strerror", None) or str(problem)
             raise recipe.error(tuple(map(str, path)), f"{written}: no file can be called so: {reason}") from None

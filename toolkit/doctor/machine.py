@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.doctor.finding import Finding
+from toolkit.home import OWN
 
 #: Bytes of free memory below which the gate of a small model, two processes, may not fit.
 LEAST_MEMORY = 2e9
@@ -80,6 +81,9 @@ def check_caches() -> Iterator[Finding]:
     from toolkit.disk import megabytes
     from toolkit.runtime import cache_place
 
+    if own := os.environ.get(OWN):
+        what = f"your home, {own}, cannot be written; what libraries keep there is in {os.environ['HOME']}"
+        yield Finding("caches", "warn", what, "export HOME=FOLDER in another place")
     found = entries(cache_place())
     size = megabytes(sum(entry.size for entry in found))
     clear = "toolkit cache clear" if found else ""

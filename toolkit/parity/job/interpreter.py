@@ -13,6 +13,7 @@ import shutil
 import subprocess
 
 from toolkit.errors import Inconclusive, UserError
+from toolkit.home import in_own_home
 from toolkit.parity.job import launch
 
 #: What the reference imports. SentencePiece is only for runs whose tokenizer is to be compared.
@@ -44,7 +45,7 @@ def locate(path: str) -> str:
     Raises:
         UserError: there is nothing that could be run.
     """
-    written = os.path.expanduser(path)
+    written = os.path.expanduser(in_own_home(path))
     found = shutil.which(os.path.abspath(written) if os.path.exists(written) else written)
     if found is None:
         reason = "is not an executable file" if os.path.exists(written) else "no such interpreter"

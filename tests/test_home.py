@@ -1,0 +1,145 @@
+"""A user without a home that can be written: real processes of ``nobody``, as a service or a container has them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from gates import ROOT
+from loopback_hub import LoopbackHub
+from test_train import recipe_file  # noqa: F401
+
+from toolkit import home
+
+NOBODY = 65534
+#: Becomes ``nobody``, who may read all files here as he may of another installation: this Python may be below /root.
+READER = "-all,+dac_read_search"
+AS_NOBODY = [
+    "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", f"--inh-caps={READER}",
+    f"--ambient-caps={READER}",
+]  # fmt: skip
+HOMES = ("nonexistent", "file", "read-only")
+#: What would lead libraries elsewhere than home.
+VARIABLES = ("HF_", "HUGGINGFACE_", "XDG_", "WANDB_", "MPLCONFIGDIR", "PPNLP_HOME", "NETRC", "TOOLKIT_CACHE")
+
+
+@functools.cache
+def why_not() -> str:
+    """Why no process of nobody's can be started here; nothing where one can."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "only root can become another user"
+    if shutil.which("setpriv") is None or subprocess.run([*AS_NOBODY, "true"], capture_output=True).returncode:
+        return "setpriv (util-linux) is absent, or root may not hand on that it reads all files"
+    return ""
+
+
+@pytest.fixture
+def place():
+    """A folder that all may look into, which those of pytest's are not: what nobody has there, in ``work`` and ``tmp``,
+    and a recipe with its data."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        place.chmod(0o755)
+        for name in ("work", "tmp", "file"):
+            (place / name).touch() if name == "file" else (place / name).mkdir()
+            os.chown(place / name, NOBODY, NOBODY)
+        (place / "read-only").mkdir()
+        yield place
+
+
+@pytest.fixture
+def recipe(recipe_file, place):  # noqa: F811
+    shutil.copytree(recipe_file.parent, place / "data", ignore=shutil.ignore_patterns("cache"))
+    (place / "data").chmod(0o755)
+    return place / "data" / recipe_file.name
+
+
+@pytest.fixture
+def nobody(place):
+    """Runs a command as nobody, in a folder of his; gives the finished process."""
+    homes = {name: place / name for name in HOMES}
+
+    def run(where: str, *arguments: object, **more: str) -> subprocess.CompletedProcess:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(VARIABLES)}
+        places = {"HOME": str(homes[where]), "TMPDIR": str(place / "tmp"), "PYTHONPATH": str(ROOT)}
+        command = [*AS_NOBODY, sys.executable, "-m", "toolkit", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=place / "work", env={**kept, **places, **more}, capture_output=True, text=True, timeout=300
+        )
+
+    return run
+
+
+def assert_clean(done: subprocess.CompletedProcess, notes: int = 0) -> None:
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == notes, done
+
+
+@pytest.mark.parametrize("where", HOMES)
+def test_recipes_and_predictions_need_no_home(where, nobody, recipe, place):
+    assert_clean(nobody(where, "--help"))
+    assert_clean(nobody(where, "recipe", "check", recipe))
+    run = place / "work/run"
+    assert_clean(nobody(where, "finetune", recipe, "train.max_steps=2", f"train.output_dir={run}",
+                        "tracking.visualdl=true", "--skip-parity", "a test"))  # fmt: skip
+    assert_clean(nobody(where, "predict", run, "--text", "sun"))
+    kept = {path.name for path in (place / "work/.cache/home").iterdir()}
+    assert {".paddlenlp", ".visualdl"} <= kept and not list((place / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("where", [HOMES[0], *(pytest.param(where, marks=pytest.mark.slow) for where in HOMES[1:])])
+def test_the_gate_needs_no_home_and_the_doctor_names_the_variable(where, nobody, place):
+    small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
+    assert_clean(nobody(where, "parity", "--model", "ctrl", *small))
+    done = nobody(where, "doctor", COLUMNS="300")
+    assert done.returncode == 0, done.stdout
+    [line] = [line for line in done.stdout.splitlines() if "your home, " in line]
+    assert "warn" in line and "cannot be written" in line and "export HOME=FOLDER" in line
+
+
+def test_without_a_cache_either_the_home_is_gone_with_the_command(nobody, recipe, place):
+    run = place / "work/run"
+    done = nobody("nonexistent", "finetune", recipe, "train.max_steps=2", f"train.output_dir={run}",
+                  "--skip-parity", "a test", TOOLKIT_CACHE="/nonexistent/cache")  # fmt: skip
+    assert_clean(done, notes=1)
+    assert done.stderr.startswith("note: the cache /nonexistent/cache: cannot be written")
+    assert not any((place / "tmp").iterdir())
+
+
+def test_a_home_that_may_be_read_is_still_read(nobody, recipe, place):
+    """Its downloads from the hub; data that a recipe names by ``~``. A new download says what to set."""
+    own = place / "read-only"
+    recipe.parent.rename(own / "data")
+    recipe = own / "data" / recipe.name
+    with LoopbackHub() as hub:
+        hub.add("a/b", {"config.json": '{"model_type": "reformer"}'})
+        (own / ".cache/huggingface").mkdir(parents=True)
+        refused = nobody(
+            "read-only", "parity", "--model", "reformer", "--weights", "a/b", HF_ENDPOINT=hub.endpoint
+        )  # fmt: skip
+    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
+    assert f"{own}/.cache/huggingface/hub cannot be written; set HF_HUB_CACHE" in refused.stderr
+    assert_clean(nobody("read-only", "recipe", "check", recipe, "data.files.train=~/data/train.csv"))
+
+
+def test_a_home_that_can_be_written_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv(home.OWN, raising=False)
+    home.give_libraries_a_home()
+    assert os.environ["HOME"] == str(tmp_path) and home.OWN not in os.environ and not any(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_home_that_is_somebody_elses_is_no_place_to_write(nobody, place):
+    """As a command that was once run as root leaves it."""
+    theirs = place / "work/theirs"
+    (theirs / ".paddlenlp").mkdir(parents=True)
+    os.chown(theirs, NOBODY, NOBODY)
+    small = ["--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40"]
+    assert_clean(nobody("nonexistent", "parity", "--model", "ctrl", *small, HOME=str(theirs)))

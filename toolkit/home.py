@@ -1,0 +1,57 @@
+"""The home folder of the libraries: the user's, or one that can be written where that cannot.
+
+PaddleNLP, Paddle and VisualDL make folders in it when they are imported; a service, a container or ``nobody`` often has
+none, or one that may only be read. Some of them have no variable of their own for it, so it is ``HOME`` that is set,
+for this process and all that it starts. What the user's own home holds to be read is still found there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from toolkit.disk import check_writable
+
+#: What the user's home was, where the libraries have another.
+OWN = "TOOLKIT_OWN_HOME"
+#: Where libraries make folders, if they are there already: they may be somebody else's.
+WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
+#: What is read in the user's home, by the variable that leads there: the hub's downloads and token, keys, settings.
+READ = {"HF_HOME": ".cache/huggingface", "NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
+#: What is written in the hub's folder beside its downloads.
+OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
+
+
+def give_libraries_a_home() -> None:
+    """Set ``HOME`` to a folder of the cache where the user's cannot be written; of the temporary files, where the cache
+    cannot be written either. To be called before a library is imported."""
+    home = Path(os.path.expanduser("~"))
+    if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
+        return
+    from toolkit.runtime import cache_place
+    from toolkit.scratch import scratch_until_exit
+
+    cache = cache_place()
+    place = scratch_until_exit("toolkit-home-") if check_writable(cache) else cache / "home"
+    for variable, name in READ.items():
+        elsewhere = variable in os.environ or (variable == "HF_HOME" and "XDG_CACHE_HOME" in os.environ)
+        if elsewhere or not os.access(home / name, os.R_OK):
+            continue
+        os.environ[variable] = str(home / name)
+        if variable == "HF_HOME" and check_writable(home / name):
+            for other, folder in OF_THE_HUB.items():
+                os.environ.setdefault(other, str(place / name / folder))
+    place.mkdir(parents=True, exist_ok=True)  # Paddle asks whether it can be written before it makes it
+    os.environ.setdefault(OWN, str(home))
+    os.environ["HOME"] = str(place)
+
+
+def in_own_home(path: str) -> str:
+    """A path of the user's, whose ``~`` is written out where the libraries have another home."""
+    own = os.environ.get(OWN)
+    return f"{own}{path[1:]}" if own and (path == "~" or path.startswith("~/")) else path
+
+
+def _can_be_written(home: Path) -> bool:
+    there = [home / name for name in WRITTEN if os.path.lexists(home / name)]
+    return all(check_writable(folder) is None for folder in (home, *there))
