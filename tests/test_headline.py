@@ -23,6 +23,7 @@ PLACES = {
     "loss": Place("losses.of_all", "losses.py:2"),
     "logits": Place("Model.forward", "m.py:3"),
     "updated": Place("adamw", "optimizer.py:4"),
+    "trained": Place("the Trainer's loop", "trainer.py:5"),
     "recomputed": Place("layers that are computed again", "m.py:5"),
     "plain": Place("the layers under plain autograd", "m.py:7"),
     "a.table": Place("position_table", "m.py:6"),
@@ -107,6 +108,12 @@ def test_an_update_is_named_with_its_number_and_the_parameters_that_it_leaves_wr
     place, message = headline_of(findings[0], Verdict(comparisons, findings=findings))
     assert place == f"update {number} of the parameters: adamw (optimizer.py:4)"
     assert message == f"{said}{findings[0].name}: off"
+
+
+def test_what_a_forward_is_given_has_its_place_in_the_training_loop():
+    place, said = headline_of(Finding("semantics", "trained:attention_mask#2", "off", "float64"))
+    assert place == "what the forwards of a batch are given: the Trainer's loop (trainer.py:5)"
+    assert said == "not what the examples have; trained:attention_mask#2: off"
 
 
 def test_a_module_of_a_list_has_the_line_of_what_holds_it():

@@ -57,6 +57,7 @@ def test_a_name_from_anywhere_is_left_as_it_is():
     ("text", "is_of_training"),
     [
         ("updated:a.weight", True),
+        ("trained:labels#2", True),
         ("updated:a.weight#2", True),
         ("loss#2", True),
         ("loss", False),

@@ -188,7 +188,7 @@ def test_the_catalogues_have_as_many_faults_as_the_readme_says():
     distinct = {mutant for mutants in map(catalogue, FAMILIES) for mutant in mutants}
     assert len({mutant.name for mutant in distinct}) == len(distinct)  # they are found by name
     faults = {model: sum(not mutant.harmless for mutant in catalogue(model)) for model in FAMILIES}
-    assert faults == {"reformer": 139, "ctrl": 121} and set(faults.values()) <= stated
+    assert faults == {"reformer": 140, "ctrl": 122} and set(faults.values()) <= stated
 
 
 #: By family, faults of all kinds with the verdict that names each, and a harmless change, which none does.
@@ -205,6 +205,7 @@ SOME_FAULTS = {
         "offsets-by-one": "tokenizer",
         "reformer-loads-query-as-key": "structure",
         "reformer-new-twice-as-wide": "initialisation",
+        "trainer-first-mask": "semantics",
     },
     "ctrl": {
         "ctrl-norms-swapped": "semantics",
@@ -215,6 +216,7 @@ SOME_FAULTS = {
         "ctrl-pad-side": "tokenizer",
         "ctrl-loads-in-float16": "structure",
         "ctrl-new-uniform": "initialisation",
+        "trainer-first-mask": "semantics",
     },
 }
 #: What finds one of these beside the verdict that names it.

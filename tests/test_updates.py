@@ -9,7 +9,9 @@ import pytest
 
 from toolkit.parity.measure.updates import (
     SHARES,
+    as_given,
     given_gradient,
+    inputs_of_examples,
     loss_terms,
     rows_of_update,
     sampled,
@@ -48,6 +50,17 @@ def test_terms_are_those_of_the_loss():
     assert loss_terms("classification", {"labels": np.array([0, -100, 2])}).tolist() == [1, 0, 1]
     assert loss_terms("question_answering", {"start_positions": np.zeros(3)}).tolist() == [1, 1, 1]
     assert weights_of(np.array([0, 0])).tolist() == [0, 0]
+
+
+def test_no_two_examples_share_a_token_or_a_mask_and_one_that_may_be_left_out_is_not_compared():
+    for count in (1, 2, 5, 64, 191):
+        made = inputs_of_examples(count)
+        assert len(np.unique(made["input_ids"])) == made["input_ids"].size and made["input_ids"].shape[0] == count
+        assert len(np.unique(made["attention_mask"], axis=0)) == count and set(made["attention_mask"].flat) <= {0, 1}
+        assert made["attention_mask"].any(1).all()
+    labels = {"labels": np.array([[0.1, 1.0], [0.3, 2.0]])}
+    given = as_given(labels, np.array([0, 2]))["trained:labels"]
+    assert given.tolist() == [[0, 0], [float(np.float32(0.3)), 2.0]]
 
 
 @pytest.mark.parametrize(("batch", "steps", "rows"), [(4, 1, 4), (4, 2, 7), (4, 64, 11), (1, 2, 2), (1, 1, 1)])

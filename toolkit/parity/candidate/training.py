@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import UPDATED
 from toolkit.parity.measure.naming import numbered
-from toolkit.parity.measure.updates import given_gradient, loss_terms, sampled, weights_of
+from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, sampled, weights_of
 
 #: The key of a batch that says which examples are in it.
 EXAMPLE = "example"
@@ -41,11 +41,14 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
     whole run, and the loss after the last update are handed on."""
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
+    terms = loss_terms(job.task, labels, job.class_weights)
+    given = _GivenToForwards(labels, terms, truth, measure)
+    finetuner.add_callback(given)
     finetuner.add_callback(_AfterEachUpdate(finetuner, job.updates, measure))
     if "bfloat16" in job.dtypes:
         finetuner.add_callback(_BeforeTheFirstUpdate(step.model, measure))
     step.model.clear_gradients()
-    with given_gradients(step.model, truth, loss_terms(job.task, labels, job.class_weights), finetuner):
+    with given_gradients(step.model, truth, terms, finetuner, given.take):
         finetuner.fit()
     measure("learning_rate", rates_of(finetuner, job.training.max_steps))
     step.model.train()
@@ -60,6 +63,7 @@ def training_places() -> dict[str, Place]:
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
     return {
         "updated": Place("adamw", f"{made.where}; the loop around it: {loop}"),
+        "trained": Place("the Trainer's loop", loop),
         "accumulated": Place("the Trainer's loop", loop),
         "learning_rate": schedule,
     }
@@ -87,25 +91,31 @@ def make_finetuner(
 
 
 def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The examples of an update: each its labels, and its number."""
+    """The examples of an update: each its labels, what else is given of it, and its number."""
     count = len(next(iter(labels.values())))
     return [{EXAMPLE: np.array(row), **{key: value[row] for key, value in labels.items()}} for row in range(count)]
 
 
 @contextlib.contextmanager
 def given_gradients(
-    model: nn.Layer, truth: Mapping[str, np.ndarray], terms: np.ndarray, finetuner: trainer.Finetuner
+    model: nn.Layer,
+    truth: Mapping[str, np.ndarray],
+    terms: np.ndarray,
+    finetuner: trainer.Finetuner,
+    look: Callable[[Mapping[str, np.ndarray]], None],
 ) -> Iterator[None]:
     """Inside the ``with`` block the loss of the model on a micro-batch is one whose gradients are given.
 
     Args:
         truth: with R64's gradients.
         terms: of the loss, by example.
+        look: is shown each micro-batch.
     """
 
     table = model.table  # made anew each time that it is asked for
 
     def forward(**batch: paddle.Tensor) -> Any:
+        look({key: value.numpy() for key, value in batch.items()})
         present = np.zeros(len(terms))
         np.add.at(present, batch[EXAMPLE].numpy(), 1)
         shares, update = weights_of(terms * present), finetuner.state.global_step + 1
@@ -131,6 +141,34 @@ def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
         finetuner.lr_scheduler.step(update - 1)
         rates.append(finetuner.lr_scheduler.get_lr())
     return np.array(rates, np.float64)
+
+
+class _GivenToForwards(trainer.TrainerCallback):
+    """Hands on what the forwards of each update were given of its examples, which :func:`.updates.as_given` says."""
+
+    def __init__(
+        self,
+        examples: Mapping[str, np.ndarray],
+        terms: np.ndarray,
+        truth: Mapping[str, np.ndarray],
+        measure: Measure,
+    ) -> None:
+        # A bundle of before has none of it.
+        self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}
+        self.terms = terms
+        self.measure = measure
+        self.found: dict[str, np.ndarray] = {}
+
+    def take(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Note what a micro-batch has of its examples."""
+        for key in self.examples.keys() & batch.keys():
+            rows = self.found.setdefault(key, np.full(self.examples[key].shape, -1, batch[key].dtype))
+            rows[batch[EXAMPLE]] = batch[key]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        for name, value in as_given(self.found, self.terms).items():
+            self.measure(numbered(name, state.global_step), value)
+        self.found.clear()
 
 
 class _AfterEachUpdate(trainer.TrainerCallback):

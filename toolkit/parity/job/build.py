@@ -22,7 +22,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
-from toolkit.parity.measure.updates import SHARES, loss_terms
+from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
 from toolkit.scratch import scratch_folder
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
@@ -155,7 +155,11 @@ def write_job(
     labels: Mapping[str, np.ndarray],
     folder: Path,
 ) -> None:
-    """Fill the job folder with what both workers need."""
+    """Fill the job folder with what both workers need.
+
+    Args:
+        labels: of the examples of an update; with them what else a forward is given of each, if that is compared.
+    """
     make_sides(folder)
     files.write_tensors(folder / "weights.safetensors", weights)
     files.write_tensors(folder / "batch.safetensors", batch)
@@ -167,7 +171,9 @@ def write_request(
     request: GateRequest, weights: Mapping[str, np.ndarray], folder: Path, mutants: Sequence[str] = ()
 ) -> None:
     """As :func:`write_job`, of a whole model, whose port is also measured with ``mutants``, by name."""
-    write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), labels_of(request), folder)
+    labels = labels_of(request)
+    examples = {**inputs_of_examples(len(next(iter(labels.values())))), **labels}
+    write_job(replace(job_of(request), mutants=list(mutants)), weights, batch_of(request), examples, folder)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@
     job.json             what to run (:class:`.job.Job`)
     weights.safetensors  the float32 weights, under the reference's names
     batch.safetensors    one training batch
-    labels.safetensors   of the examples of an update
+    labels.safetensors   of the examples of an update, with made-up tokens and masks
     reference/           written by the torch worker, read by the Paddle worker
         float64.safetensors   every compared tensor of R64, the truth
         draws-RUN.safetensors of the step, the updated model, and each evaluation: dropout masks, LSH rotations, bucket

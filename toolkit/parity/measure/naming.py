@@ -21,7 +21,8 @@ class TensorName(NamedTuple):
 
     Attributes:
         kind: ``output``, ``stream``, ``gradient``, ``updated`` (a parameter after an update), ``accumulated``
-            (a parameter's gradient as an update is given it), ``learning_rate``,
+            (a parameter's gradient as an update is given it), ``trained`` (what the forwards of an update are given of
+            its examples), ``learning_rate``,
             ``dropout``, ``normal``, ``buckets``, ``logits``, ``loss``, or an operation such as ``scores``; of an
             evaluation, with its name before it: ``evaluation/output``.
         module: the path of the module or parameter; empty where it is of the whole model.
@@ -45,8 +46,11 @@ class TensorName(NamedTuple):
 
     @property
     def is_of_training(self) -> bool:
-        """Whether it is of the updates after the step: a parameter that was updated, or a loss thereafter."""
-        return self.kind in ("updated", "accumulated", "learning_rate") or (self.kind == "loss" and bool(self.call))
+        """Whether it is of the updates after the step: what they are given, a parameter that was updated, or a loss
+        thereafter."""
+        return self.kind in ("trained", "updated", "accumulated", "learning_rate") or (
+            self.kind == "loss" and bool(self.call)
+        )
 
     @property
     def evaluation(self) -> str:

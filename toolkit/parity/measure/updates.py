@@ -46,6 +46,25 @@ def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Seque
     return (kept != IGNORED).sum(1)
 
 
+def inputs_of_examples(count: int) -> dict[str, np.ndarray]:
+    """Tokens and masks of the examples of an update, int64 (N, T) each, that no two share: of the tokens none comes
+    twice, and a mask has the example's number, from 1 on, in binary digits."""
+    length = count.bit_length()
+    digits = np.arange(1, count + 1)[:, None] >> np.arange(length) & 1
+    return {"input_ids": np.arange(count * length).reshape(count, length), "attention_mask": digits}
+
+
+def as_given(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
+    """What the forwards of an update are to be given of each example, by ``trained:KEY``: float64 (N, ...), numbers
+    that are not whole as float32 has them. An example without a term of the loss may be left out, and is all 0."""
+    found = {}
+    for key, value in examples.items():
+        value = np.array(value.astype(np.float32) if value.dtype.kind == "f" else value, np.float64)
+        value[np.asarray(terms) == 0] = 0.0
+        found[f"trained:{key}"] = value
+    return found
+
+
 def weights_of(terms: np.ndarray) -> np.ndarray:
     """Each example's weight in the mean over all terms; 0 where there are none."""
     total = terms.sum()

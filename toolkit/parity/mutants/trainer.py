@@ -70,6 +70,17 @@ def _whole_micro_batches(port):
     return [(port.trainer, "split_batch", split)]
 
 
+def _first_ones(port, key: str):
+    """Each micro-batch has the first one's tensor of that name."""
+    plain = port.trainer.split_batch
+
+    def split(batch, size):
+        parts = plain(batch, size)
+        return [{**part, key: parts[0][key][: len(part[key])]} for part in parts]
+
+    return [(port.trainer, "split_batch", split)]
+
+
 def _third_update_doubled(port):
     """AdamW's third step is made twice."""
     counts: dict[int, int] = {}
@@ -133,8 +144,14 @@ TRAINER: tuple[Mutant, ...] = (
     _fault(
         "trainer-last-micro-batch",
         "a short last micro-batch is left out",
-        "updated:",
+        "trained:",
         _whole_micro_batches,
+    ),
+    _fault(
+        "trainer-first-mask",
+        "each micro-batch is given the first one's attention mask",
+        "trained:attention_mask",
+        lambda p: _first_ones(p, "attention_mask"),
     ),
     _fault("trainer-third-update", "the third update is made twice", "#3", _third_update_doubled),
 )

@@ -31,7 +31,7 @@ from toolkit.parity.measure.evaluation import (
     named,
 )
 from toolkit.parity.measure.naming import numbered
-from toolkit.parity.measure.updates import given_gradient, loss_terms, weights_of
+from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, weights_of
 from toolkit.parity.reference.class_weights import weighted_loss
 from toolkit.parity.reference.clean import NarrowingWatch, SaturationWatch, no_downcast
 from toolkit.parity.reference.lora import adapt, merged
@@ -284,9 +284,9 @@ class Step:
         files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
-        """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go the parameters
-        after each, ``updated:NAME`` and ``updated:NAME#2``, the ``learning_rate`` over the whole run, and the loss
-        after the last update, ``loss#2``.
+        """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go what the
+        forwards of each are to be given of the examples, ``trained:KEY`` and ``trained:KEY#2``, the parameters after
+        each, ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update, ``loss#2``.
 
         Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
         size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
@@ -295,10 +295,13 @@ class Step:
             rounded: as :meth:`.optimizer.Optimizer.update`.
         """
         optimizer = Optimizer(self.model, self.settings)
-        weights = weights_of(loss_terms(self.task, self.labels, self.class_weights))
+        terms = loss_terms(self.task, self.labels, self.class_weights)
+        weights, examples = weights_of(terms), as_given(self.labels, terms)
         self.model.train()
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
+            for name, value in examples.items():
+                keep(numbered(name, number), value)
             for name, parameter in self.model.named_parameters():
                 if (gradient := truth.get(f"gradient:{name}")) is not None:
                     given = given_gradient(gradient, number, weights)

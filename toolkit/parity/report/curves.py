@@ -32,7 +32,7 @@ PORT = {"float64": "p64", "float32": "p32", "bfloat16": "p16"}
 #: Kinds of tensors that a forward computes, in execution order.
 FORWARD = ("output", "stream", "logits", "start_logits", "end_logits", "loss")
 #: What the short training after the step gives.
-TRAINING = ("accumulated", "updated", "updated loss", "learning_rate")
+TRAINING = ("trained", "accumulated", "updated", "updated loss", "learning_rate")
 
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40

@@ -51,6 +51,9 @@ def headline(
         shown = f"; in the free run it first shows in {culprit.name}: {culprit.message}"
         message = f"{operation.message}, by itself{shown if culprit.name != operation.name else ''}"
         return Headline(place_of_operation(operation, places), message)
+    if name.kind == "trained":
+        message = f"not what the examples have; {culprit.name}: {culprit.message}"
+        return Headline(f"what the forwards of a batch are given: {_code('trained', places)}", message)
     if name.kind == "accumulated":
         message = f"the gradients that the optimizer is given are wrong; {culprit.name}: {culprit.message}"
         return Headline(f"the gradients of a whole batch: {_code('accumulated', places)}", message)
