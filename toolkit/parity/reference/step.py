@@ -286,7 +286,8 @@ class Step:
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
         """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go what the
         forwards of each are to be given of the examples, ``trained:KEY`` and ``trained:KEY#2``, the parameters after
-        each, ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update, ``loss#2``.
+        each, ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update,
+        ``loss#2``.
 
         Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
         size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
