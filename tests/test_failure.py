@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
+from gates import copied_source, toolkit_in
+from paddle.autograd import PyLayer
 from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
 from toolkit import cli, recipe
@@ -111,6 +114,77 @@ def test_paddle_without_memory_says_how_much_and_what_to_lower():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.startswith("out of memory when 17.2 GB were asked for; lower train.batch_size"), done
+
+
+def _raises() -> None:
+    raise LookupError("own words\nand more")
+
+
+class _Raises(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        _raises()
+
+
+class _AsksAgain(_Raises):
+    """As a backward that computes layers again."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        again = paddle.ones_like(dy)
+        again.stop_gradient = False
+        with paddle.enable_grad():
+            paddle.autograd.backward([_Raises.apply(again)], [dy])
+        return again.grad
+
+
+class _TakesAll(_Raises):
+    @staticmethod
+    def backward(ctx, dy):
+        return np.ones(10**14)
+
+
+def _with_hook(x):
+    x = x * 2
+    x.register_hook(lambda gradient: _raises())
+    return x
+
+
+LINE = _raises.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize(
+    ("apply", "said"),
+    [
+        (_Raises.apply, f"LookupError: own words, in the backward at {__file__}:{LINE}"),
+        (_AsksAgain.apply, f"LookupError: own words, in the backward at {__file__}:{LINE}"),
+        (_with_hook, f"LookupError: own words, in the backward at {__file__}:{LINE}"),
+        (_TakesAll.apply, "out of memory when 800444.5 GB were asked for; lower train.batch_size"),
+    ],
+)
+def test_what_a_layers_own_backward_raises_keeps_its_words_and_its_line(apply, said):
+    x = paddle.ones([2])
+    x.stop_gradient = False
+    with pytest.raises(OSError, match="External") as raised:
+        apply(x).sum().backward()
+    assert describe(raised.value).startswith(said)
+
+
+@pytest.mark.slow
+def test_a_backward_that_fails_is_named_with_its_line_by_training_and_by_the_gate(recipe_file, tmp_path):  # noqa: F811
+    line = "x, gain = ctx.saved_tensor()"
+    source = copied_source(tmp_path / "source", "models/ops.py", (line, f"1 / 0; {line}"))
+    number = (source / "models/ops.py").read_text().split("1 / 0; ")[0].count("\n") + 1
+    said = f"ZeroDivisionError: division by zero, in the backward at {source}/models/ops.py:{number}"
+    asked = ["finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"]
+    done = toolkit_in(source, *asked, "--skip-parity", "a test")
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {said}; the traceback is in "), done.stderr
+    done = toolkit_in(source, *asked)
+    assert done.returncode == 3 and done.stderr == f"error: parity gate: the candidate could not run: {said}\n"
 
 
 def test_a_reader_that_stops_reading_ends_it_quietly():

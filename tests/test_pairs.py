@@ -437,6 +437,33 @@ LATER = {
 }
 
 
+#: A layer with a backward of its own, at the end of a port's file, and what leads to it.
+OWN_BACKWARD = """
+
+from paddle.autograd import PyLayer
+
+
+class Doubled(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x + x
+
+    @staticmethod
+    def backward(ctx, dy):
+        raise KeyError("no such gradient")
+"""
+
+
+@pytest.mark.slow
+def test_what_a_backward_of_a_side_raises_is_said_with_its_line(pair, command_line):
+    """Paddle makes another exception of it, which has no line."""
+    text = (pair / "port.py").read_text().replace("self.head(x.mean(1))", "self.head(Doubled.apply(x).mean(1) / 2)")
+    (pair / "port.py").write_text(text + OWN_BACKWARD)
+    line = text.count("\n") + 1 + OWN_BACKWARD[: OWN_BACKWARD.index("raise")].count("\n")
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and err == f"error: the port could not run: port.py:{line}: KeyError: 'no such gradient'\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", LATER)
 def test_what_a_side_raises_after_it_was_described_is_bad_input_in_one_line(how, pair, command_line):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
+import sysconfig
 import tempfile
 import traceback
+from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.escape import one_line
@@ -14,6 +17,7 @@ from toolkit.escape import one_line
 #: How libraries that do not raise MemoryError say that there was no memory.
 NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc"
+    r"|\bMemoryError: "  # of what a backward calls, in Paddle's words
     r"|failed to map segment from shared object(?!: Operation not permitted)",  # a library that is loaded late
     re.I,
 )
@@ -25,6 +29,10 @@ LESS_MEMORY = "lower train.batch_size, train.eval_batch_size, data.max_length or
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 #: How NumPy says that a disk is full.
 CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
+#: How Paddle begins what it makes of anything that Python code raises in a backward, and how it quotes a call there.
+EXTERNAL, QUOTED = "(External)", re.compile(r"\s+(.+)\((\d+)\): \S.*")
+#: Folders of code that is nobody's own.
+LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
 #: The longest message that is repeated.
 LONGEST = 400
 
@@ -44,6 +52,8 @@ def describe(problem: BaseException, less_memory: str = LESS_MEMORY) -> str:
         place = getattr(problem, "filename2", None) or getattr(problem, "filename", None)
         named = f"{os.fsdecode(place)}: " if isinstance(place, (str, bytes, os.PathLike)) else ""
         return one_line(f"{named}{os.strerror(number)}")
+    if inside := raised_in_backward(problem):
+        return f"{inside.said}, in the backward at {inside.place}"
     message = _message(str(problem))
     return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
 
@@ -63,6 +73,40 @@ def system_error(problem: BaseException) -> int | None:
         return errno.ENOSPC
     told = SYSTEM_ERROR.search(str(problem))
     return int(told[1]) if told else None
+
+
+class InBackward(NamedTuple):
+    """What Python code has raised that a backward calls.
+
+    Attributes:
+        said: its type and the first line of its message.
+        calls: file and line of each call, the innermost first.
+    """
+
+    said: str
+    calls: list[tuple[str, int]]
+
+    @property
+    def place(self) -> str:
+        """File and line of the innermost call that is no library's, else of the innermost."""
+        own = [call for call in self.calls if not any(folder in call[0] for folder in LIBRARIES)]
+        file, line = (own or self.calls)[0]
+        return f"{file}:{line}"
+
+
+def raised_in_backward(problem: BaseException) -> InBackward | None:
+    """What was raised in a layer's own backward, or in a hook of a gradient: Paddle raises an OSError in its place, of
+    whose text it is a part, once more for each backward around it. None of any other failure."""
+    lines = str(problem).splitlines()
+    if not isinstance(problem, OSError) or not lines or not lines[0].startswith(EXTERNAL):
+        return None
+    quoted = [QUOTED.fullmatch(line) for line in lines]
+    first = next((n for n, line in enumerate(lines) if line.strip() == "At:" and any(quoted[n + 1 : n + 2])), None)
+    if first is None:
+        return None
+    calls = [(found[1], int(found[2])) for found in itertools.takewhile(bool, quoted[first + 1 :]) if found]
+    begun = max((n + 1 for n, line in enumerate(lines[:first]) if "= Error message in backward of " in line), default=0)
+    return InBackward(one_line(lines[begun].removeprefix(EXTERNAL).strip())[:LONGEST], calls)
 
 
 def keep_traceback(problem: BaseException) -> str:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from toolkit.errors import ToolkitError, UserError
-from toolkit.failure import describe
+from toolkit.failure import describe, is_out_of_memory, raised_in_backward
 
 #: What a side's file may define, and how it is called.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}
@@ -172,10 +172,14 @@ def running(source: Any, alone: bool = True) -> Iterator[None]:
         lines = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == file]
         if isinstance(problem, SyntaxError) and problem.filename == file:
             lines.append(problem.lineno)
+        inside = None if is_out_of_memory(problem) else raised_in_backward(problem)
+        if inside is not None:
+            lines += [line for called, line in inside.calls if called == file][:1]
         if not (lines or alone):
             raise
         where = f":{lines[-1]}" if lines else ""
-        raise UserCodeError(f"{shown(source)}{where}: {describe(problem)}") from problem
+        said = inside.said if inside is not None and lines else describe(problem)
+        raise UserCodeError(f"{shown(source)}{where}: {said}") from problem
 
 
 def _places() -> Sequence[Path]:
