@@ -60,7 +60,8 @@ def run_ranks(size: int, jobs: list[dict], folder: Path) -> None:
     command = [sys.executable, WORKER, str(folder / "jobs.json")]
     with contextlib.ExitStack() as running:
         started = []
-        for number, places in enumerate(launch._places(Team(size))):
+        meeting = running.enter_context(launch._held_port())
+        for number, places in enumerate(launch._places(Team(size), meeting)):
             environment = {**os.environ, **places, "PADDLE_DISTRI_BACKEND": "gloo", "PYTHONPATH": str(ROOT)}
             log = running.enter_context((folder / f"{number}.log").open("wb"))
             process = running.enter_context(child(command, env=environment, stdout=log, stderr=log))
@@ -250,6 +251,43 @@ def test_paddles_launcher_trains_as_our_command_does_and_ends_with_a_rank_that_i
         assert killed.wait(timeout=60) not in (0, None) and not (run / "metrics.json").exists()
         assert launched().wait(timeout=120) == 0, Path(log.name).read_text()
     assert_same_bits(run, whole)
+
+
+#: Takes a port, as a program does that listens there; with another argument, as one that shares addresses.
+THIEF = """
+import socket, sys
+taken = socket.socket()
+taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, len(sys.argv) > 2)
+taken.bind(("127.0.0.1", int(sys.argv[1])))
+taken.listen()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_port_that_another_program_wants_stays_ours_or_is_one_line(shares, recipe, tmp_path):
+    run = start(recipe, tmp_path / "run", stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while True:  # until there is a process that has the port's number and not the port
+        assert run.poll() is None and time.monotonic() < deadline, run.stderr.read()
+        with contextlib.suppress(AssertionError):
+            variables = Path(f"/proc/{rank_of(0, os.environ['TOOLKIT_CACHE'])}/environ").read_bytes().split(b"\0")
+            break
+        time.sleep(0.01)
+    [port] = [one.rpartition(b":")[2].decode() for one in variables if one.startswith(b"PADDLE_MASTER=")]
+    command = [sys.executable, "-c", THIEF, port, *(["shares"] if shares else [])]
+    thief = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = thief.stdout.readline()
+    _, errors = run.communicate(timeout=300)
+    refused = thief.communicate()[1]
+    if shares:
+        assert said == "taken\n" and run.returncode == 2
+        meeting = f"error: the processes cannot meet at 127.0.0.1:{port}: Address already in use"
+        assert errors == f"{meeting}; run the same command again\n"
+    else:
+        assert "Address already in use" in refused and (run.returncode, errors) == (0, "")
 
 
 # -- its parts ------------------------------------------------------------------------------------------------------

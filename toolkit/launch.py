@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
     try:
         with Interruption() as interruption, contextlib.ExitStack() as running:
             processes = []
-            for number, places in enumerate(_places(team)):
+            for number, places in enumerate(_places(team, running.enter_context(_held_port()))):
                 environment = {**before, **places, SUPERVISED: str(reading) if number == 0 else ""}
                 with contextlib.ExitStack() as opened:
                     options: dict[str, Any] = {"pass_fds": (reading,)}
@@ -162,13 +162,27 @@ def _remove(logs: Path, size: int) -> None:
         logs.rmdir()
 
 
-def _places(team: Team) -> list[dict[str, str]]:
-    """The environment of each process, as Paddle's launcher gives it."""
+@contextlib.contextmanager
+def _held_port() -> Iterator[str]:
+    """An address at which the processes can meet, which no other program is given inside the ``with`` block. The first
+    of them binds it as well: it asks for addresses that are bound already, if nobody listens there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def _places(team: Team, meeting: str) -> list[dict[str, str]]:
+    """The environment of each process, as Paddle's launcher gives it.
+
+    Args:
+        meeting: the address at which they meet.
+    """
     with contextlib.ExitStack() as opened:  # all at once, or two might be the same
-        sockets = [opened.enter_context(socket.socket()) for _ in range(team.size + 1)]
+        sockets = [opened.enter_context(socket.socket()) for _ in range(team.size)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
-        meeting, *ends = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+        ends = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     return [
         {
             "PADDLE_MASTER": meeting,

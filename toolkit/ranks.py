@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -54,14 +55,39 @@ def join() -> None:
 
     Raises:
         Lost: they do not come.
+        UserError: another program is where they are to meet.
     """
     global _joined
     if processes() > 1:
         import paddle
 
         _joined = True
+        if is_first_process():
+            _check_meeting_place()
         with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle tells a flag that it has set itself
             paddle.distributed.init_parallel_env()
+
+
+def _check_meeting_place() -> None:
+    """See that this process can bind the port at which the others look for it, of which Paddle makes an abort half a
+    minute later (SIGABRT). Whoever has bound it and does not listen, as :mod:`toolkit.launch`, is not in the way.
+
+    Raises:
+        UserError: it cannot.
+    """
+    given = [os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")]
+    ends = os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")
+    place = ":".join(filter(None, given)) if all(given) else os.environ.get("PADDLE_MASTER") or ends[0]
+    port = place.rpartition(":")[2]
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("", int(port)))
+        except OSError as problem:
+            reason = os.strerror(problem.errno or 0)
+            raise UserError(f"the processes cannot meet at {place}: {reason}; run the same command again") from None
+        except ValueError:
+            return  # Paddle says what is wrong with it
 
 
 def leave(status: int) -> None:
