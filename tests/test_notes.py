@@ -20,6 +20,7 @@ from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TR
 from toolkit.parity.followup import remeasure
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import OperationTrace
+from toolkit.parity.job.job import TrainingSettings
 from toolkit.parity.job.pair import BufferFacts, Description, DrawFacts, PairMap, ParameterMatch
 from toolkit.parity.job.records import from_json
 from toolkit.parity.job.request import GateRequest
@@ -125,15 +126,30 @@ def remeasured(tmp_path, monkeypatch) -> list[Note]:
     return reference.notes
 
 
+ONE_MICRO_BATCH = TrainingSettings(gradient_accumulation_steps=1)
+
+
 def brief() -> list[Note]:
     verdict, config = Verdict(), {**REFORMER_TRIAL, "vocab_size": 10**8}
-    gate.note_extent(verdict, GateRequest("reformer", "sequence_classification", config, {}, {}))
+    request = GateRequest("reformer", "sequence_classification", config, {}, {}, training=ONE_MICRO_BATCH)
+    gate.note_extent(verdict, request)
     return verdict.notes
 
 
 def widened(length: int) -> list[Note]:
-    verdict, ids = Verdict(), np.zeros((1, length), np.int64)
-    gate.note_extent(verdict, GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, {"input_ids": ids}, widened=True))
+    verdict, batch = Verdict(), {"input_ids": np.zeros((1, length), np.int64)}
+    request = GateRequest("ctrl", "causal_lm", CTRL_TRIAL, {}, batch, widened=True, training=ONE_MICRO_BATCH)
+    gate.note_extent(verdict, request)
+    return verdict.notes
+
+
+def short_training(examples: int, **settings) -> list[Note]:
+    verdict, labels = Verdict(), np.arange(examples) % 2
+    batch = {"input_ids": np.zeros((examples, 8), np.int64), "labels": labels}
+    request = GateRequest(
+        "ctrl", "sequence_classification", CTRL_TRIAL, {}, batch, training=TrainingSettings(**settings)
+    )
+    gate.note_extent(verdict, request)
     return verdict.notes
 
 
@@ -227,6 +243,11 @@ SAID: dict[str, tuple[Callable[[], Iterable[Note]], str]] = {
     ),
     "widened": (lambda: widened(48), "compared on 1 examples of the run and 4 made-up ones"),
     "narrow": (lambda: widened(2**13), "compared on 1 examples of the run and 0 made-up ones, too few for all"),
+    "one-update": (lambda: short_training(3, max_steps=1), "the run makes one update, and so did the gate: Adam's"),
+    "one-micro-batch": (
+        lambda: short_training(2, gradient_accumulation_steps=4),
+        "the run accumulates 4 micro-batches of 2, and the gate had labels of 2 examples, which is one: how",
+    ),
     "not-remeasured": (not_remeasured, "all that differs is within 10 times its bound, which may be luck"),
 }
 
@@ -237,6 +258,13 @@ def test_what_the_gate_notes_is_said_in_words(kind):
     (note,) = (note for note in make() if note.kind == kind)
     assert notes.text(note).startswith(sentence) and not re.search("[{}]", notes.text(note))
     assert notes.as_content(note) == {"kind": kind, "data": note.data, "text": notes.text(note)}
+
+
+@pytest.mark.parametrize(
+    ("examples", "settings"), [(3, {}), (2, {"gradient_accumulation_steps": 1}), (3, {"max_steps": 2})]
+)
+def test_a_gate_that_sees_all_of_the_training_has_no_note_of_it(examples, settings):
+    assert short_training(examples, **settings) == []
 
 
 def test_what_the_run_does_otherwise_is_said_in_words():

@@ -445,7 +445,8 @@ def test_the_reports_of_a_gate_hold_all_that_it_compared(gate):
     assert content["passed"] and read_junit(content).get("failures") == "0"
     text = page(content)
     assert {(row[0], row[2]) for row in Parsed(text).rows[1:]} == {(t["name"], t["dtype"]) for t in content["tensors"]}
-    of_training = {t["name"] for t in content["tensors"] if t["kind"] in ("updated", "updated loss", "learning_rate")}
+    kinds = ("trained", "updated", "updated loss", "learning_rate")
+    of_training = {t["name"] for t in content["tensors"] if t["kind"] in kinds}
     of_backward = {t["name"] for t in content["tensors"] if t["kind"] == "gradient"}
     of_evaluation = {t["name"] for t in content["tensors"] if "/" in t["name"]}
     of_forward = {t["name"] for t in content["tensors"]} - of_training - of_backward - of_evaluation

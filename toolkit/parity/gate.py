@@ -25,6 +25,7 @@ from toolkit.parity.job.build import (
     is_brief,
     is_streamed,
     job_of,
+    labels_of,
     make_sides,
     scratch_job,
     streamed_job_of,
@@ -147,12 +148,23 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
 
 def note_extent(verdict: Verdict, request: GateRequest) -> None:
-    """Say in the notes how many examples of whose making a run's port was compared on, and whether in brief."""
+    """Say in the notes how many examples of whose making a run's port was compared on, whether in brief, and what so
+    few updates or micro-batches do not show."""
     if is_brief(request):
         verdict.note("brief")
     if request.widened:
         added = added_examples(request)
         verdict.note("widened" if added >= ADDED else "narrow", given=len(request.batch["input_ids"]), added=added)
+    training = request.training
+    if is_streamed(request):  # it has no updates, which another note says
+        return
+    if training.max_steps == 1:
+        verdict.note("one-update")
+    if request.pair is None and training.gradient_accumulation_steps > 1:
+        examples = len(next(iter(labels_of(request).values())))
+        if examples <= training.batch_size:
+            steps, size = training.gradient_accumulation_steps, training.batch_size
+            verdict.note("one-micro-batch", steps=steps, size=size, examples=examples)
 
 
 def without_bfloat16(request: GateRequest) -> GateRequest:

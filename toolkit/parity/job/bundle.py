@@ -326,6 +326,7 @@ def _request_of(folder: Path, model: str) -> GateRequest:
         config=job.config,
         weights=files.read_tensors(folder / "weights.safetensors"),
         batch=files.read_tensors(folder / "batch.safetensors"),
+        labels=files.read_tensors(folder / "labels.safetensors"),
         dtypes=job.dtypes,
         seed=job.seed,
         port=job.port,

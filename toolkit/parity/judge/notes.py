@@ -75,6 +75,15 @@ TEXTS: Mapping[str, str] = {
         "compared on {given} examples of the run and {added} made-up ones, too few for all that padding, the pad token "
         "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
     ),
+    "one-update": (
+        "the run makes one update, and so did the gate: Adam's first step has one size at any scale of the gradients, so "
+        "that one that is off by a factor, the decay rates of the moments, and gradients that are kept from one update "
+        "to the next are not seen"
+    ),
+    "one-micro-batch": (
+        "the run accumulates {steps} micro-batches of {size}, and the gate had labels of {examples} examples, which is "
+        "one: how micro-batches are weighed, and whether one is left out or given what is another's, is not seen"
+    ),
     "brief": (
         "a model this large: what watching changes, and the port's own generator where layers are computed again, are "
         "not compared, and the port's plain gradients are made of each layer's input; smaller models show the rest"
