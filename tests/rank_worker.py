@@ -5,6 +5,8 @@ python rank_worker.py JOBS.json
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -12,31 +14,124 @@ from typing import Any
 
 import numpy as np
 
+from models import randomness
 from toolkit import ranks, runtime
 from toolkit.assembly import assemble
 from toolkit.console import LiteralConsole
+from toolkit.interruption import Interrupted
 from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 from toolkit.train import load_model, make_trainer, measure_best
+from toolkit.trainer import Finetuner, TrainerCallback
+
+#: Cells of a mask from which on two are never equal by chance.
+LARGE = 256
 
 
-def train(recipe: str, overrides: list[str], folder: str, dtype: str) -> dict[str, Any]:
+def train(
+    recipe: str, overrides: list[str], folder: str, dtype: str, watched: bool = False, stop_at: int | None = None
+) -> dict[str, Any]:
     """Train a recipe's model in a dtype; returns the losses of its steps, the weights after the last one, and the
-    metrics of the best model."""
+    metrics of the best model.
+
+    Args:
+        watched: leave what this rank did in its own ``rank-N.json`` and ``rank-N.npz`` (:class:`Watch`).
+        stop_at: stop after this step, as Ctrl-C does, and go on from the checkpoint with another trainer.
+    """
     settings = load_recipe(recipe, [*overrides, f"train.output_dir={folder}"])
     Path(folder).mkdir(parents=True, exist_ok=True)
-    runtime.seed_everything(settings.seed)
     job = assemble(settings)
-    model = load_model(settings, job)
-    if dtype == "float64":
-        model.to(dtype="float64")
-    trainer = make_trainer(settings, Path(folder), job.task, model, LiteralConsole(quiet=True), job.prepared)
     losses: list[float] = []
-    trainer.record = lambda split, numbers: losses.append(numbers["loss"]) if split == "train" else None
-    trainer.fit()
-    weights = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    watch = Watch()
+
+    def made() -> Finetuner:
+        runtime.seed_everything(settings.seed)
+        model = load_model(settings, job)
+        if dtype == "float64":
+            model.to(dtype="float64")
+        trainer = make_trainer(settings, Path(folder), job.task, model, LiteralConsole(quiet=True), job.prepared)
+        trainer.record = lambda split, numbers: losses.append(numbers["loss"]) if split == "train" else None
+        if watched:
+            watch.follow(trainer)
+        return trainer
+
+    trainer = made()
+    with randomness.use(watch) if watched else contextlib.nullcontext():
+        if stop_at is not None:
+            trainer.add_callback(_StopAt(trainer, stop_at))
+            with contextlib.suppress(Interrupted):
+                trainer.fit()
+            ranks.wait_for_all()  # the first may still be writing it
+            trainer = made()
+            trainer.fit(trainer.checkpoints.newest(on_damage=_no_damage))
+        else:
+            trainer.fit()
+    if watched:
+        watch.leave(Path(folder))
+    weights = {name: value.numpy().copy() for name, value in trainer.model.state_dict().items()}
     metrics, _ = measure_best(trainer, job.prepared)
     return {"losses": losses, "weights": weights, "metrics": metrics}
+
+
+def _no_damage(problem: Exception) -> None:
+    raise problem
+
+
+class _StopAt(TrainerCallback):
+    def __init__(self, trainer: Finetuner, step: int) -> None:
+        self.trainer, self.step = trainer, step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step + 1 == self.step and runtime.is_first_process():
+            self.trainer.interruption.requested = True
+
+
+class Watch(randomness.Generator):
+    """What this rank did in each step of the training: the examples that its losses are of, the dropout masks that it
+    drew, both as digests, and the gradients that its optimizer was given."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.examples: dict[int, list[str]] = {}
+        self.masks: dict[int, list[str]] = {}
+        self.gradients: dict[str, np.ndarray] = {}
+
+    def follow(self, trainer: Finetuner) -> None:
+        """Watch a trainer from its next step on."""
+        step, loss, watch = trainer.training_step, trainer.compute_loss, self
+
+        def training_step(*arguments: Any, **options: Any) -> Any:
+            watch.step = trainer.state.global_step + 1
+            watch.examples[watch.step], watch.masks[watch.step] = [], []
+            done = step(*arguments, **options)
+            for name, parameter in trainer.model.named_parameters():
+                if parameter.grad is not None:
+                    watch.gradients[f"{watch.step} {name}"] = parameter.grad.numpy().copy()
+            watch.step = None
+            return done
+
+        def compute_loss(model: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+            assert watch.step is not None
+            watch.examples[watch.step] += [digest_of(row) for row in batch["input_ids"].numpy()]
+            return loss(model, batch, *arguments, **options)
+
+        trainer.training_step, trainer.compute_loss = training_step, compute_loss
+
+    def kept(self, p: float, shape: Any) -> Any:
+        mask = super().kept(p, shape)
+        if self.step is not None and mask.size >= LARGE:
+            self.masks[self.step].append(digest_of(mask.numpy()))
+        return mask
+
+    def leave(self, folder: Path) -> None:
+        """Write all of it."""
+        seen = {"examples": self.examples, "masks": self.masks}
+        (folder / f"rank-{runtime.rank()}.json").write_text(json.dumps(seen))
+        np.savez(folder / f"rank-{runtime.rank()}.npz", **self.gradients)
+
+
+def digest_of(value: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
 
 
 def main(jobs: Path) -> None:

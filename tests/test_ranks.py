@@ -127,6 +127,58 @@ def test_four_processes_and_accumulation_train_as_one_does(tmp_path):
         assert_equal(found_in(Path(job["folder"])), alone[path, dtype], *TOLERANCES[dtype])
 
 
+def seen_by(folder: Path, size: int) -> list[dict]:
+    """What each rank did in each step: ``examples`` and ``masks``, by the step's number."""
+    return [json.loads((folder / f"rank-{number}.json").read_text()) for number in range(size)]
+
+
+def gradients_of(folder: Path, number: int = 0) -> dict[str, np.ndarray]:
+    with np.load(folder / f"rank-{number}.npz") as found:
+        return dict(found)
+
+
+def test_ranks_share_each_epoch_out_and_apply_the_gradient_of_one_process_on_it(tmp_path):
+    """Two ranks of two micro-batches each. Of an epoch's last batch, which holds one text, the second has no part."""
+    recipe, short = exact_recipes(tmp_path)[TASKS[0]], ["data.limit.train=9", "train.max_steps=6"]
+    jobs = {size: job_of(recipe, size, f"of {size}", "float64", accumulated=2) for size in (1, 2)}
+    for job in jobs.values():
+        job |= {"overrides": [*job["overrides"], *short], "watched": True}
+    train(**jobs[1])
+    run_ranks(2, [jobs[2]], tmp_path)
+    [alone], together = seen_by(tmp_path / "of 1", 1), seen_by(tmp_path / "of 2", 2)
+    for first in (1, 4):
+        steps = [str(first + number) for number in range(3)]
+        in_epoch = [example for rank in together for step in steps for example in rank["examples"][step]]
+        assert len(set(in_epoch)) == len(in_epoch) == 9
+        shares = [[len(rank["examples"][step]) for step in steps] for rank in together]
+        assert shares == [[2, 2, 1], [2, 2, 0]]
+        for step in steps:
+            of_both = [example for rank in together for example in rank["examples"][step]]
+            assert sorted(of_both) == sorted(alone["examples"][step])
+    theirs = gradients_of(tmp_path / "of 1")
+    for number in range(2):
+        ours = gradients_of(tmp_path / "of 2", number)
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():  # AdamW is blind to their scale, and weights show none
+            np.testing.assert_allclose(
+                ours[name], value, rtol=0, atol=1e-12 * np.abs(value).max() + 1e-16, err_msg=name
+            )
+
+
+def test_each_rank_drops_other_cells_than_the_others_and_when_resumed_those_that_it_would_have(tmp_path):
+    recipe = exact_recipes(tmp_path)[TASKS[0]]
+    dropout = ["model.config.hidden_dropout_prob=0.1", "train.max_steps=6", "train.batch_size=2"]
+    whole, resumed = (job_of(recipe, 2, name, "float32") for name in ("whole", "resumed"))
+    for job in (whole, resumed):
+        job |= {"overrides": [*job["overrides"], *dropout], "watched": True}
+    run_ranks(2, [whole, {**resumed, "stop_at": 3}], tmp_path)
+    first, second = (rank["masks"] for rank in seen_by(tmp_path / "whole", 2))
+    of_steps = [set(masks) for rank in (first, second) for masks in rank.values()]  # a backward may draw them again
+    assert len(of_steps) == 12 and all(len(masks) > 1 for masks in of_steps)
+    assert len(set.union(*of_steps)) == sum(map(len, of_steps))
+    assert seen_by(tmp_path / "resumed", 2) == seen_by(tmp_path / "whole", 2)
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
 
 

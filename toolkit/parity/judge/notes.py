@@ -76,8 +76,8 @@ TEXTS: Mapping[str, str] = {
         "and repeated tokens may do: more would take too much memory, or the reference takes one text alone"
     ),
     "one-update": (
-        "the run makes one update, and so did the gate: Adam's first step has one size at any scale of the gradients, so "
-        "that one that is off by a factor, the decay rates of the moments, and gradients that are kept from one update "
+        "the run makes one update, and so did the gate: Adam's first step has one size at any scale of the gradients: "
+        "one that is off by a factor, the decay rates of the moments, and gradients that are kept from one update "
         "to the next are not seen"
     ),
     "one-micro-batch": (
