@@ -1,0 +1,3 @@
+from models import paddle_signals
+
+paddle_signals.take_back()

@@ -17,8 +17,6 @@ import sys
 import types
 from typing import Any
 
-import paddle
-
 from models import collector
 
 #: The packages that are put off. ``prompt``, which other parts need one module of, and ``trainer`` import each other.
@@ -65,7 +63,6 @@ with collector.paused():
             put_off(name)
         # Its modules import each other in circles; here the circle of data and transformers can be entered.
         importlib.import_module("paddlenlp.data")
-        paddle.disable_signal_handler()  # as its __init__ does
     from paddlenlp.transformers import PretrainedConfig as PretrainedConfig
     from paddlenlp.transformers import PretrainedModel as PretrainedModel
     from paddlenlp.transformers import model_outputs as model_outputs

@@ -3,12 +3,17 @@
     python tests/kills.py --seconds 3600
 
 kills and resumes runs of every task and kills gates, and runs whole gates and runs in one process, whose memory, open
-files, children and temporary files must not grow.
+files, children and temporary files must not grow. And
+
+    python tests/kills.py --signals 40 --signal SIGTERM
+
+asks whole runs, each with its gate, for their end at random moments, and says how each ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import io
 import json
@@ -21,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -33,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LENGTH = {"epochs": None, "max_steps": 60, "eval_steps": 4, "gradient_accumulation_steps": 2}
 #: Seconds within which a process is killed: while it starts, trains, saves or ends.
 WITHIN = 7.0
+#: Seconds after which a process that was asked for its end hangs; of a quiet machine it takes 5 at most.
+HANGS = 60.0
 #: A gate of a second or two, with both its workers.
 GATE = ("parity", "--model", "ctrl", "--layers", "1", "--length", "8", "n_embd=8", "n_head=2", "dff=8", "vocab_size=40")
 
@@ -61,14 +69,14 @@ def finetune(recipe: Path, folder: Path, **options) -> subprocess.Popen:
     return toolkit("finetune", recipe, f"train.output_dir={folder}", "--skip-parity", "killed", **options)
 
 
-def kill(process: subprocess.Popen, seconds: float) -> bool:
-    """Kill a process after so many seconds; False where it has ended before."""
+def kill(process: subprocess.Popen, seconds: float, how: int = signal.SIGKILL) -> bool:
+    """Kill a process after so many seconds, or ask it for its end; False where it has ended before."""
     try:
         process.wait(seconds)
         return False
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.send_signal(how)
+        process.wait(HANGS)
         return True
 
 
@@ -93,6 +101,8 @@ def assert_same_bits(ours: Path, theirs: Path) -> None:
     assert found.keys() == expected.keys()
     assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
     assert rows(ours) == rows(theirs)
+    for path in theirs.glob("predictions-*.csv"):
+        assert (ours / path.name).read_bytes() == path.read_bytes()
 
 
 def names(folder: Path) -> list[str]:
@@ -102,6 +112,158 @@ def names(folder: Path) -> list[str]:
 def rows(folder: Path) -> list[dict]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+# -- asked for the end ----------------------------------------------------------------------------------------------
+
+
+#: What a run does, one after another.
+DOINGS = (
+    "start", "gate", "before training", "training", "validation", "saving", "last validation", "test evaluation",
+    "predictions and page", "end",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that a signal has asked for its end.
+
+    Attributes:
+        doing: what it did then.
+        seconds: from the signal to the end.
+        status: of the process.
+        said: on the standard error.
+    """
+
+    doing: str
+    seconds: float
+    status: int
+    said: str
+
+
+def long_recipe(folder: Path) -> Path:
+    """A recipe of which a run does all of :data:`DOINGS`, and takes its time for each."""
+    (path,) = (path for path in write_recipes(folder) if path.name == "classification.yaml")
+    header, *rows = (folder / "train.csv").read_text().splitlines()
+    for name, times in (("validation", 6), ("test", 15)):
+        (folder / f"{name}.csv").write_text("\n".join([header, *rows * times, ""]))
+    content = yaml.safe_load(path.read_text())
+    content["data"]["files"] = {name: f"{name}.csv" for name in ("train", "validation", "test")}
+    content["train"] |= {"max_steps": 12, "eval_steps": 4, "eval_batch_size": 1}
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+class GatedRun:
+    """A run with its gate.
+
+    Attributes:
+        folder: the run folder.
+        places: where its cache and temporary files are.
+    """
+
+    def __init__(self, recipe: Path, folder: Path, *options: object) -> None:
+        self.folder, self.places, self._command = folder, folder.with_name(f"{folder.name}-places"), (recipe, *options)
+        self.spans = dict.fromkeys(DOINGS, 0.0)
+
+    def start(self) -> subprocess.Popen:
+        environment = {name: str(self.places / name) for name in ("TMPDIR", "TOOLKIT_CACHE")}
+        for place in environment.values():
+            Path(place).mkdir(parents=True, exist_ok=True)
+        recipe, *options = self._command
+        return toolkit(
+            "finetune", recipe, f"train.output_dir={self.folder}", *options, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **environment}, start_new_session=True,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Run it to its end, and measure how long it does what."""
+        process, before = self.start(), time.monotonic()
+        while process.poll() is None:
+            doing, now = self.doing(), time.monotonic()
+            self.spans[doing], before = self.spans[doing] + now - before, now
+            time.sleep(0.002)
+        assert process.returncode == 0, process.communicate()[1]
+
+    def stop(self, doing: str, after: float, how: int) -> Stopped | None:
+        """Ask for the end, so long after it has begun to do something; see that nothing is left of it. None where it
+        has ended before."""
+        process = self.start()
+        while process.poll() is None and DOINGS.index(self.doing()) < DOINGS.index(doing):
+            time.sleep(0.001)
+        try:
+            process.communicate(timeout=after)
+            return None
+        except subprocess.TimeoutExpired:
+            pass
+        doing, began = self.doing(), time.monotonic()
+        process.send_signal(how)
+        try:
+            _, said = process.communicate(timeout=HANGS)
+        finally:
+            process.kill()
+        stopped = Stopped(doing, time.monotonic() - began, process.returncode, said)
+        self.assert_nothing_is_left()
+        return stopped
+
+    def assert_nothing_is_left(self) -> None:
+        """Neither a process nor a temporary file; the janitor may have to be awaited."""
+        end, temporary = time.monotonic() + 10, self.places / "TMPDIR"
+        while (processes_of(temporary) or list(temporary.iterdir())) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not processes_of(temporary) and not list(temporary.iterdir()), list(temporary.iterdir())
+
+    def doing(self) -> str:
+        """What it does, as its files tell; one of :data:`DOINGS`."""
+        folder = self.folder
+        if (folder / "metrics.json").exists():
+            return "end"
+        if (folder / "model").exists():
+            return "predictions and page"
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            row = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+            if row["step"] == 12:
+                return "test evaluation" if row["split"] == "validation" else "last validation"
+            if any(folder.glob("checkpoints/.unfinished-*")):
+                return "saving"
+            return "validation" if row["step"] % 4 == 0 and row["split"] == "train" else "training"
+        if (folder / "identity.json").exists():
+            return "before training"
+        return "gate" if any((self.places / "TMPDIR").glob("parity-*")) else "start"
+
+
+def assert_stopped(stopped: Stopped, how: int) -> None:
+    """It said one line and ended with the signal's status, or was so far that it could end as always. A Python that has
+    not read a line of ours is ended by the signal itself, which a shell counts alike."""
+    assert stopped.status in (128 + how, 0) or (stopped.status, stopped.doing) == (-how, "start"), stopped
+    name = signal.Signals(how).name
+    line = "interrupted\n" if how == signal.SIGINT else f"interrupted by {name}\n"
+    assert stopped.said == (line if stopped.status == 128 + how else ""), stopped
+
+
+def stop_at_random(count: int, how: int, seed: int, folder: Path, *options: object, report=print) -> list[Stopped]:
+    """Ask for the end at so many moments of whole runs; what each goes on to is the run that nobody asked."""
+    recipe, draws, found = long_recipe(folder), random.Random(seed), []
+    whole = GatedRun(recipe, folder / "whole", *options)
+    whole.finish()
+    report(", ".join(f"{doing} {seconds:.2f} s" for doing, seconds in whole.spans.items()))
+    for number in range(count):
+        doing = DOINGS[number * len(DOINGS) // count]
+        run = GatedRun(recipe, folder / f"run-{number}", *options)
+        if doing not in ("start", "gate"):  # its gate has passed before
+            shutil.copytree(whole.places / "TOOLKIT_CACHE", run.places / "TOOLKIT_CACHE")
+        if (stopped := run.stop(doing, draws.uniform(0, whole.spans[doing]), how)) is None:
+            report(f"{doing}: it had ended")
+            continue
+        report(f"{stopped.doing}: {stopped.status} after {stopped.seconds:.2f} s")
+        assert_stopped(stopped, how)
+        if stopped.status:
+            run.finish()
+        assert_same_bits(run.folder, whole.folder)
+        shutil.rmtree(run.folder)
+        shutil.rmtree(run.places)
+        found.append(stopped)
+    return found
 
 
 # -- the soak -------------------------------------------------------------------------------------------------------
@@ -131,7 +293,12 @@ def assert_nothing_grows(found: list[dict[str, float]]) -> None:
 
 def processes_of_ours() -> list[int]:
     """Processes but this one whose temporary directory is that of the soak."""
-    wanted, found = f"TMPDIR={tempfile.gettempdir()}".encode(), []
+    return processes_of(Path(tempfile.gettempdir()))
+
+
+def processes_of(temporary: Path) -> list[int]:
+    """Processes but this one that were started with a temporary directory."""
+    wanted, found = f"TMPDIR={temporary}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if wanted in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
@@ -184,6 +351,16 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser()
     options.add_argument("--seconds", type=float, default=3600)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--signals", type=int, default=0)
+    options.add_argument("--signal", default="SIGTERM")
+    options.add_argument("options", nargs="*", help="of the runs that are asked for their end")
     asked = options.parse_args()
+    if asked.signals:
+        with tempfile.TemporaryDirectory() as place:
+            how = signal.Signals[asked.signal]
+            stop_at_random(
+                asked.signals, how, asked.seed, Path(place), *asked.options, report=lambda text: print(text, flush=True)
+            )
+        sys.exit()
     said, sys.stdout = sys.stdout, io.StringIO()  # what the commands print is not wanted
     soak(asked.seconds, asked.seed, lambda text: print(text, file=said, flush=True))

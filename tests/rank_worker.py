@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from models import randomness
-from toolkit import ranks, runtime
+from toolkit import interruption, ranks, runtime
 from toolkit.assembly import assemble
 from toolkit.console import LiteralConsole
 from toolkit.interruption import Interrupted
@@ -148,4 +148,4 @@ def main(jobs: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    ranks.leave(0)  # as the command does
+    interruption.leave(0)  # as the command does

@@ -19,7 +19,7 @@ from paddle.autograd import PyLayer
 from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
 from toolkit import cli, recipe
-from toolkit.failure import describe
+from toolkit.failure import UNFORESEEN, describe
 from toolkit.ownership import LEDGER
 
 ROOT = Path(__file__).parents[1]
@@ -73,20 +73,20 @@ def fail(monkeypatch, capsys, tmp_path):
 )  # fmt: skip
 def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(fail, problem, said):
     status, err = fail(problem)
-    assert status == 1 and err.startswith(f"error: {said}") and err.count("\n") == 1
+    assert status == UNFORESEEN and err.startswith(f"error: {said}") and err.count("\n") == 1
     (kept,) = re.findall(r"; the traceback is in (\S+)\n", err)
     assert "Traceback (most recent call last)" in Path(kept).read_text()
 
 
 def test_debug_shows_the_traceback_in_place_of_the_line(fail):
     status, err = fail(ValueError("a"), "--debug")
-    assert status == 1 and err.startswith("Traceback") and err.endswith("ValueError: a\n")
+    assert status == UNFORESEEN and err.startswith("Traceback") and err.endswith("ValueError: a\n")
 
 
 def test_a_traceback_that_cannot_be_kept_is_said(fail, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/proc/no such folder")
     status, err = fail(ValueError("a"))
-    assert status == 1 and err == (
+    assert status == UNFORESEEN and err == (
         "error: ValueError: a; the traceback could not be written (No such file or directory), --debug shows it\n"
     )
 
@@ -197,7 +197,7 @@ def test_a_reader_that_stops_reading_ends_it_quietly():
 def test_a_full_or_closed_standard_output_is_no_traceback():
     with open("/dev/full", "w") as full:
         done = run(*SHOW, stdout=full)
-    assert done.returncode == 1 and done.stderr.startswith("error: No space left on device; ")
+    assert done.returncode == UNFORESEEN and done.stderr.startswith("error: No space left on device; ")
     assert done.stderr.count("\n") == 1
     done = subprocess.run(
         ["bash", "-c", '"$@" >&-', "bash", *TOOLKIT, *SHOW], capture_output=True, text=True, cwd=ROOT, check=True
@@ -250,14 +250,14 @@ def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(inte
     """There Python has no handler any more; Paddle's destructors take a while."""
     code = (
         "import ctypes, os, signal, sys, time\n"
-        "from toolkit.interruption import second_interrupt_ends\n"
+        "from toolkit import interruption\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.__cxa_atexit(ctypes.cast(libc['raise'], ctypes.c_void_p), ctypes.c_void_p(signal.SIGINT), None)\n"
-        "with second_interrupt_ends() as came:\n"
-        "    try:\n"
-        f"        {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
-        "    except KeyboardInterrupt: pass\n"
-        "    sys.exit(130 if came() else 7)\n"
+        "interruption.begin()\n"
+        "try:\n"
+        f"    {interrupted} and (os.kill(os.getpid(), signal.SIGINT), time.sleep(60))\n"
+        "except KeyboardInterrupt: pass\n"
+        "sys.exit(130 if interruption.came() else 7)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60)
     assert done.returncode == (130 if interrupted else 7)
@@ -288,7 +288,7 @@ def test_too_little_memory_for_a_batch_is_one_line(recipe_file, tmp_path):  # no
         "finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}", *large, "--skip-parity", "a test",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
     )  # fmt: skip
-    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == UNFORESEEN and done.stderr.count("\n") == 1, done.stderr
     assert re.match(r"error: out of memory when [\d.]+ [GM]B were asked for; lower train.batch_size", done.stderr)
 
 

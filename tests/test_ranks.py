@@ -194,7 +194,7 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path, step: int) -> N
         time.sleep(0.01)
 
 
-def rank_of(number: int, cache: str, program: str = "cli.main()") -> int:
+def rank_of(number: int, cache: str, program: str = "runpy.run_module") -> int:
     """The process that is a rank of a run of this cache, and runs this program."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

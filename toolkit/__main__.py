@@ -1,13 +1,29 @@
-"""``python -m toolkit``: the same program as ``toolkit``."""
+"""``toolkit`` and ``python -m toolkit``: the program. It handles signals before it imports what takes a while."""
 
-import os
 import sys
-from pathlib import Path
 
-# Python looks for modules in the current folder first, where a stray random.py of the user's would be run.
-if sys.path[0] == os.getcwd() != str(Path(__file__).resolve().parents[1]):
-    del sys.path[0]
+# Python looks for modules in the current folder first, where a stray random.py of the user's would be run. What is
+# imported above and here, up to the end of this block, Python itself has imported before it looked there.
+if __name__ == "__main__":
+    import os
 
-from toolkit.cli import main
+    source = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if sys.path[0] == os.getcwd() != source:
+        sys.path[0] = source
 
-main()
+
+def main() -> None:
+    """Run the command line and exit."""
+    from toolkit import interruption
+
+    try:
+        interruption.begin()
+        from toolkit import cli
+    except KeyboardInterrupt:
+        sys.stderr.write(interruption.line() + "\n")
+        interruption.leave(interruption.exit_status())
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ import os
 import sys
 from collections.abc import Collection
 
+from toolkit import interruption
 from toolkit.errors import UserError
 
 VARIABLE = "TOOLKIT_MALLOC"
@@ -128,7 +129,8 @@ def restart(commands: Collection[str]) -> None:
     again = bool(sys.executable) and sys.argv[0] not in ("", "-")  # a program on standard input is read already
     debugged = sys.gettrace() is not None or "pydevd" in sys.modules  # what it is connected to would lose it
     if again and not debugged and (added := environment()):
-        with contextlib.suppress(OSError):  # it runs on as it is
+        # A signal that comes meanwhile waits until the second one can handle it.
+        with contextlib.suppress(OSError), interruption.blocked():  # it runs on as it is
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **added})
 
 

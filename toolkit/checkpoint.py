@@ -428,6 +428,10 @@ class Checkpoints:
                 on_damage(damage)
         return None
 
+    def last_step(self) -> int | None:
+        """The step of the newest checkpoint, which is not verified; None when there is none."""
+        return max((int(folder.name.removeprefix("step-")) for folder in self._steps()), default=None)
+
     def begun_with(self) -> int | None:
         """How many processes the run was begun with; None where there is no checkpoint."""
         for folder in reversed(self._steps()):

@@ -17,14 +17,13 @@ from typing import Any
 import click
 
 from models import collector
-from toolkit import allocator
+from toolkit import allocator, interruption
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import visible
-from toolkit.failure import describe, keep_traceback
+from toolkit.failure import UNFORESEEN, describe, keep_traceback
 from toolkit.home import give_libraries_a_home
 from toolkit.install import REFERENCE_PYTHON
-from toolkit.interruption import INTERRUPTED, second_interrupt_ends
 from toolkit.parity.command import COMMANDS
 
 #: The commands that compute with Paddle in this process.
@@ -34,39 +33,62 @@ OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for examp
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 130 interrupted."""
+    """Run `toolkit` and exit: 0 done, 1 drift or failure, 2 wrong usage, 3 inconclusive, 70 what nobody foresaw, and
+    130, 143 or 129 where Ctrl-C, SIGTERM or SIGHUP has asked for the end."""
+    begun = False
+    try:
+        begun = interruption.begin()
+        status = _run(arguments)
+    except KeyboardInterrupt:  # it was waiting, or came while something else was said
+        status = _interrupted()
+    if arguments is None:  # it is the program
+        interruption.settle(status)
+        if status in interruption.STATUSES or _with_others():
+            interruption.leave(status)
+    elif begun:
+        interruption.end()
+    sys.exit(status)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command; returns the exit status."""
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the end
     if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a character is shown its number
         sys.stdout.reconfigure(errors="backslashreplace")
     collector.in_a_command()
     settings = Settings()
-    with second_interrupt_ends() as interrupted:
-        try:
-            if arguments is None:  # it is the program
-                allocator.restart(COMPUTING)
-            status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
-            sys.stdout.flush()
-        except click.exceptions.Exit as leave:
-            status = leave.exit_code
-        except click.ClickException as problem:
-            problem.show()
-            status = problem.exit_code
-        except ToolkitError as problem:
-            for line in str(problem).splitlines():
-                click.echo(f"error: {visible(line)}", err=True)
-            status = problem.exit_status
-        except (Exception, KeyboardInterrupt) as problem:
-            if interrupted() or isinstance(problem, (KeyboardInterrupt, click.Abort)):
-                click.echo("interrupted", err=True)
-                status = INTERRUPTED
-            else:
-                status = _unforeseen(problem, settings.debug)
-    if "toolkit.ranks" in sys.modules:  # it has trained, maybe with other processes
-        from toolkit import ranks
+    try:
+        if arguments is None:
+            allocator.restart(COMPUTING)
+        status = toolkit.main(arguments, standalone_mode=False, obj=settings) or 0
+        sys.stdout.flush()
+        return status
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as problem:
+        problem.show()
+        return problem.exit_code
+    except ToolkitError as problem:
+        for line in str(problem).splitlines():
+            click.echo(f"error: {visible(line)}", err=True)
+        return problem.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        return _interrupted()
+    except Exception as problem:  # some libraries make another one of an interrupt
+        return _interrupted() if interruption.came() else _unforeseen(problem, settings.debug)
 
-        ranks.leave(status)
-    sys.exit(status)
+
+def _interrupted() -> int:
+    """Say so; returns the exit status."""
+    begun = "\n" if sys.stderr.isatty() else ""  # a terminal shows ^C
+    click.echo(begun + interruption.line(), err=True)
+    return interruption.exit_status()
+
+
+def _with_others() -> bool:
+    """Whether this process has met others to train with."""
+    return "toolkit.ranks" in sys.modules and sys.modules["toolkit.ranks"].joined()
 
 
 @dataclass
@@ -81,7 +103,7 @@ class Settings:
 
 
 def _unforeseen(problem: Exception, debug: bool) -> int:
-    """Say in one line what went wrong; returns the exit status, 1."""
+    """Say in one line what went wrong; returns the exit status."""
     if isinstance(problem, BrokenPipeError) or _stdout_failed():
         with contextlib.suppress(OSError, ValueError):  # or Python complains at its end, when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -89,9 +111,9 @@ def _unforeseen(problem: Exception, debug: bool) -> int:
         return 1
     if debug:
         click.echo(visible("".join(traceback.format_exception(problem))), err=True, nl=False)
-        return 1
+        return UNFORESEEN
     click.echo(f"error: {describe(problem)}; {keep_traceback(problem)}", err=True)
-    return 1
+    return UNFORESEEN
 
 
 def _stdout_failed() -> bool:
@@ -120,6 +142,13 @@ class TwoWords(click.Group):
         if len(arguments) > 1 and name in self.commands:
             return name, self.commands[name], arguments[2:]
         return super().resolve_command(context, arguments)
+
+    def invoke(self, context: click.Context) -> Any:
+        """As click's, which would print an empty line when a signal comes."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as problem:
+            raise click.Abort from problem
 
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.escape import one_line
 
+#: The exit status of a command that ends so (EX_SOFTWARE).
+UNFORESEEN = 70
 #: How libraries that do not raise MemoryError say that there was no memory.
 NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc"

@@ -1,77 +1,240 @@
-"""Ctrl-C and SIGTERM as a request to stop after the running step; a second one ends the process at once."""
+"""What asks a command to end: Ctrl-C, SIGTERM as Slurm and Kubernetes send it, SIGHUP when a terminal is closed.
+
+At every moment it is the same. The first signal raises :class:`Interrupted` in the main thread; where something is to
+be saved, it is a request that is seen at the next good place (:class:`Interruption`). A second one ends the process at
+once. Besides, a thread sees that the process has ended :data:`GRACE` seconds later: a library may lose the exception,
+wait for a thread of its own, or compute for long before Python calls a handler. Nothing is lost by that. What is
+written appears whole or not at all, and children and temporary folders are the janitor's (:mod:`toolkit.scratch`).
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import select
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
-#: Exit status of a program that Ctrl-C ended.
-INTERRUPTED = 130
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Exit statuses of a command that a signal has ended, as a shell counts them: 130, 143, 129.
+STATUSES = frozenset(128 + number for number in ENDING)
+#: Seconds to tidy up in, and to save where nobody has asked for more.
+GRACE = 4.0
+#: Signals within so many seconds are one: a launcher hands on what the system has sent to all processes already.
+ONE_REQUEST = 0.5
+#: Seconds between two looks of the thread, once a signal has come.
+INTERVAL = 0.1
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or a termination signal arrived; the checkpoint is written."""
+    """A signal asked for the end; what is to be saved is saved."""
+
+
+class _Here:
+    """What this process knows of its signals.
+
+    Attributes:
+        came: the first signal; 0 where none has come.
+        waiting: who sees to the end by itself; None where a signal raises.
+        status: of a command that is done; None of one that is not.
+        before: the handlers that :func:`begin` has replaced.
+        wakeup: what tells the thread of signals, and what was told of them before.
+        terminals: those of the standard streams that were terminals.
+    """
+
+    came: int = 0
+    waiting: Interruption | None = None
+    status: int | None = None
+    before: dict[int, Any] | None = None
+    wakeup: tuple[int, int] = (-1, -1)
+    terminals: tuple[int, ...] = ()
+
+
+_here = _Here()
+_leaving = threading.Lock()
+
+
+def begin() -> bool:
+    """Handle the signals from now on; False where that is so already, or in a thread, which may not.
+
+    A signal that is ignored stays so: a shell has begun the command in the background, or ``nohup`` has. One that was
+    blocked until this process could handle it comes now (:func:`toolkit.scratch.child`, :mod:`toolkit.allocator`).
+    """
+    if _here.before is not None or threading.current_thread() is not threading.main_thread():
+        return False
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # of the thread for good: they come to the main thread
+    _here.came, _here.status = 0, None
+    _here.terminals = tuple(stream for stream in (0, 1, 2) if os.isatty(stream))
+    _here.before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) in usual}
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    threading.Thread(target=_watch, args=[reading], daemon=True).start()
+    _here.wakeup = writing, signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    atexit.unregister(_ignore)
+    atexit.register(_ignore)
+    for number in _here.before:
+        signal.signal(number, _arrived)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    return True
+
+
+def end() -> None:
+    """Handle them as before :func:`begin`."""
+    for number, handler in (_here.before or {}).items():
+        signal.signal(number, handler)
+    writing, before = _here.wakeup
+    signal.set_wakeup_fd(before)
+    os.close(writing)
+    _here.before = None
+
+
+def settle(status: int) -> None:
+    """Say that the command is done, with this exit status, which no signal changes any more."""
+    _here.status = status
+
+
+def came() -> bool:
+    """Whether a signal has asked for the end."""
+    return bool(_here.came)
+
+
+def exit_status() -> int:
+    """That of a command which a signal has ended."""
+    return 128 + (_here.came or signal.SIGINT)
+
+
+def line() -> str:
+    """What is said of it."""
+    return _line(_here.came)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process after what is to be done at its end, but before its libraries are taken down."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 class Interruption:
-    """Turns the first Ctrl-C or SIGTERM into a request to stop after the running step; a second one stops at once."""
+    """In the ``with`` block a signal raises nothing: who works there looks at ``requested``, saves, and leaves."""
 
     def __init__(self) -> None:
         self.requested = False
-        self._before: dict[int, Any] = {}
+        self._began = False
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            self._before = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._began = begin()
+        self._around, _here.waiting = _here.waiting, self
+        self.requested = bool(_here.came)  # a library has lost it
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        _here.waiting = self._around
+        if self._began:
+            end()
 
-    def _request(self, number: int, frame: Any) -> None:
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """In this ``with`` block, a signal raises."""
         if self.requested:
-            leave_at_once()
-        self.requested = True
+            raise Interrupted
+        _here.waiting = None
+        try:
+            yield
+        finally:
+            _here.waiting = self
 
 
 @contextlib.contextmanager
-def second_interrupt_ends() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C raises KeyboardInterrupt, as ever; a second one, while that tidies up, ends the process at once.
-
-    Yields a function that says whether there was one: some libraries make another exception of it.
-    """
-    came = False
-
-    def interrupt(number: int, frame: Any) -> None:
-        nonlocal came
-        if came:
-            leave_at_once()
-        came = True
-        raise KeyboardInterrupt
-
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a thread's, or of a job in the background
-        yield lambda: False
+def held() -> Iterator[None]:
+    """A signal that comes in the ``with`` block raises at its end: for what must be done whole, and takes no time."""
+    if _here.waiting is not None or threading.current_thread() is not threading.main_thread():
+        yield  # it raises nothing here
         return
-    signal.signal(signal.SIGINT, interrupt)
-    # Python gives its handlers up before its libraries are taken down: a Ctrl-C in that time would kill what has ended
-    # with a status of its own. First to be registered is last to be called.
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    _here.waiting = request = Interruption()
     try:
-        yield lambda: came
+        yield
     finally:
-        signal.signal(signal.SIGINT, (lambda *_: os._exit(INTERRUPTED)) if came else signal.default_int_handler)
+        _here.waiting = None
+    if request.requested and _here.status is None:
+        raise Interrupted
 
 
-def leave_at_once() -> NoReturn:
-    """End the process without tidying up: a KeyboardInterrupt would pass through libraries that lose it. What is
-    written appears whole or not at all, and the gate's workers end with their parent."""
-    if os.isatty(1):
-        os.write(1, b"\x1b[?25h")  # a progress bar hides the cursor
-    os.write(2, b"interrupted\n")
-    os._exit(INTERRUPTED)
+@contextlib.contextmanager
+def blocked() -> Iterator[None]:
+    """What is started in the ``with`` block gets none of the signals, until it asks for them (:func:`begin`)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _arrived(number: int, frame: Any) -> None:
+    """What Python calls in the main thread; a later signal is the thread's business."""
+    if number == signal.SIGHUP:
+        _let_go_of_terminals()
+    if _here.came:
+        return
+    _here.came = number
+    if _here.waiting is not None:
+        _here.waiting.requested = True
+    elif _here.status is None:
+        raise Interrupted
+
+
+def _let_go_of_terminals() -> None:
+    """Write into nothing what was written to a terminal that is closed: it would be an error."""
+    for stream in _here.terminals:
+        if not os.isatty(stream):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+
+
+def _watch(reading: int) -> None:
+    """End the process when a second signal comes, or when nobody has saved or tidied up for too long."""
+    first, began, working = 0, 0.0, 0.0
+    while True:
+        ready = select.select([reading], [], [], INTERVAL if first else None)[0]
+        told, now = os.read(reading, 64) if ready else b"", time.monotonic()
+        if ready and not told:
+            os.close(reading)
+            return
+        for number in told:
+            if number in ENDING and not first:
+                first, began, working = number, now, now
+            elif number in ENDING and number != signal.SIGHUP and now - began > ONE_REQUEST:
+                _leave_at_once(first)
+        if _here.waiting is not None:
+            working = now
+        if first and now - working > GRACE:
+            _leave_at_once(first)
+
+
+def _leave_at_once(number: int) -> None:
+    if not _leaving.acquire(blocking=False):
+        return
+    with contextlib.suppress(OSError):
+        if os.isatty(1):
+            os.write(1, b"\x1b[?25h")  # a progress bar hides the cursor
+        if _here.status is None and select.select([], [2], [], 0)[1]:  # nobody may read what is written there
+            os.write(2, _line(number).encode() + b"\n")
+    os._exit(128 + number if _here.status is None else _here.status)
+
+
+def _line(number: int) -> str:
+    return f"interrupted by {signal.Signals(number).name}" if number not in (0, signal.SIGINT) else "interrupted"
+
+
+def _ignore() -> None:
+    """Python gives its handlers up before its libraries are taken down: a signal in that time would kill what has ended
+    with a status of its own. First to be registered is last to be called."""
+    for number in _here.before or ():
+        signal.signal(number, signal.SIG_IGN)

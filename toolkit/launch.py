@@ -23,10 +23,11 @@ from typing import Any
 
 from rich.console import Console
 
-from toolkit import runtime
+from models import another_python
+from toolkit import interruption, runtime
 from toolkit.errors import ToolkitError, UserError
 from toolkit.escape import one_line
-from toolkit.interruption import INTERRUPTED, Interruption
+from toolkit.interruption import STATUSES, Interruption
 from toolkit.ownership import claim
 from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe import Recipe
@@ -35,9 +36,6 @@ from toolkit.scratch import child
 from toolkit.tracking import check_trackers
 from toolkit.train import prove
 
-ROOT = Path(__file__).resolve().parents[1]
-#: Runs this source, with nothing of the current folder.
-PROGRAM = "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; from toolkit import cli; cli.main()"
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
 GRACE, GRACE_AFTER_KILL = 10.0, 0.5
 #: Seconds between two looks at the processes.
@@ -115,7 +113,8 @@ def finetune_together(
     if team.gpus is not None and recipe.runtime.device == "cpu":
         raise recipe.error("runtime.device", "cpu: --gpus is for GPUs; to train on CPUs, --processes N")
     check_trackers(recipe)
-    before = {**os.environ, **team.environment()}  # not yet with the threads of a process that is alone
+    # Not yet with the threads of a process that is alone.
+    before = {**another_python.environment(), **team.environment()}
     os.environ.update(team.environment())
     with occupied(recipe) as folder:
         told = prove(folder, recipe, skip_parity, console, team.size)
@@ -128,13 +127,13 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
     folder.mkdir(parents=True, exist_ok=True)
     claim(folder)  # it was given up where nothing had come to stand in it
     logs.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", PROGRAM.format(root=str(ROOT)), "finetune", *arguments]
+    command = another_python.module_command(sys.executable, "toolkit", "finetune", *arguments)
     reading, writing = os.pipe()
     with os.fdopen(writing, "w", encoding="utf-8") as pipe:
         json.dump(told, pipe)
     sys.stdout.flush()
     try:
-        with Interruption() as interruption, contextlib.ExitStack() as running:
+        with Interruption() as request, contextlib.ExitStack() as running:
             processes = []
             for number, places in enumerate(_places(team, running.enter_context(_held_port()))):
                 environment = {**before, **places, SUPERVISED: str(reading) if number == 0 else ""}
@@ -145,7 +144,7 @@ def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: 
                         options = {"stdout": log, "stderr": subprocess.STDOUT}
                     started = child(command, env=environment, stdin=subprocess.DEVNULL, **options)
                     processes.append(running.enter_context(started))
-            ended = _wait(processes, interruption)
+            ended = _wait(processes, request)
     finally:
         os.close(reading)
     status = _status(ended, team.size, logs)
@@ -202,8 +201,9 @@ def _places(team: Team, meeting: str) -> list[dict[str, str]]:
     ]
 
 
-def _wait(processes: Sequence[subprocess.Popen], interruption: Interruption) -> dict[int, int]:
-    """Wait until all have ended, or one has failed and the others have had their time; hand Ctrl-C on to all.
+def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[int, int]:
+    """Wait until all have ended, or one has failed and the others have had their time; hand on to all what asks for the
+    end.
 
     Returns:
         Number -> exit status, or minus the signal, in the order in which they ended.
@@ -215,15 +215,13 @@ def _wait(processes: Sequence[subprocess.Popen], interruption: Interruption) -> 
             if number in ended or process.poll() is None:
                 continue
             ended[number] = process.returncode
-            if interruption.requested and process.returncode == -signal.SIGINT:  # it had not begun to listen
-                ended[number] = INTERRUPTED
-            if ended[number] not in (0, INTERRUPTED):
+            if ended[number] not in (0, *STATUSES):
                 grace = GRACE if ended[number] > 0 else GRACE_AFTER_KILL
                 deadline = min(deadline, time.monotonic() + grace)
-        if interruption.requested and not handed_on:
+        if request.requested and not handed_on:
             handed_on = True
             for process in processes:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(interruption.exit_status() - 128)
         time.sleep(INTERVAL)
     return ended
 
@@ -236,11 +234,11 @@ def _status(ended: Mapping[int, int], size: int, logs: Path) -> int:
     """
     if ended.get(0, 0) > 0 and ended[0] != LOST:  # it has said why
         return ended[0]
-    if not any(status not in (0, INTERRUPTED) for status in ended.values()):
-        return max(ended.values())
+    if not any(status not in (0, *STATUSES) for status in ended.values()):
+        return max(ended.values()) if ended[0] else 0  # the first has finished the run
     number = next(
-        (number for number, status in ended.items() if status not in (0, LOST, INTERRUPTED)),
-        next(number for number, status in ended.items() if status not in (0, INTERRUPTED)),
+        (number for number, status in ended.items() if status not in (0, LOST, *STATUSES)),
+        next(number for number, status in ended.items() if status not in (0, *STATUSES)),
     )
     status = ended[number]
     how = f"ended with status {status}" if status > 0 else f"was killed by {_name(-status)}"

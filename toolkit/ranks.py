@@ -10,20 +10,19 @@ forward again, makes some in several parts.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import io
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from toolkit import interruption
 from toolkit.digest import digest
 from toolkit.errors import ToolkitError, UserError
 from toolkit.runtime import is_first_process, processes, rank
@@ -90,15 +89,10 @@ def _check_meeting_place() -> None:
             return  # Paddle says what is wrong with it
 
 
-def leave(status: int) -> None:
-    """End a process that has met others, after what is to be done at its end, but before its libraries are taken down:
-    there Paddle's connections abort one now and then (SIGABRT, without a word), after all its work is done."""
-    if _joined:
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(status)
+def joined() -> bool:
+    """Whether this process has met others. It is to end before its libraries are taken down: there Paddle's connections
+    abort one now and then (SIGABRT, without a word), after all its work is done."""
+    return _joined
 
 
 # -- before training: one is ahead ----------------------------------------------------------------------------------
@@ -255,4 +249,6 @@ def _others_alive() -> Iterator[None]:
     try:
         yield
     except Exception as problem:
+        if interruption.came():  # to them as well
+            raise interruption.Interrupted from problem
         raise Lost from problem

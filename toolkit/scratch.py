@@ -24,6 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+if __name__ != "__main__":  # the janitor has nothing of the toolkit's
+    from toolkit import interruption
+
 #: For so many seconds the janitor tries to remove a folder in which a process that it has killed may still be writing.
 PATIENCE = 5.0
 
@@ -36,12 +39,12 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
         prefix: of its name.
         beside: the folder to make it in; by default the system's for temporary files.
     """
-    folder = tempfile.mkdtemp(prefix=prefix, dir=beside)
-    with _watched("folder", folder):
-        try:
-            yield Path(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.ExitStack() as kept:
+        with interruption.held():
+            folder = tempfile.mkdtemp(prefix=prefix, dir=beside)
+            kept.enter_context(_watched("folder", folder))
+            kept.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield Path(folder)
 
 
 def scratch_until_exit(prefix: str) -> Path:
@@ -56,16 +59,16 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
     """A running process, which with its own children is gone after the ``with`` block, or when this process has ended.
 
     Args:
-        command, options: of :class:`subprocess.Popen`. The process gets a session of its own: Ctrl-C reaches this
-            process alone, which decides what is to end.
+        command, options: of :class:`subprocess.Popen`. The process gets a session of its own, and no signal that asks
+            for the end, which some systems send to all: it reaches this process alone, which decides what is to end.
     """
-    process = subprocess.Popen(command, start_new_session=True, **options)
-    with _watched("group", process.pid):
-        try:
-            yield process
-        finally:
-            kill_group(process.pid)
-            process.wait()
+    with contextlib.ExitStack() as running:
+        with interruption.held(), interruption.blocked():
+            process = subprocess.Popen(command, start_new_session=True, **options)
+            running.enter_context(_watched("group", process.pid))
+            running.callback(process.wait)
+            running.callback(kill_group, process.pid)
+        yield process
 
 
 def kill_group(leader: int) -> None:
@@ -95,7 +98,8 @@ def _tell(*words: str | int) -> None:
 def _janitor() -> subprocess.Popen:
     # -I, -S: nothing of the current folder, of the user's or of the installation is imported.
     command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    with interruption.held(), interruption.blocked():
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def tidy_up_after(lines: Iterator[str]) -> None:

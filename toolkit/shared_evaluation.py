@@ -12,6 +12,7 @@ from safetensors.numpy import load, save
 
 from toolkit import ranks
 from toolkit.digest import digest
+from toolkit.interruption import Interrupted
 
 #: Of a batch: its mean loss, and what the task keeps of its examples.
 Found = tuple[np.ndarray, list[np.ndarray]]
@@ -61,6 +62,7 @@ def evaluate_shared(
     step: Callable[[Any], tuple[Any, Sequence[Any], Any]],
     done: Callable[[], object],
     shared: bool,
+    leave: Callable[[], bool],
 ) -> tuple[float, tuple[np.ndarray, ...]]:
     """Compute the batches of this process.
 
@@ -69,16 +71,24 @@ def evaluate_shared(
         step: gives the mean loss of a batch, and what is kept of its examples, [B, ...] each.
         done: is called after each batch.
         shared: whether the other processes compute the others; else these are all.
+        leave: whether this process was asked for the end; all leave when one was.
 
     Returns:
         The mean loss over all examples of all processes, and what was kept of them, [N, ...] each.
+
+    Raises:
+        Interrupted: in all processes.
     """
     here: list[Found] = []
     for batch in batches:
+        if leave():
+            break
         loss, kept, _ = step(batch)
         wide = "float64" if loss.dtype == paddle.float64 else "float32"
         here.append((loss.astype(wide).numpy(), [part.numpy() for part in kept]))
         done()
+    if shared and any(ranks.total([leave()])):
+        raise Interrupted
     found = _in_order(here) if shared else here
     kept = tuple(np.concatenate(parts) for parts in zip(*(kept for _, kept in found), strict=True))
     # Of each example the loss of its batch, as PaddleNLP's loop has it.

@@ -52,6 +52,7 @@ class MetricsFile:
         tell: told of lines that are no rows, and of rows that are lost; a file that would lose by it is kept beside the
             new one.
         eval_steps: of how many steps there is a validation; None where it is not asked whether rows are lost.
+        left: whether the row of the last step's validation goes, too: the run that resumes makes that first.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class MetricsFile:
         last_step: int = 0,
         tell: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
+        left: bool = False,
     ) -> None:
         self.json_path = folder / "metrics.jsonl"
         self.csv_path = folder / "metrics.csv"
         rows = read_metrics(self.json_path)
-        kept = [row for row in rows if row["step"] <= last_step]
+        kept = [row for row in rows if row["step"] <= last_step - left]
+        kept += [row for row in rows if left and row["step"] == last_step and row.get("split") == "train"]
         if (wrong := complaint(self.json_path, last_step, eval_steps)) is not None:
             aside = [keep_aside(self.json_path)] if damaged_lines(self.json_path) else []
             aside += [keep_aside(self.csv_path)] if eval_steps and self._table_has_more(kept, last_step) else []
@@ -202,6 +205,7 @@ class Tracker:
         last_step: the step that a resumed run starts from, 0 for a new one.
         tell: see :class:`MetricsFile`; told as well if wandb fails.
         eval_steps: see :class:`MetricsFile`.
+        left: see :class:`MetricsFile`.
     """
 
     def __init__(
@@ -211,8 +215,9 @@ class Tracker:
         last_step: int = 0,
         tell: Callable[[str], None] = lambda text: None,
         eval_steps: int | None = None,
+        left: bool = False,
     ) -> None:
-        self._file = MetricsFile(folder, last_step, tell, eval_steps)
+        self._file = MetricsFile(folder, last_step, tell, eval_steps, left)
         asked = recipe.tracking if is_first_process() else Tracking()
         self._log_model = asked.log_model
         self._wandb = WandbRun(folder, recipe, tell) if asked.wandb else None

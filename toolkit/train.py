@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit import checkpoint, ranks, runtime, strict_json
+from toolkit import checkpoint, interruption, ranks, runtime, strict_json
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
@@ -203,14 +203,22 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     job.let_go()
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
     record_start(folder, last_step, verdict, skip_parity)
-    tell = lambda text: console.print(f"note   {text}", highlight=False, soft_wrap=True)  # noqa: E731
-    trainer.tracker = Tracker(folder, recipe, last_step, tell, trainer.schedule.eval_steps)
+
+    def tell(text: str) -> None:
+        console.print(f"note   {text}", highlight=False, soft_wrap=True)
+
+    trainer.tracker = Tracker(
+        folder, recipe, last_step, tell, trainer.schedule.eval_steps, begun.get("left", False)
+    )
     exit_status = 1
     try:
-        _fit(trainer, resume_from, console)
+        trainer.fit(resume_from)
         results = finish(recipe, folder, job, trainer)
         trainer.tracker.summarize(results)
         exit_status = 0
+    except KeyboardInterrupt:
+        _say_what_is_saved(trainer, console)
+        raise
     finally:
         trainer.tracker.close(exit_status)
     _show_results(results, folder, console)
@@ -366,15 +374,10 @@ def make_trainer(
     )
 
 
-def _fit(trainer: Finetuner, resume_from: Path | None, console: Console) -> None:
-    try:
-        trainer.fit(resume_from)
-    except KeyboardInterrupt:
-        saved = trainer.checkpoints.newest(lambda damage: None)
-        if saved is not None:
-            step = checkpoint.read_state(saved)["step"]
-            console.print(f"saved at step {step}; the same command resumes it", highlight=False)
-        raise
+def _say_what_is_saved(trainer: Finetuner, console: Console) -> None:
+    step = trainer.checkpoints.last_step()
+    if step is not None:
+        console.print(f"saved at step {step}; the same command resumes it", highlight=False)
 
 
 def measure_best(
@@ -440,7 +443,9 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     job.task.write_artifacts(run, trainer, prepared, trainer.console)
     write_card(run, results)
     write_report(recipe, folder, results)
-    write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
+    with interruption.held():  # from here on the run is finished, and no signal says otherwise
+        write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
+        interruption.settle(0)
     trainer.checkpoints.remove()
     return results
 

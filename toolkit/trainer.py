@@ -7,7 +7,8 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
 - *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
-  each evaluation, every minute, and on Ctrl-C.
+  each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.interruption`). A validation is then
+  left between two batches; the checkpoint says so, and the run that goes on from it begins with that validation.
 - *Several processes* (:mod:`toolkit.ranks`). The mean loss is that over all that counts in all of them, and gradients
   are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.precision`), which are the same
@@ -119,8 +120,11 @@ class Finetuner(Trainer):
         self.best = Best()
         self.seconds = 0.0
         self.last_step = 0
-        self.saved_at = time.monotonic()
+        self.saved_at = self.counted_at = time.monotonic()
         self._agreed = Requests(False, False)
+        self.interruption = Interruption()
+        #: Whether the validation that is due after the last step was left.
+        self.left = False
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
         #: What the task's `outputs` kept of all examples (N, ...), of the last evaluation and of the best validation.
@@ -156,6 +160,8 @@ class Finetuner(Trainer):
             state = checkpoint.read_state(resume_from)
             self.best = Best(**{key: state[key] for key in asdict(self.best)})
             self.seconds, self.last_step = state["seconds"], state["step"]
+            if state.get("left"):
+                self._validate(resume_from)
             if self.best.stopped or state["step"] >= self.schedule.max_steps:
                 return
         with Interruption() as self.interruption:
@@ -164,8 +170,17 @@ class Finetuner(Trainer):
             finally:
                 self.progress.stop()
         self.last_step = self.state.global_step
-        if self.requests().stop and self.state.global_step < self.schedule.max_steps:
+        if self.requests().stop or self.interruption.requested:
             raise Interrupted(self.state.global_step)
+
+    def _validate(self, saved: Path) -> None:
+        """Make the validation that was left when a checkpoint was saved. A signal leaves it once more, at once."""
+        self.state = TrainerState.load_from_json(str(saved / TRAINER_STATE))
+        checkpoint.load_weights(self.model, saved)
+        self.is_in_train, self.counted_at = True, time.monotonic()
+        with ProgressBar(self.console, "train", self.schedule.max_steps, self.state.global_step) as self.progress:
+            self.evaluate()
+        self.is_in_train = False
 
     def use_best_weights(self) -> None:
         """Put the weights of the best evaluation into the model.
@@ -225,13 +240,18 @@ class Finetuner(Trainer):
             **{f"best {self.save_best}": self.best.best_value},
         )
 
-    def show_evaluation(self, train_loss: float, metrics: dict[str, float], best: bool) -> None:
-        """Print a line with the first metrics of a validation; all of them are recorded."""
+    def show_evaluation(self, losses: list[float], metrics: dict[str, float], best: bool) -> None:
+        """Print a line with the first metrics of a validation; all of them are recorded.
+
+        Args:
+            losses: of the steps since the last one.
+        """
         shown = list(metrics.items())[:SHOWN_METRICS]
+        trained = f"train loss {format_number(float(np.mean(losses)))}  " if losses else ""
         numbers = "  ".join(f"{name} {format_number(value)}" for name, value in shown)
         self.progress.line(
             f"step {self.state.global_step}/{self.schedule.max_steps}  epoch {self.state.epoch:.2f}  "
-            f"train loss {format_number(train_loss)}  validation {numbers}{'  best' if best else ''}"
+            f"{trained}validation {numbers}{'  best' if best else ''}"
         )
         if self.best.stopped:
             since = self.best.evaluations_since
@@ -360,6 +380,8 @@ class Finetuner(Trainer):
         """
         if self.is_in_train and (name := checkpoint.first_not_finite(self.model)) is not None:
             raise Diverged(f"{name} is not finite after step {self.state.global_step}; {STEADIER}")
+        if self.is_in_train and self.requests().stop:  # one that all processes know of
+            raise Interrupted
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
         self._batches_evaluated = 0
         with checkpoint.undisturbed_random_state():
@@ -381,6 +403,7 @@ class Finetuner(Trainer):
             lambda inputs: self.prediction_step(self.model, inputs, False),
             lambda: self.callback_handler.on_prediction_step(self.args, self.state, self.control),
             self.shared,
+            lambda: self.interruption.requested,
         )
         self.model.train()
         self.outputs = in_own_order(self.outputs, self._order)
@@ -418,7 +441,17 @@ class Finetuner(Trainer):
     def _metrics(self, output: Any) -> dict[str, float]:
         """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
         self.outputs = in_own_order(output.predictions, self._order)
-        return self.task.compute_metrics(self.outputs, self.evaluated)
+        with self.interruption.suspended() if self.is_in_train else contextlib.nullcontext():
+            return self.task.compute_metrics(self.outputs, self.evaluated)
+
+    def _maybe_log_save_evaluate(self, tr_loss: paddle.Tensor, model: Any, *args: Any, **options: Any) -> None:
+        """As the Trainer's; where the validation is left, the step is saved all the same."""
+        try:
+            super()._maybe_log_save_evaluate(tr_loss, model, *args, **options)
+        except Interrupted:
+            self.left = True
+            self._save_checkpoint(model)
+            raise
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:
         """Nothing: :class:`ScheduleCallback` records every step and every evaluation."""
@@ -434,7 +467,7 @@ class Finetuner(Trainer):
             self.state.global_step,
             self.model,
             self.optimizer,
-            {**asdict(self.best), "seconds": self.seconds, **several},
+            {**asdict(self.best), "seconds": self.seconds, **several, **({"left": True} if self.left else {})},
             {checkpoint.TRAINER_STATE: json.dumps(asdict(self.state)) + "\n"},
         )
 
@@ -473,7 +506,7 @@ class ScheduleCallback(TrainerCallback):
             ranks.agree("the weights and constants", ranks.digest_of_model(trainer.model))
         trainer.progress = ProgressBar(trainer.console, "train", state.max_steps, state.global_step)
         trainer.progress.start()
-        self._step_began = trainer.saved_at = time.monotonic()
+        trainer.counted_at = trainer.saved_at = time.monotonic()
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Record the step; decide what follows it."""
@@ -491,8 +524,10 @@ class ScheduleCallback(TrainerCallback):
         control.should_save = control.should_evaluate or requests.save or requests.stop
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
-        """Keep the bar moving during an evaluation."""
+        """Keep the bar moving during an evaluation, and leave a validation where a signal asks for the end."""
         self._evaluated_batches += 1
+        if processes() == 1 and self.trainer.interruption.requested:
+            raise Interrupted
         if self.trainer.is_in_train:
             self.trainer.progress.busy(f"validation {self._evaluated_batches}/{len(eval_dataloader)}")
         else:
@@ -507,7 +542,7 @@ class ScheduleCallback(TrainerCallback):
         found = _plain_metrics(metrics, "eval")
         self.trainer.record("validation", found)
         best = self.trainer.judge(found)
-        self.trainer.show_evaluation(float(np.mean(self._losses)), found, best)
+        self.trainer.show_evaluation(self._losses, found, best)
         self._losses.clear()
         if self.trainer.best.stopped:
             control.should_training_stop = True
@@ -518,8 +553,8 @@ class ScheduleCallback(TrainerCallback):
 
     def _count_seconds(self) -> None:
         now = time.monotonic()
-        self.trainer.seconds += now - self._step_began
-        self._step_began = now
+        self.trainer.seconds += now - self.trainer.counted_at
+        self.trainer.counted_at = now
 
 
 def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:
