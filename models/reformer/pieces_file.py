@@ -15,6 +15,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
+from models import another_python
+
 #: Loads the model on the standard input and encodes and decodes its own pieces.
 TRIAL = """
 import sys, sentencepiece
@@ -49,8 +51,8 @@ def check_pieces(model: bytes) -> None:
     for spec in (content.normalizer_spec, content.denormalizer_spec):
         _check_character_map(spec.precompiled_charsmap)
     try:
-        command = [sys.executable, "-I", "-c", TRIAL]
-        subprocess.run(command, input=model, capture_output=True, timeout=TRIAL_SECONDS, check=True)
+        command, environment = another_python.code_command(sys.executable, TRIAL), another_python.environment()
+        subprocess.run(command, input=model, env=environment, capture_output=True, timeout=TRIAL_SECONDS, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         raise ValueError("a damaged SentencePiece model: the library cannot use it") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from models import another_python
 from toolkit import allocator, runtime
 from toolkit.bench.ratios import Ratio, median, ratio
 from toolkit.bench.workload import Workload
@@ -195,7 +195,8 @@ class Side:
 
 def _environment(side: str, threads: int) -> dict[str, str]:
     """The port runs as `toolkit finetune` runs it; transformers with as many threads; PaddleNLP as Paddle starts."""
-    inherited = {key: value for key, value in os.environ.items() if key not in PADDLE_SETTINGS}
+    here = another_python.environment()
+    inherited = {key: value for key, value in here.items() if key not in PADDLE_SETTINGS}
     if side == "paddlenlp":
         return inherited
     if side == OURS:

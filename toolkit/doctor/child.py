@@ -34,8 +34,7 @@ class Answer:
 
 
 PREAMBLE = """
-import json, os, sys
-sys.path[:] = [place for place in sys.path if place]
+import json, os
 sys.path.append(sys.argv[1])
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what libraries print is no answer
@@ -47,12 +46,13 @@ def say(**found):
 
 def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Answer:
     """Run some lines in a process of its own, in which ``say(key=value)`` answers."""
+    from models.another_python import code_command
     from toolkit.parity.job.launch import environment
     from toolkit.scratch import child
 
     variables = {**environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    command = [python or sys.executable, "-c", PREAMBLE + code, str(CHECKOUT)]
+    command = code_command(python or sys.executable, PREAMBLE + code, str(CHECKOUT))
     late = ""
     with child(command, env=variables, text=True, errors="replace", **pipes) as process:
         try:

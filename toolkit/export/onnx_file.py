@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from models import another_python
 from toolkit.errors import ToolkitError, UserError
 from toolkit.export.graph import INPUTS, STEM
+from toolkit.scratch import child
 
 #: The version of ONNX's operators: the newest that Paddle2ONNX 2.0 writes every operator of the ports in.
 OPSET = 17
@@ -39,12 +41,14 @@ def convert(graph: Path, target: Path) -> None:
         NotConverted: an operator is missing there, by its name, or the program ended otherwise.
     """
     # A process of its own: its faults end the process, and it prints what it does from C++.
-    command = [sys.executable, "-m", "paddle2onnx.command", "--model_dir", str(graph)]
-    command += ["--model_filename", f"{STEM}.json", "--params_filename", f"{STEM}.pdiparams"]
-    command += ["--save_file", str(target / FILE), "--opset_version", str(OPSET), "--optimize_tool", "None"]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode or not (target / FILE).is_file():
-        raise NotConverted(f"--format onnx: Paddle2ONNX cannot convert this model: {reason(done.stdout + done.stderr)}")
+    options = ["--model_dir", str(graph), "--model_filename", f"{STEM}.json", "--params_filename", f"{STEM}.pdiparams"]
+    options += ["--save_file", str(target / FILE), "--opset_version", str(OPSET), "--optimize_tool", "None"]
+    command = another_python.module_command(sys.executable, "paddle2onnx.command", *options)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+    with child(command, env=another_python.environment(), text=True, errors="replace", **pipes) as process:
+        said, _ = process.communicate()
+    if process.returncode or not (target / FILE).is_file():
+        raise NotConverted(f"--format onnx: Paddle2ONNX cannot convert this model: {reason(said)}")
 
 
 def reason(said: str) -> str:

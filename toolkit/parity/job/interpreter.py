@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 
+from models.another_python import code_command
 from toolkit.errors import Inconclusive, UserError
 from toolkit.home import in_own_home
 from toolkit.parity.job import launch
@@ -23,16 +24,15 @@ OLDEST = (3, 10)
 #: An interpreter that says nothing for so many seconds is none.
 PATIENCE = 60.0
 #: What it is asked. It looks at metadata and imports nothing heavy, so the answer takes some tens of milliseconds.
-QUESTION = f"""
-{launch.FORGET_CURRENT_FOLDER}
+QUESTION = """
 import importlib.metadata, json, platform, sys
-found = {{"python": platform.python_version(), "platform": platform.platform()}}
+found = {"python": platform.python_version(), "platform": platform.platform()}
 for name in sys.argv[1:]:
     try:
         found[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-print(json.dumps({{"version_info": sys.version_info[:2], "versions": found}}))
+print(json.dumps({"version_info": sys.version_info[:2], "versions": found}))
 """
 
 
@@ -91,7 +91,7 @@ def versions_of(interpreter: str) -> dict[str, str]:
 def _ask(interpreter: str) -> dict:
     try:
         done = subprocess.run(
-            [interpreter, "-c", QUESTION, *NEEDED, "sentencepiece", "tokenizers"],
+            code_command(interpreter, QUESTION, *NEEDED, "sentencepiece", "tokenizers"),
             env=launch.environment(),
             capture_output=True,
             text=True,
