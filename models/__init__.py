@@ -1,3 +1,66 @@
-from models import paddle_signals
+"""The ports. Importing this package imports nothing heavy, and lets Paddle handle no signals, whoever imports it.
 
-paddle_signals.take_back()
+Its handlers are taken back in the moment in which it sets them. They print a trace of C++ when SIGTERM comes, and end
+the process by it; and now and then they wait for ever for a lock, when it comes while the process ends.
+``paddle.disable_signal_handler`` comes a second late, when all is imported, and leaves SIGTERM without Python's handler
+as well, which Python still believes to be there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import signal
+import sys
+import types
+from typing import Any
+
+#: Those that Paddle handles.
+TAKEN = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGTERM)
+MODULE = "paddle.base.core"
+
+
+class _Finder:
+    """Finds Paddle's core as Python does, and changes it when it has been run."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(loader := spec.loader, importlib.machinery.SourceFileLoader):
+            run = loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                run(module)
+                _let_signals_alone(module)
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _take_back() -> None:
+    """Let signals be handled as Python was told, once Paddle is imported."""
+    if MODULE in sys.modules:
+        _let_signals_alone(sys.modules[MODULE])
+        sys.modules[MODULE].init_glog("")  # a second call sets nothing
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _let_signals_alone(core: Any) -> None:
+    set_handlers, remove_handlers = core.init_glog, core.disable_signal_handler
+
+    def init_glog(name: str) -> None:
+        before = {number: signal.getsignal(number) for number in TAKEN}
+        set_handlers(name)
+        remove_handlers()
+        for number, handler in before.items():
+            if handler is not None:
+                with contextlib.suppress(ValueError):  # in a thread
+                    signal.signal(number, handler)
+
+    core.init_glog = init_glog
+    core.disable_signal_handler = lambda: None  # there are none, and it would remove Python's
+
+
+_take_back()
