@@ -17,6 +17,7 @@ import pytest
 from kills import HANGS, GatedRun, assert_same_bits, assert_stopped, long_recipe, stop_at_random, write_recipes
 from test_trainer import assert_same, finetuner, weights, without_time
 
+from toolkit import interruption
 from toolkit.interruption import ENDING, GRACE, Interrupted
 from toolkit.tracking import MetricsFile
 
@@ -241,6 +242,7 @@ def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(
     assert last is not None and last.name == f"step-{step:08d}"
     second = finetuner(tmp_path / "run", last_step=step, **settings)
     second.fit(last)
+    assert interruption._here.waiting is None, "a signal would be lost from here on"
     assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
     assert second.best == whole.best
     for trainer in (whole, second):

@@ -82,7 +82,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _interrupted() -> int:
     """Say so; returns the exit status."""
     begun = "\n" if sys.stderr.isatty() else ""  # a terminal shows ^C
-    click.echo(begun + interruption.line(), err=True)
+    with contextlib.suppress(OSError):  # nobody reads it
+        click.echo(begun + interruption.line(), err=True)
     return interruption.exit_status()
 
 

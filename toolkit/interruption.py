@@ -146,11 +146,11 @@ class Interruption:
         """In this ``with`` block, a signal raises."""
         if self.requested:
             raise Interrupted
-        _here.waiting = None
+        waiting, _here.waiting = _here.waiting, None
         try:
             yield
         finally:
-            _here.waiting = self
+            _here.waiting = waiting
 
 
 @contextlib.contextmanager
