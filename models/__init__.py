@@ -8,7 +8,6 @@ as well, which Python still believes to be there.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import signal
 import sys
@@ -16,7 +15,7 @@ import types
 from typing import Any
 
 #: Those that Paddle handles.
-TAKEN = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGTERM)
+TAKEN = (signal.SIGTERM, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 MODULE = "paddle.base.core"
 
 
@@ -51,13 +50,15 @@ def _let_signals_alone(core: Any) -> None:
     set_handlers, remove_handlers = core.init_glog, core.disable_signal_handler
 
     def init_glog(name: str) -> None:
-        before = {number: signal.getsignal(number) for number in TAKEN}
+        before = {number: signal.getsignal(number) or signal.SIG_DFL for number in TAKEN}
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         set_handlers(name)
-        remove_handlers()
-        for number, handler in before.items():
-            if handler is not None:
-                with contextlib.suppress(ValueError):  # in a thread
-                    signal.signal(number, handler)
+        try:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        except ValueError:  # a thread may not
+            remove_handlers()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     core.init_glog = init_glog
     core.disable_signal_handler = lambda: None  # there are none, and it would remove Python's
