@@ -19,8 +19,11 @@ from paddle.autograd import PyLayer
 from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
 from toolkit import cli, recipe
+from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.failure import UNFORESEEN, describe
+from toolkit.interruption import STATUSES
 from toolkit.ownership import LEDGER
+from toolkit.ranks import LOST
 
 ROOT = Path(__file__).parents[1]
 TOOLKIT = [sys.executable, "-m", "toolkit"]
@@ -76,6 +79,11 @@ def test_what_nobody_foresaw_is_one_line_that_names_the_file_with_its_traceback(
     assert status == UNFORESEEN and err.startswith(f"error: {said}") and err.count("\n") == 1
     (kept,) = re.findall(r"; the traceback is in (\S+)\n", err)
     assert "Traceback (most recent call last)" in Path(kept).read_text()
+
+
+def test_its_exit_status_is_that_of_nothing_else():
+    others = {0, ToolkitError.exit_status, UserError.exit_status, ParityDrift.exit_status, Inconclusive.exit_status}
+    assert UNFORESEEN not in {*others, LOST, *STATUSES}
 
 
 def test_debug_shows_the_traceback_in_place_of_the_line(fail):
