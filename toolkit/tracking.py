@@ -68,7 +68,7 @@ class MetricsFile:
         rows = read_metrics(self.json_path)
         kept = [row for row in rows if row["step"] <= last_step - left]
         kept += [row for row in rows if left and row["step"] == last_step and row.get("split") == "train"]
-        if (wrong := complaint(self.json_path, last_step, eval_steps)) is not None:
+        if (wrong := complaint(self.json_path, last_step, eval_steps, left)) is not None:
             aside = [keep_aside(self.json_path)] if damaged_lines(self.json_path) else []
             aside += [keep_aside(self.csv_path)] if eval_steps and self._table_has_more(kept, last_step) else []
             tell(wrong + "".join(f", the old file is {path}" for path in aside))
@@ -124,15 +124,15 @@ def damaged_lines(path: Path) -> list[int]:
     return [number for number, line in enumerate(lines, start=1) if _row(line) is None]
 
 
-def complaint(path: Path, last_step: int, eval_steps: int | None) -> str | None:
+def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = False) -> str | None:
     """What is wrong with a metrics.jsonl, and which rows of a run up to a step are lost, in a line; None where all is
     well.
 
     Args:
-        eval_steps: as of :class:`MetricsFile`.
+        eval_steps, left: as of :class:`MetricsFile`.
     """
     damaged = damaged_lines(path)
-    lost = _lost(read_metrics(path), last_step, eval_steps) if eval_steps else ""
+    lost = _lost(read_metrics(path), last_step, eval_steps, left) if eval_steps else ""
     if not damaged and not lost:
         return None
     wrong = _lines(damaged) if damaged else "lacks rows" if path.exists() else "is missing"
@@ -150,10 +150,10 @@ def complaint_of_finished(folder: Path) -> str | None:
         return str(problem)
 
 
-def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int) -> str:
+def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, left: bool) -> str:
     """The rows that a run has written up to a step and that are not there, in words; nothing where all are."""
     there = {(row.get("split"), row["step"]) for row in rows}
-    steps = {"train": range(1, last_step + 1), "validation": range(eval_steps, last_step + 1, eval_steps)}
+    steps = {"train": range(1, last_step + 1), "validation": range(eval_steps, last_step + 1 - left, eval_steps)}
     lost = {split: [step for step in of if (split, step) not in there] for split, of in steps.items()}
     return " and ".join(f"the {split} rows of {_steps(missing)}" for split, missing in lost.items() if missing)
 

@@ -207,9 +207,7 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     def tell(text: str) -> None:
         console.print(f"note   {text}", highlight=False, soft_wrap=True)
 
-    trainer.tracker = Tracker(
-        folder, recipe, last_step, tell, trainer.schedule.eval_steps, begun.get("left", False)
-    )
+    trainer.tracker = Tracker(folder, recipe, last_step, tell, trainer.schedule.eval_steps, begun.get("left", False))
     exit_status = 1
     try:
         trainer.fit(resume_from)

@@ -175,7 +175,7 @@ class Finetuner(Trainer):
 
     def _validate(self, saved: Path) -> None:
         """Make the validation that was left when a checkpoint was saved. A signal leaves it once more, at once."""
-        self.state = TrainerState.load_from_json(str(saved / TRAINER_STATE))
+        self.state = TrainerState.load_from_json(str(saved / checkpoint.TRAINER_STATE))
         checkpoint.load_weights(self.model, saved)
         self.is_in_train, self.counted_at = True, time.monotonic()
         with ProgressBar(self.console, "train", self.schedule.max_steps, self.state.global_step) as self.progress:
