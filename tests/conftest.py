@@ -21,6 +21,7 @@ LONGEST = (
     "test_pairs.py",
     "test_coverage_of_training.py",
     "test_kills.py",
+    "test_signals.py",
     "test_ranks.py",
     "test_sweep.py",
     "test_recipe_fuzz.py",
