@@ -14,13 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damages import damage
+from gates import ROOT, TINY_REFORMER, copied_source, quiet, reformer_request
 
 from toolkit import cache, cli
 from toolkit.cache_cleaning import KINDS, clear
 from toolkit.cache_cleaning import entries as entries_of
 from toolkit.data import build_tokenizer
 from toolkit.parity.job import cache as measurements
+from toolkit.parity.job import processes
+from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.processes import run_workers
+from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.recipe import load_recipe
+from toolkit.scratch import child
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.question_answering.windows import tokenize_once
 
@@ -155,6 +161,45 @@ def test_a_damaged_measurement_of_a_gate_is_measured_again(tmp_path, monkeypatch
     assert capfd.readouterr().err.count("\n") == 1
     assert measurements.load("key", dict[str, float]) is None  # and it is gone
     assert capfd.readouterr().err == ""
+
+
+#: Writes down, at a process's end, the files of all modules that it has imported.
+WRITES_MODULES = """\
+import atexit, os, sys
+def write():
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    with open(os.path.join(os.path.dirname(__file__), f"modules-{os.getpid()}"), "w") as out:
+        out.write("\\n".join(sorted(filter(None, files))))
+atexit.register(write)
+"""
+
+
+def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path, monkeypatch):
+    """A changed ``IGNORED_LABEL`` of a module that no list named was once `PARITY, cached`."""
+    (tmp_path / "sitecustomize.py").write_text(WRITES_MODULES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(processes, "child", child)  # workers that are started, not forked
+    request, job = reformer_request(TINY_REFORMER), tmp_path / "job"
+    write_request(request, randomize_constants(request.weights, request.seed)[0], job)
+    run_workers([job], quiet(), workers_of(request))
+    imported = {line for path in tmp_path.glob("modules-*") for line in path.read_text().splitlines()}
+    of_project = {Path(file).relative_to(ROOT) for file in imported if file.startswith(f"{ROOT}/")}
+    of_project = {file for file in of_project if file.parts[0] in ("models", "toolkit")}
+    assert {Path(name) for name in ("models/losses.py", "toolkit/checkpoint.py", "toolkit/parity/reference/step.py")} <= of_project
+
+    copy = copied_source(tmp_path / "copy", "toolkit/__init__.py")
+    (copy / "README.md").write_text("what the project is")
+    monkeypatch.setattr(measurements, "ROOT", copy)
+    before = measurements.key_of(job)
+    (copy / "README.md").write_text("something else")
+    (copy / "toolkit" / "parity" / "README.md").write_text("something else")
+    assert measurements.key_of(job) == before
+    for file in sorted(of_project):
+        plain = (copy / file).read_bytes()
+        (copy / file).write_bytes(plain + b"# changed\n")
+        assert measurements.key_of(job) != before, file
+        (copy / file).write_bytes(plain)
+    assert measurements.key_of(job) == before
 
 
 def test_a_gate_whose_measurements_cannot_be_kept_goes_on(tmp_path, monkeypatch, capfd):

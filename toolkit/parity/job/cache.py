@@ -1,9 +1,9 @@
 """Measurements of earlier gates, so that an unchanged one does not pay again.
 
-The key is a hash of all that a measurement depends on: the source of the port and of the gate, the configuration,
-weights, batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter that
-runs the reference where that is another one. What is kept are the workers' measurements; the verdict is formed anew
-each time. Only those that passed are kept.
+The key is a hash of all that a measurement depends on: the source of the whole project, the configuration, weights,
+batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter that runs the
+reference where that is another one. What is kept are the workers' measurements; the verdict is formed anew each time.
+Only those that passed are kept.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Measured = TypeVar("Measured")
 ROOT = Path(__file__).resolve().parents[3]
 #: What these entries are called in the cache, and their files.
 KIND, MEASURED, CONSTANTS = "parity", "measured.json", "constants.safetensors"
-#: Modules of the toolkit that run in the port's process.
-TRAINING = ("batches", "optimizer", "recipe", "runtime", "sampler", "schedule", "trainer")
+#: Packages of which the workers import modules: a list of these would have to be kept right, and was not.
+PACKAGES = ("models", "toolkit")
 
 
 def key_of(folder: Path, reference_python: str | None = None) -> str:
@@ -75,15 +75,15 @@ def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str
         # The path, too: a wrapper may run the same versions with something else changed.
         environment["reference"] = [reference_python, interpreter.versions_of(reference_python)]
     digest.update(json.dumps([request, environment, *contents], sort_keys=True).encode())
-    for source in sorted(
-        [
-            *ROOT.glob("models/**/*.py"),
-            *ROOT.glob("toolkit/parity/**/*.py"),
-            *(ROOT / "toolkit").glob("tasks/**/*.py"),
-            *(ROOT / "toolkit" / f"{name}.py" for name in TRAINING),
-        ]
-    ):
-        digest.update(f"{source.relative_to(ROOT)}:{files.sha256(source)}".encode())
+    digest.update(source_of(ROOT).encode())
+    return digest.hexdigest()
+
+
+def source_of(root: Path) -> str:
+    """A SHA-256 of every Python file of :data:`PACKAGES` below a folder, by its name there."""
+    digest = hashlib.sha256()
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}:{files.sha256(path)}\n".encode())
     return digest.hexdigest()
 
 
