@@ -144,6 +144,34 @@ def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
     (tmp_path / "latin.yaml").write_bytes("seed: é".encode("latin-1"))
     assert "not UTF-8" in problem(tmp_path / "latin.yaml")
     assert "cannot read" in problem(tmp_path)
+    with (tmp_path / "huge.yaml").open("wb") as file:
+        file.truncate(2**40)  # nothing but holes
+    assert problem(tmp_path / "huge.yaml").endswith(":1: a file of more than 4,194,304 bytes is no recipe")
+
+
+@pytest.mark.parametrize(
+    ("stored", "line", "said"),
+    [
+        (b"seed: 7\ndata:\n  text: gr\xf6\xdfe\n", 3, "is not UTF-8 text (byte 24); save it as UTF-8"),
+        (b"\xef\xbb\xbfseed: 7\r\ndata:\r\n  text: \xff\r\n", 3, "is not UTF-8 text"),
+        (b"seed: 7\rdata:\r  text: \xff\r", 3, "is not UTF-8 text"),
+        ("seed: 7\n".encode("utf-16"), 1, "is not UTF-8 text (byte 0)"),
+        (b"seed: 7\n# \xc3\xa4\nhere: \x07\n", 3, "not YAML: U+0007 is no character of a text; remove it"),
+        (b"seed: 7\r\n\r\nhere: \x00\r\n", 3, "not YAML: U+0000 is no character"),
+        (b"# x\n%YAML " + b"1" * 5000 + b".1\n---\nseed: 7\n", 2, "not YAML: Exceeds the limit"),
+        (b"seed: 7\na:\n  " + b"- " * 900 + b"x\n", 3, "nested too deeply"),
+        (b"a: \x0c\n" + b"[" * 1500, 2, "nested too deeply"),
+        ("a: \u2028\nb: ".encode() + b"[" * 1500, 2, "nested too deeply"),
+        (b"", 1, "data: missing"),
+    ],
+    ids=["western", "a mark", "old Mac", "utf-16", "a bell", "a zero", "a version", "deep", "a feed", "a separator", "empty"],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_to_its_end_is_refused_at_a_line(tmp_path, stored, line, said):
+    path = tmp_path / "x.yaml"
+    path.write_bytes(stored)
+    told = problem(path).splitlines()
+    assert told[0].startswith(f"{path}:{line}: ") and said in told[0]
+    assert all(entry.startswith(f"{path}:") and entry.removeprefix(f"{path}:")[0].isdigit() for entry in told)
 
 
 def test_a_hostile_file_is_refused_and_not_expanded(write):

@@ -14,7 +14,7 @@ from recipe_fuzz import Worker, likely_recipes, recipes
 
 SEED = 20261122
 #: What every line of an error begins with.
-PLACE = re.compile(r"(x\.yaml(:\d+)?|command line)(: |$)")
+PLACE = re.compile(r"(x\.yaml:\d+|command line)(: |$)")
 
 
 def examples(name: str, default: int):

@@ -7,6 +7,7 @@ it says must be what a reader sees.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import math
 import re
@@ -29,6 +30,7 @@ MOST_DIGITS = 1000
 MOST_LEVELS = 32
 #: A file of more is not a recipe; nor is one with so many brackets open at once, or in one line.
 MOST_CHARACTERS = 2**20
+MOST_BYTES = 4 * MOST_CHARACTERS
 MOST_BRACKETS = 1000
 #: The longest message about a value, in characters; the middle of a longer one is left out.
 LONGEST_MESSAGE = 600
@@ -93,17 +95,34 @@ def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Sou
     """
     source = Source(str(path))
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open(path, "rb") as file:
+            stored = file.read(MOST_BYTES + 1)
     except OSError as problem:
         raise UserError(f"{path}: cannot read the recipe: {problem.strerror}{_nearby(path)}") from None
-    except UnicodeDecodeError as problem:
-        raise UserError(f"{path}: is not UTF-8 text (byte {problem.start})") from None
-    values = _parse(text, source)
+    if len(stored) > MOST_BYTES:
+        raise UserError(f"{path}:1: a file of more than {MOST_BYTES:,} bytes is no recipe")
+    values = _parse(_decoded(stored, source), source)
+    source.lines.setdefault((), 1)
     if not isinstance(values, dict):
         raise UserError(f"{path}:1: a recipe is a mapping of keys to values, not {_kind(values)}")
     for override in overrides:
         _apply(values, override, source)
     return values, source
+
+
+def _decoded(stored: bytes, source: Source) -> str:
+    """The text of a file, its lines ended by line feeds.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
+    stored = stored.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = stored.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = len((stored[: problem.start] + b"x").splitlines())
+        raise UserError(f"{source.name}:{line}: is not UTF-8 text (byte {problem.start}); save it as UTF-8") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -165,34 +184,49 @@ _Dumper.add_representer(str, _represent_text)
 
 def _parse(text: str, source: Source) -> Any:
     _check_size(text, source)
+    line = 1
     try:
         for event in yaml.parse(text, Loader=yaml.BaseLoader):
+            line = event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise UserError(f"{source.name}:{line}: anchors and aliases (& and *) are not read")
         node = yaml.compose(text, Loader=yaml.BaseLoader)
         return {} if node is None else _value(node, (), source)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
-        raise UserError(f"{source.name}:{mark.line + 1 if mark else 1}: not YAML: {problem.problem}") from None
-    except yaml.YAMLError as problem:
-        raise UserError(f"{source.name}: not YAML: {' '.join(str(problem).split())}") from None
+        raise UserError(f"{source.name}:{mark.line + 1 if mark else line}: not YAML: {problem.problem}") from None
+    except yaml.reader.ReaderError as problem:
+        at = f"{source.name}:{_line_of(problem.position, text)}"
+        raise UserError(f"{at}: not YAML: U+{problem.character:04X} is no character of a text; remove it") from None
     except RecursionError:
-        raise UserError(f"{source.name}: nested too deeply") from None
-    except (ValueError, OverflowError):  # of the library's chr()
+        raise UserError(f"{source.name}:{_most_indented(text)}: nested too deeply") from None
+    except (ValueError, OverflowError) as problem:  # of the library's chr(), and of the numbers of a %YAML line
         beyond = next((found for found in _CODE_POINT.finditer(text) if int(found[1], 16) > sys.maxunicode), None)
         if beyond is None:
-            raise
-        at = f"{source.name}:{text[: beyond.start()].count(chr(10)) + 1}"
+            directive = re.search(r"^%YAML.*", text, re.MULTILINE)
+            at = f"{source.name}:{_line_of(directive.start(), text) if directive else line}"
+            raise UserError(f"{at}: not YAML: {' '.join(str(problem).split())}") from None
+        at = f"{source.name}:{_line_of(beyond.start(), text)}"
         raise UserError(f"{at}: not YAML: {beyond[0]} is no character; \\U0010FFFF is the last") from None
+
+
+def _line_of(place: int, text: str) -> int:
+    """The line in which a character is, counted from 1."""
+    return text.count("\n", 0, place) + 1
+
+
+def _most_indented(text: str) -> int:
+    """The line that begins furthest to the right, counted from 1: there a text is nested most deeply."""
+    lines = text.split("\n")
+    return 1 + max(range(len(lines)), key=lambda index: len(lines[index]) - len(lines[index].lstrip(" -?")))
 
 
 def _check_size(text: str, source: Source) -> None:
     """Refuse what the parser, whose time grows with the square of brackets that are open, would take minutes over."""
     if len(text) > MOST_CHARACTERS:
-        raise UserError(f"{source.name}: {len(text)} characters are no recipe")
+        raise UserError(f"{source.name}:1: {len(text)} characters are no recipe")
     opened = 0
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         opened += line.count("[") + line.count("{") - line.count("]") - line.count("}")
         if max(opened, line.count("[") + line.count("{")) > MOST_BRACKETS:
             raise UserError(f"{source.name}:{number}: nested too deeply")
