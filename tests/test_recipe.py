@@ -164,7 +164,7 @@ def test_a_file_that_is_no_recipe_is_refused(write, tmp_path):
         ("a: \u2028\nb: ".encode() + b"[" * 1500, 2, "nested too deeply"),
         (b"", 1, "data: missing"),
     ],
-    ids=["western", "a mark", "old Mac", "utf-16", "a bell", "a zero", "a version", "deep", "a feed", "a separator", "empty"],
+    ids=["western", "mark", "old_mac", "utf-16", "bell", "zero", "version", "deep", "feed", "separator", "empty"],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_to_its_end_is_refused_at_a_line(tmp_path, stored, line, said):
     path = tmp_path / "x.yaml"

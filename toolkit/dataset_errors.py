@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -15,7 +16,7 @@ from models.hub_errors import GOES_ON, HubError, Wanted, explain
 from toolkit.errors import UserError
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
-from toolkit.rows import no_log, reraise_full_disk
+from toolkit.rows import no_log, reraise_full_disk, said
 from toolkit.yaml_source import suggest
 
 
@@ -33,13 +34,17 @@ def check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None
 
 @contextlib.contextmanager
 def load_explained(
-    recipe: Recipe, wanted: Wanted | None = None, lacking: Callable[[], str | None] = lambda: None
+    recipe: Recipe,
+    wanted: Wanted | None = None,
+    lacking: Callable[[], str | None] = lambda: None,
+    scratch: Path | None = None,
 ) -> Iterator[None]:
     """What `datasets` raises for a folder or a hub data set, at the recipe's line.
 
     Args:
         wanted: the data set of the hub; None for a folder.
         lacking: the file of it that was not fetched to its end, where the client does not tell; None if not known.
+        scratch: by which the library knows a folder.
     """
     try:
         with no_log():
@@ -49,11 +54,11 @@ def load_explained(
     except Exception as problem:
         reraise_full_disk(problem)
         if wanted is not None and (explained := _of_the_hub(problem, wanted, lacking)):
-            said = str(explained)
+            told = str(explained)
             if recipe.data.streaming:  # of a file that is streamed nothing is kept
-                said = said.replace(GOES_ON, "")
-            raise recipe.error("data.dataset", said) from None
-        reason = " ".join(str(problem.__cause__ or problem).split()) or type(problem).__name__
+                told = told.replace(GOES_ON, "")
+            raise recipe.error("data.dataset", told) from None
+        reason = said(problem) if scratch is None else said(problem).replace(str(scratch), recipe.data.dataset)
         if reason.startswith(("Config name is missing", "BuilderConfig")):
             raise _config_error(recipe, reason) from None
         raise recipe.error("data.dataset", f"cannot load {recipe.data.dataset}: {reason[:300]}") from None

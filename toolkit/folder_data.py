@@ -17,8 +17,9 @@ from toolkit.cache import CACHE_VERSION, kept
 from toolkit.checkpoint import sha256
 from toolkit.dataset_errors import check_reader, load_explained
 from toolkit.digest import digest
+from toolkit.file_check import check_file
 from toolkit.recipe import Recipe
-from toolkit.rows import READERS, as_written, check_json, prepare, quietly, scratch_in, stored
+from toolkit.rows import READERS, as_written, prepare, quietly, scratch_in, stored
 from toolkit.scratch import scratch_folder
 
 #: Files of a data folder in which it may say where its data is.
@@ -33,35 +34,56 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
     """
     folder = folder.resolve()
     _check_cards(recipe, folder)
-    with scratch_folder("toolkit-") as scratch, load_explained(recipe):
-        builder = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch))
-    check_reader(recipe, builder, READERS.values())
-    parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
-    for split, files in builder.config.data_files.items():
-        parts += [split, *(_checked_content(recipe, folder, Path(file)) for file in files)]
+    with scratch_folder("toolkit-") as scratch:
+        known = _named_plainly(folder, scratch)
+        with load_explained(recipe, scratch=known):
+            builder = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(scratch / "cache"))
+        check_reader(recipe, builder, READERS.values())
+        parts: list[object] = [type(builder).__module__, _settings(builder), datasets.__version__, CACHE_VERSION]
+        for split, files in builder.config.data_files.items():
+            parts += [split, *(_checked_content(recipe, folder, known, Path(file)) for file in files)]
 
-    def fill(unfinished: Path) -> None:
-        with scratch_in(unfinished) as scratch, load_explained(recipe):
-            again = datasets.load_dataset_builder(str(folder), recipe.data.config, cache_dir=str(scratch / "cache"))
-            prepare(as_written(again), scratch, unfinished)
+        def fill(unfinished: Path) -> None:
+            with scratch_in(unfinished) as inner, load_explained(recipe, scratch=known):
+                again = datasets.load_dataset_builder(str(known), recipe.data.config, cache_dir=str(inner / "cache"))
+                prepare(as_written(again), inner, unfinished)
 
-    return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
+        return stored(quietly(kept, "rows", digest(*map(str, parts)), fill))
 
 
-def _checked_content(recipe: Recipe, folder: Path, file: Path) -> str:
+def _named_plainly(folder: Path, scratch: Path) -> Path:
+    """A folder by whose path the library finds it: for one with brackets in it, which would be a pattern, a folder of
+    links to its files."""
+    if not re.search(r"[][*?]|::", str(folder)):
+        return folder
+    known = scratch / "data"
+    for path, _, files in os.walk(folder):
+        below = known / os.path.relpath(path, folder)
+        below.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (below / file).symlink_to(os.path.join(path, file))
+    return known
+
+
+def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path) -> str:
     """The SHA-256 of a folder's data file.
+
+    Args:
+        known: the folder, as the library knows it.
 
     Raises:
         UserError: it lies elsewhere, or cannot be read.
     """
+    named = folder / file.relative_to(known) if file.is_relative_to(known) else file
     try:
-        if not Path(os.path.normpath(file)).is_relative_to(folder) or file.suffix == ".zip":
-            raise UnreadableFile(file, f"is no plain data file of the folder {folder}")
-        if file.suffix not in (".csv", ".tsv", ".parquet", ".arrow", ".txt"):
-            check_json(plain_file(file))
+        if not Path(os.path.normpath(file)).is_relative_to(known) or file.suffix == ".zip":
+            raise UnreadableFile(named, f"is no plain data file of the folder {folder}")
+        if file.suffix not in (".parquet", ".arrow", ".txt"):
+            check_file(plain_file(file), named, "csv" if file.suffix in (".csv", ".tsv") else "json")
         return sha256(plain_file(file))
-    except (OSError, ValueError) as problem:
-        raise recipe.error("data.dataset", " ".join(str(problem).split())) from None
+    except (OSError, ValueError, EOFError) as problem:
+        reason = " ".join(str(problem).split())
+        raise recipe.error("data.dataset", reason.replace(str(known), str(folder))) from None
 
 
 def _settings(builder: Any) -> str:

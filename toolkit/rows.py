@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import errno
-import gzip
 import json
-import lzma
 import os
 import re
 import shutil
@@ -17,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pandas
 from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
+from datasets.data_files import DataFilesDict, DataFilesList
 
 from models.files import UnreadableFile
+from toolkit.file_check import first_fault
 from toolkit.recipe_keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
@@ -35,23 +33,21 @@ CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 #: What parts the columns of csv, beside a comma.
 DELIMITERS = (";", "\t", "|")
 
-#: How a compressed file begins, and what opens it. The last three are only told apart from text.
-COMPRESSED: dict[bytes, Callable[..., Any] | None] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-    b"\x28\xb5\x2f\xfd": None,
-    b"\x04\x22\x4d\x18": None,
-    b"PK\x03\x04": None,
-}
 
-#: Rows of data are nested less deeply than this by far; pyarrow crashes on some thousands.
-DEEPEST = 200
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-#: What pyarrow crashes on where the first row should be; in JSON lines, any row may be the first that it is given.
-NO_ROW = rb"\s*(?:null|NaN|-?Inf)"
-FIRST_IS_NO_ROW = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*\[)?" + NO_ROW)
-LINE_IS_NO_ROW = re.compile(NO_ROW)
+def _set_one(self: Features, name: str, feature: Any) -> None:
+    """What `datasets` does for each column of a table that it makes or copies; it looks at all columns each time, so
+    that 3,000 columns of 20 rows took minutes, and take 6 seconds so."""
+    dict.__setitem__(self, name, feature)
+    self._column_requires_decoding[name] = datasets.features.features.require_decoding(feature)
+
+
+if hasattr(Features(), "_column_requires_decoding") and hasattr(datasets.features.features, "require_decoding"):
+    Features.__setitem__ = _set_one
+
+
+def in_train(file: Path) -> DataFilesDict:
+    """One file as the data of a builder, whose name is taken as it is: brackets in it would be a pattern."""
+    return DataFilesDict({"train": DataFilesList([str(file)], [()])})
 
 
 def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
@@ -131,8 +127,13 @@ def stored(entry: Path) -> DatasetDict:
 
 
 @contextlib.contextmanager
-def explained(path: Path, kind: str, link: Path) -> Iterator[None]:
-    """What `datasets` and the libraries below it raise for a file, as one error that names the file."""
+def explained(path: Path, kind: str, link: Path, delimiter: str = ",") -> Iterator[None]:
+    """What `datasets` and the libraries below it raise for a file, as one error that names the file, and the row.
+
+    Args:
+        link: by which they know it.
+        delimiter: of csv.
+    """
     try:
         with no_log():
             yield
@@ -140,9 +141,19 @@ def explained(path: Path, kind: str, link: Path) -> Iterator[None]:
         raise
     except Exception as problem:  # pandas, pyarrow and the library each raise what they like
         reraise_full_disk(problem)
-        reason = " ".join(str(problem.__cause__ or problem).split()).replace(str(link), str(path))
-        reason = reason or type(problem.__cause__ or problem).__name__
-        raise UnreadableFile(path, f"cannot be read as {kind}: {reason[:300]}") from None
+        reason = first_fault(link, kind, delimiter) or said(problem)
+        raise UnreadableFile(path, f"cannot be read as {kind}: {renamed(reason, link.parent, path)[:300]}") from None
+
+
+def said(problem: BaseException) -> str:
+    """The words of what `datasets` raised, or of what it raised it from, in one line."""
+    cause = problem.__cause__ or problem
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
+def renamed(reason: str, scratch: Path, path: Path) -> str:
+    """A message in which whatever lies in a scratch folder is called by the file or folder that it stands for."""
+    return re.sub(rf"(\w+://[^\s:]*::)?{re.escape(str(scratch))}[^\s'\",:)\]]*", lambda _: str(path), reason)
 
 
 def reraise_full_disk(problem: BaseException) -> None:
@@ -163,42 +174,3 @@ def no_log() -> Iterator[None]:
         yield
     finally:
         datasets.logging.set_verbosity(level)
-
-
-def check_json(path: Path) -> None:
-    """See that a file of JSON holds nothing on which pyarrow's parser crashes: null or NaN for a row, and deep nesting.
-
-    Raises:
-        UnreadableFile: it does, or is compressed in a way that cannot be looked into here.
-    """
-    with open(path, "rb") as file:
-        begins = file.read(8)
-    opener = next((opener for magic, opener in COMPRESSED.items() if begins.startswith(magic)), open)
-    if opener is None:
-        raise UnreadableFile(path, "is packed; unpack it")
-    with opener(path, "rb") as file:
-        head = file.read(4096)
-        is_list = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
-        if FIRST_IS_NO_ROW.match(head):
-            raise UnreadableFile(path, "has a number or null for its first row")
-        file.seek(0)
-        depth = 0
-        for number, line in enumerate(file, 1):
-            if not is_list and LINE_IS_NO_ROW.match(line):
-                raise UnreadableFile(path, f"line {number} is a number or null, and no row")
-            depth = _checked_depth(path, number, STRING.sub(b"", line), depth)
-
-
-def _checked_depth(path: Path, number: int, line: bytes, depth: int) -> int:
-    """How many brackets are open after a line without its strings.
-
-    Args:
-        depth: before it.
-    """
-    opened, closed = line.count(b"[") + line.count(b"{"), line.count(b"]") + line.count(b"}")
-    if depth + opened > DEEPEST:
-        characters = np.frombuffer(line, np.uint8)
-        opens, closes = (np.isin(characters, np.frombuffer(pair, np.uint8)).astype(np.int64) for pair in (b"[{", b"]}"))
-        if depth + np.cumsum(opens - closes).max() > DEEPEST:
-            raise UnreadableFile(path, f"opens more than {DEEPEST} brackets inside of each other, line {number}")
-    return max(0, depth + opened - closed)

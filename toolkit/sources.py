@@ -21,14 +21,15 @@ from models.files import UnreadableFile, plain_file
 from toolkit.cache import CACHE_VERSION, kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
+from toolkit.file_check import check_file
+from toolkit.packed import begins_packed
 from toolkit.recipe import Recipe, settled
 from toolkit.recipe_keys import ENCODED_KINDS
 from toolkit.rows import (
-    COMPRESSED,
     READERS,
     as_written,
-    check_json,
     explained,
+    in_train,
     likely_delimiter,
     prepare,
     quietly,
@@ -129,15 +130,14 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
 
     def fill(unfinished: Path) -> None:
         with scratch_in(unfinished) as scratch:
-            link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes [, * and :: are no part of a name
+            link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes :: is no part of a name
             _in_utf8(recipe, path, link)
             if kind == "csv" and recipe.data.delimiter is None:
                 _check_delimiter(recipe, link, settings["sep"])
-            with explained(path, kind, link):
-                if kind == "json":
-                    check_json(link)
+            check_file(link, path, kind)
+            with explained(path, kind, link, settings.get("sep", ",")):
                 reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
-                builder = reader(cache_dir=str(scratch / "cache"), data_files={"train": [str(link)]}, **settings)
+                builder = reader(cache_dir=str(scratch / "cache"), data_files=in_train(link), **settings)
                 prepare(as_written(builder), scratch, unfinished)
 
     call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
@@ -161,7 +161,7 @@ def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
     """
     encoding = recipe.data.encoding
     with open(path, "rb") as file:
-        packed = file.read(8).startswith(tuple(COMPRESSED))
+        packed = begins_packed(file.read(8))
     if packed and encoding is not None:
         raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
     try:
@@ -184,7 +184,7 @@ def _check_delimiter(recipe: Recipe, file: Path, used: str) -> None:
     with open(file, "rb") as opened:
         head = opened.read(LONGEST_HEADER)
     header = head.decode("utf-8", "ignore").removeprefix("\ufeff").lstrip("\r\n").partition("\n")[0]
-    if head.startswith(tuple(COMPRESSED)) or used in header:
+    if begins_packed(head) or used in header:
         return
     if likely := likely_delimiter(header):
         raise recipe.error("data.delimiter", f"missing: {wrong_delimiter(header, likely)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 import charset_normalizer
+
+from toolkit.packed import opened
 
 #: Bytes that are read at a time.
 BLOCK = 2**20
@@ -139,10 +142,11 @@ def has_letters_of_utf8(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
-    """A file of text, to be read from behind its byte order mark, if it has one."""
-    with open(path, encoding=encoding, newline=newline) as file:
-        if file.read(1) != "\ufeff":
-            file.seek(0)
+    """A file of text, to be read from behind its byte order mark, if it has one; unpacked where it is compressed."""
+    with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
+        marked = file.read(1) == "\ufeff"
+    with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
+        file.read(1 if marked else 0)
         yield file
 
 

@@ -15,8 +15,9 @@ import datasets
 
 from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
+from toolkit.packed import begins_packed
 from toolkit.recipe import Recipe
-from toolkit.rows import COMPRESSED, DELIMITERS
+from toolkit.rows import DELIMITERS
 from toolkit.sources import read_file
 from toolkit.tasks.question_answering import squad
 from toolkit.text_encoding import WrongEncoding, check_encoding
@@ -195,7 +196,7 @@ def _table(kind: str, files: dict[str, Path]) -> Found:
 def _encoding(found: Found, path: Path) -> str | None:
     """What a file is in; None for UTF-8, and for what is packed."""
     with open(path, "rb") as file:
-        if file.read(8).startswith(tuple(COMPRESSED)):
+        if begins_packed(file.read(8)):
             return None
     try:
         check_encoding(path)
@@ -216,7 +217,7 @@ def _delimiter(found: Found, path: Path) -> str | None:
     usual = "\t" if any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes) else ","
     with open(path, "rb") as file:
         head = file.read(LOOKED_AT_BYTES)
-    if head.startswith(tuple(COMPRESSED)):
+    if begins_packed(head):
         return None
     lines = head.decode(found.encoding or "utf-8", "ignore").splitlines(keepends=True)
 
@@ -248,7 +249,7 @@ def _squad(path: Path) -> list[squad.Example]:
     """
     with open(path, "rb") as file:
         head = file.read(LOOKED_AT_BYTES)
-    if head.startswith(tuple(COMPRESSED)) or b'"paragraphs"' not in head or b'"data"' not in head:
+    if begins_packed(head) or b'"paragraphs"' not in head or b'"data"' not in head:
         return []
     return squad.read_examples(path)
 

@@ -1,0 +1,185 @@
+"""Files of odd names, sizes and shapes: read, or refused in a line that names the user's file, soon and in little
+memory."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.data_check import check_data
+from toolkit.errors import UserError
+from toolkit.packed import LARGEST_RATIO
+from toolkit.recipe import load_recipe
+from toolkit.recipe_new.look import look
+from toolkit.tables import read_table
+
+HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"
+TABLE = "text,label\n" + "".join(f"text number {index},{'ab'[index % 2]}\n" for index in range(20))
+LINES = "".join(json.dumps({"text": f"text {index}", "label": "ab"[index % 2]}) + "\n" for index in range(20))
+#: Far more than what is read here takes, and far less than what it took.
+SECONDS = 40
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise AssertionError(f"reading takes longer than {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def recipe_of(folder: Path, file: str | Path, kind: str | None = None):
+    """A recipe of a file, or of a folder as a data set."""
+    where = f"dataset: {json.dumps(str(file))}" if kind is None else f"dataset: {kind}, files: {{train: {file}}}"
+    (folder / "x.yaml").write_text(HEAD + f"data: {{{where}, max_length: 32, validation_fraction: 0.5}}\n")
+    return load_recipe(folder / "x.yaml")
+
+
+def refusal(folder: Path, file: str, kind: str) -> str:
+    """What a check says of a file, behind the file's name."""
+    with pytest.raises(UserError) as refused:
+        check_data(recipe_of(folder, file, kind))
+    begins = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file} "
+    assert str(refused.value).startswith(begins) and "\n" not in str(refused.value)
+    return str(refused.value).removeprefix(begins)
+
+
+# -- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["x[1]", "a*b", "{a,b}?"])
+@pytest.mark.parametrize(("name", "kind"), [("t.csv", "csv"), ("t.csv.gz", "csv"), ("t.jsonl", "json")])
+def test_a_cache_folder_may_be_called_as_a_pattern_is(tmp_path, monkeypatch, cache, name, kind):
+    monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path / cache))
+    content = (TABLE if kind == "csv" else LINES).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    check_data(recipe_of(tmp_path, name, kind))
+    assert list((tmp_path / cache / "rows").iterdir())
+
+
+@pytest.mark.parametrize("folder", ["data [v1]", "a*b", "what?", "a::b"])
+def test_a_folder_of_data_may_be_called_as_a_pattern_is(tmp_path, folder):
+    (tmp_path / folder / "in [it]").mkdir(parents=True)
+    (tmp_path / folder / "in [it]" / "train.csv").write_text(TABLE)
+    (tmp_path / "ab").mkdir()
+    (tmp_path / "ab" / "train.csv").write_text("text,label\nsomething,else\n")
+    check_data(recipe_of(tmp_path, tmp_path / folder))
+    (tmp_path / folder / "in [it]" / "train.csv").write_text('text,label\n"a,b\n')
+    with pytest.raises(UserError, match=r"data.dataset: cannot load .*EOF inside string") as refused:
+        check_data(recipe_of(tmp_path, tmp_path / folder))
+    assert "/tmp/toolkit-" not in str(refused.value)
+
+
+BAD = {
+    "cut.csv.xz": ("csv", lzma.compress(TABLE.encode())[:-20], "cannot be unpacked: Compressed file ended"),
+    "cut.jsonl.gz": ("json", gzip.compress(LINES.encode())[:-20], "cannot be unpacked: Compressed file ended"),
+    "fake.csv.gz": ("csv", TABLE.encode(), "cannot be read as csv: Not a gzipped file"),
+    "x.jsonl.zst": ("json", b"\x28\xb5\x2f\xfdxxxxxxxxx", "is packed; unpack it"),
+    "x.csv.zst": ("csv", b"\x28\xb5\x2f\xfdxxxxxxxxx", "is packed; unpack it"),
+    "x.csv.zip": ("csv", b"PK\x03\x04xxxxxxxxx", "cannot be unpacked: File is not a zip file"),
+    "bad.json": ("json", (LINES * 3 + "{]\n").encode(), "cannot be read as json: row 61 is not JSON"),
+    "bad.json.gz": ("json", gzip.compress((LINES + "{]\n").encode()), "cannot be read as json: row 21 is not JSON"),
+    "latin.json.gz": ("json", gzip.compress(LINES.encode() + b'{"text": "\xe4"}\n'), "json: line 21 is not UTF-8"),
+    "latin.csv.bz2": ("csv", bz2.compress(TABLE.encode() + b"\xe4,a\n"), "cannot be read as csv: line 22 is not UTF-8"),
+    "quote.csv": ("csv", (TABLE + '"a,b\n').encode(), "csv: opens a quote in row 21, line 22 and does not close it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said_of_the_user_s_file_and_with_its_line(tmp_path, name):
+    kind, content, expected = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    told = refusal(tmp_path, name, kind)
+    assert expected in told and "scratch" not in told and "cache" not in told
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------------
+
+CHECK = """\
+import resource, sys
+from toolkit.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def zeros_in(path: Path, size: int) -> None:
+    """A compressed file of one text of zeros, of so many MiB."""
+    block = b"0" * 2**20
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("t.csv", "w") as file:
+            file.writelines([b"text,label\n", *[block] * size])
+        return
+    opener = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[path.suffix]
+    with opener(path, "wb", **({"preset": 0} if path.suffix == ".xz" else {"compresslevel": 1})) as file:
+        file.writelines([b'{"text": "' if ".json" in path.name else b"text,label\n", *[block] * size])
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz", "t.csv.bz2", "t.csv.xz", "t.csv.zip"])
+def test_a_bomb_is_refused_before_it_is_written_out(tmp_path, name):
+    zeros_in(tmp_path / name, 600)
+    recipe_of(tmp_path, name, "json" if "json" in name else "csv")
+    command = [sys.executable, "-c", CHECK, "recipe", "check", str(tmp_path / "x.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 2
+    assert f"{tmp_path / name} says more than {LARGEST_RATIO} times its own size" in done.stderr
+    assert int(done.stdout) < 700  # MiB; 600 are in the file, and `datasets` alone takes 200
+
+
+def test_a_file_that_is_packed_as_texts_are_is_read(tmp_path):
+    with gzip.open(tmp_path / "t.csv.gz", "wb") as file:
+        file.write((TABLE + "word " * 2**20 + ",a\n").encode())
+    check_data(recipe_of(tmp_path, "t.csv.gz", "csv"))
+
+
+def wide(columns: int) -> str:
+    header = ",".join(["text", "label", *(f"c{index}" for index in range(columns))])
+    return header + "\n" + "".join(f"t{row},{'ab'[row % 2]}{',1' * columns}\n" for row in range(6))
+
+
+def new_keys(rows: int) -> str:
+    return "".join(json.dumps({"text": "a", "label": "ab"[row % 2], f"k{row}": row}) + "\n" for row in range(rows))
+
+
+def test_many_columns_are_read_in_seconds(tmp_path):
+    (tmp_path / "t.csv").write_text(wide(1200))
+    check_data(recipe_of(tmp_path, "t.csv", "csv"))
+    (tmp_path / "t.jsonl").write_text(new_keys(800))
+    check_data(recipe_of(tmp_path, "t.jsonl", "json"))
+
+
+def test_columns_without_end_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text(wide(10**6))
+    assert refusal(tmp_path, "t.csv", "csv").startswith("has more than 2,048 columns in line 1; leave out")
+    (tmp_path / "t.jsonl").write_text(new_keys(20_000))
+    assert refusal(tmp_path, "t.jsonl", "json").startswith("has more than 2,048 different keys, the last in line 2047")
+    nested = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
+    (tmp_path / "n.jsonl").write_text(nested)
+    assert refusal(tmp_path, "n.jsonl", "json").startswith("has more than 2,048 different keys, the last in line 2047")
+    for name in ("t.csv", "t.jsonl"):
+        with pytest.raises(UserError, match=rf"^{tmp_path / name}:? has more than 2,048"):
+            look(tmp_path / name)
+        with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
+            read_table(tmp_path / name, ["text"])
+
+
+def test_a_text_is_not_taken_for_keys(tmp_path):
+    rows = [{"text": f'"k{row}": 1, \\"q{row}": 2, "z', "label": "ab"[row % 2]} for row in range(3000)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    check_data(recipe_of(tmp_path, "t.jsonl", "json"))

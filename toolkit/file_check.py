@@ -1,0 +1,127 @@
+"""What a data file is seen to hold before `datasets` reads it: what would take that library minutes, gigabytes or its
+life is refused in a line. And what is wrong with one that it cannot read, at its row."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from models.files import UnreadableFile
+from toolkit.csv_rows import DELIMITERS, csv_rows
+from toolkit.json_rows import json_rows
+from toolkit.packed import is_packed, opened
+
+#: Columns of a table, and different keys of all rows of JSON. With so many `datasets` takes 5 seconds to read 20 rows
+#: of csv, or 2,000 rows of JSON of which each has a key of its own; with twice as many, four times as long. Of 20,000
+#: rows with a new key each it made 400 million cells, in more than 22 minutes.
+MOST_COLUMNS = 2048
+#: The longest first line of a csv file, in bytes: that of so many columns has a fraction of it.
+LONGEST_HEADER = 2**22
+#: Rows of data are nested less deeply than this by far; pyarrow crashes on some thousands.
+DEEPEST = 200
+#: A text in JSON; with what makes it a key.
+STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:\s*(:))?')
+#: What pyarrow crashes on where the first row should be; in JSON lines, any row may be the first that it is given.
+NO_ROW = rb"\s*(?:null|NaN|-?Inf)"
+FIRST_IS_NO_ROW = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*\[)?" + NO_ROW)
+LINE_IS_NO_ROW = re.compile(NO_ROW)
+
+
+def check_file(path: Path, named: Path, kind: str) -> None:
+    """See that a file of csv or JSON can be read in a time and a memory that its size lets expect.
+
+    Args:
+        named: what a message calls it.
+        kind: others are not looked into.
+
+    Raises:
+        UnreadableFile: it cannot, or holds something on which pyarrow's parser crashes, or is compressed in a way that
+            cannot be looked into here.
+    """
+    if kind == "csv":
+        _check_csv(path, named)
+    elif kind == "json":
+        _check_json(path, named)
+
+
+def _check_csv(path: Path, named: Path) -> None:
+    with opened(path, named) as file:
+        header = file.readline(LONGEST_HEADER)
+        if 1 + max(header.count(one.encode()) for one in DELIMITERS) > MOST_COLUMNS:
+            raise UnreadableFile(named, f"has more than {MOST_COLUMNS:,} columns in line 1; leave out what is not used")
+        while file.read(2**20) and is_packed(path):  # to its end, to see that it has one
+            pass
+
+
+def _check_json(path: Path, named: Path) -> None:
+    """Null or NaN for a row, deep nesting, and columns without end."""
+    with opened(path, named) as file:
+        head = file.read(4096)
+    is_list = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    if FIRST_IS_NO_ROW.match(head):
+        raise UnreadableFile(named, "has a number or null for its first row")
+    depth, keys = 0, set[bytes]()
+    with opened(path, named) as file:
+        for number, line in enumerate(file, 1):
+            if not is_list and LINE_IS_NO_ROW.match(line):
+                raise UnreadableFile(named, f"line {number} is a number or null, and no row")
+            depth = _checked_depth(named, number, STRING.sub(b"", line), depth)
+            _add_keys(named, number, line, keys)
+
+
+def _add_keys(named: Path, number: int, line: bytes, keys: set[bytes]) -> None:
+    """Add the keys of a line, of any depth, to those of the lines before."""
+    for found in STRING.finditer(line):
+        if found[1] is not None:
+            keys.add(found[0])
+            if len(keys) > MOST_COLUMNS:
+                more = f"has more than {MOST_COLUMNS:,} different keys, the last in line {number}: each is a column"
+                raise UnreadableFile(named, f"{more}; leave out those that are not used, or write a list of pairs")
+
+
+def _checked_depth(named: Path, number: int, line: bytes, depth: int) -> int:
+    """How many brackets are open after a line without its strings.
+
+    Args:
+        depth: before it.
+    """
+    opens, closes = line.count(b"[") + line.count(b"{"), line.count(b"]") + line.count(b"}")
+    if depth + opens > DEEPEST:
+        characters = np.frombuffer(line, np.uint8)
+        up, down = (np.isin(characters, np.frombuffer(pair, np.uint8)).astype(np.int64) for pair in (b"[{", b"]}"))
+        if depth + np.cumsum(up - down).max() > DEEPEST:
+            raise UnreadableFile(named, f"opens more than {DEEPEST} brackets inside of each other, line {number}")
+    return max(0, depth + opens - closes)
+
+
+def first_fault(path: Path, kind: str, delimiter: str) -> str | None:
+    """What is wrong with a file that `datasets` cannot read, with its line or row; None where that does not show.
+
+    The library counts rows from 0, and in JSON from the beginning of a block of its own.
+    """
+    if kind not in ("csv", "json"):
+        return None
+    with contextlib.suppress(OSError, EOFError):
+        with opened(path) as file:
+            if strange := _line_that_is_no_text(file):
+                return f"line {strange} is not UTF-8; unpack it, and set data.encoding"
+        try:
+            rows: Iterable = csv_rows(path, delimiter, "utf-8") if kind == "csv" else json_rows(path, "utf-8")
+            for _ in rows:
+                pass
+        except UnreadableFile as problem:
+            return str(problem).removeprefix(f"{path} ")
+    return None
+
+
+def _line_that_is_no_text(lines: Iterable[bytes]) -> int | None:
+    for number, line in enumerate(lines, 1):
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError:
+            return number
+    return None

@@ -1,0 +1,103 @@
+"""Compressed files: told by how they begin, and read without being led to write out what no disk or memory holds."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from models.files import UnreadableFile
+
+
+def _unzipped(file: BinaryIO) -> Any:
+    archive = zipfile.ZipFile(file)
+    return archive.open(archive.namelist()[0])
+
+
+#: How a compressed file begins, and what opens it. Those that nothing opens are only told apart from text.
+COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": None,
+    b"\x04\x22\x4d\x18": None,
+    b"PK\x03\x04": _unzipped,
+}
+
+#: A file that says more than so many times its own size is a bomb: texts and tables are packed to a third to a
+#: thirtieth, logs that repeat themselves to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
+LARGEST_RATIO = 200
+#: Bytes that a file may say however small it is: 64 MiB are written out in under a second.
+ALWAYS_ALLOWED = 2**26
+
+
+def begins_packed(head: bytes) -> bool:
+    """Whether a file that begins so is compressed."""
+    return head.startswith(tuple(COMPRESSED))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed."""
+    with open(path, "rb") as file:
+        return begins_packed(file.read(8))
+
+
+class _Measured(io.RawIOBase):
+    """What a compressed file says, up to :data:`LARGEST_RATIO` times what was read of it."""
+
+    def __init__(self, path: Path, named: Path, opener: Callable[[BinaryIO], Any]) -> None:
+        self._packed = open(path, "rb", buffering=0)  # noqa: SIM115 - until close()
+        self._file, self._named, self._done = opener(self._packed), named, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            found = self._file.read(len(buffer))
+        except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as problem:
+            raise UnreadableFile(self._named, f"cannot be unpacked: {' '.join(str(problem).split())}") from None
+        buffer[: len(found)] = found
+        self._done += len(found)
+        if self._done > max(ALWAYS_ALLOWED, LARGEST_RATIO * self._packed.tell()):
+            wrong = f"says more than {LARGEST_RATIO} times its own size, {self._done >> 20:,} MiB so far; unpack it"
+            raise UnreadableFile(self._named, f"{wrong}, and see what is in it")
+        return len(found)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def opened(path: Path, named: Path | None = None) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked where it is compressed.
+
+    Args:
+        named: what a message calls it; None for ``path``.
+
+    Raises:
+        UnreadableFile: it is compressed in a way that cannot be looked into here; while it is read, it is a bomb.
+    """
+    if not is_packed(path):
+        with open(path, "rb") as file:
+            yield file
+        return
+    with open(path, "rb") as file:
+        head = file.read(8)
+    opener = next(opener for magic, opener in COMPRESSED.items() if head.startswith(magic))
+    if opener is None:
+        raise UnreadableFile(named or path, "is packed; unpack it")
+    try:
+        measured = _Measured(path, named or path, opener)
+    except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
+        raise UnreadableFile(named or path, f"cannot be unpacked: {problem}") from None
+    with io.BufferedReader(measured, 2**16) as buffered:
+        yield buffered
