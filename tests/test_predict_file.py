@@ -383,3 +383,51 @@ def test_a_tab_may_be_written_as_a_shell_can(run):
     recipe = load_recipe(run / "recipe.yaml")
     assert source_layout(recipe, Path("a.csv"), None, "\\t") == ("utf-8", "\t")
     assert source_layout(recipe, Path("a.csv"), "cp1252", None) == ("cp1252", None)
+
+
+#: Cells as spreadsheets take them: of these the first seven are formulas.
+CELLS = [
+    "=1+1",
+    "+cat",
+    "-dog",
+    "@SUM(A1)",
+    "\tfig",
+    "\rpear",
+    '=HYPERLINK("x")',
+    "-1.5",
+    "+7",
+    "-1e-5",
+    "a=b",
+    "'x",
+    "",
+]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_cells_that_a_spreadsheet_runs_are_said_and_quoted_where_that_is_asked_for(run, tmp_path, ending):
+    source = write(tmp_path / "a.csv", [{"text": "cat", "=n": cell} for cell in CELLS])
+    left, said = label(run, source, tmp_path / f"left{ending}")
+    assert [row["=n"] for row in left] == CELLS
+    assert "note: 8 cells begin with =, +, -, @, a tab or a carriage return, which a spreadsheet takes" in said
+    assert "--spreadsheet-safe puts an apostrophe in front" in said
+    safe, said = label(run, source, tmp_path / f"safe{ending}", spreadsheet_safe=True)
+    assert [row["'=n"] for row in safe] == [f"'{cell}" for cell in CELLS[:7]] + CELLS[7:]
+    assert "note: 8 cells begin with" in said and "and got an apostrophe in front" in said
+
+
+def test_what_no_spreadsheet_runs_is_left_as_it_is(run, tmp_path):
+    source = write(tmp_path / "a.jsonl", [{"text": "=1+1", "n": -3}])
+    found, said = label(run, source, tmp_path / "b.jsonl")
+    assert found[0]["text"] == "=1+1" and "formula" not in said
+    with pytest.raises(UserError, match=r"--spreadsheet-safe: is for an --output of csv, not for .*c.jsonl; remove it"):
+        label(run, source, tmp_path / "c.jsonl", spreadsheet_safe=True)
+    plain, said = label(run, write(tmp_path / "p.csv", [{"text": "cat", "n": "-3"}]), tmp_path / "d.csv")
+    assert plain[0]["n"] == "-3" and "formula" not in said
+
+
+def test_the_command_line_quotes_formulas(run, tmp_path, command_line):
+    source = write(tmp_path / "a.csv", [{"text": "=cat()"}])
+    asked = ("predict", run, "--input", source, "--output", tmp_path / "b.csv", "--spreadsheet-safe")
+    status, said, _ = command_line(*asked)
+    assert status == 0 and "1 cell begins with" in said
+    assert read(tmp_path / "b.csv")[0]["text"] == "'=cat()"

@@ -256,6 +256,9 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
 @click.option("--encoding", help="Of --input; by default the recipe's data.encoding.")
 @click.option("--delimiter", help="What parts the columns of a csv --input; by default the recipe's data.delimiter.")
 @click.option("--overwrite", is_flag=True, help="Replace the file of --output.")
+@click.option(
+    "--spreadsheet-safe", is_flag=True, help="Put ' before a csv --output's cells that spreadsheets run as formulas."
+)
 def predict(
     run: Path,
     texts: tuple[str, ...],

@@ -62,6 +62,7 @@ def label_file(
     overwrite: bool,
     encoding: str | None = None,
     delimiter: str | None = None,
+    spreadsheet_safe: bool = False,
     **columns: str | None,
 ) -> Path:
     """Write the rows of a file with the predictions of a run's best model for each, in new columns at the end.
@@ -74,6 +75,7 @@ def label_file(
         overwrite: replace a file that is there.
         encoding: of ``source``; None for the recipe's, and UTF-8 where that has none.
         delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
+        spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
         columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
             place of the recipe's.
 
@@ -92,6 +94,8 @@ def label_file(
         raise UserError(f"--{'input' if source is None else 'output'}: missing; a file is labelled with both")
     wanted = _columns(recipe, task, source, columns)
     check_target(target, source, overwrite)
+    if spreadsheet_safe and kind_of(target) != "csv":
+        raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
     layout = source_layout(recipe, source, encoding, delimiter)
     with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
         table = read_table(source, list(wanted.values()), typed=kind_of(target) == "parquet", **layout._asdict())
@@ -104,14 +108,24 @@ def label_file(
     begun = time.monotonic()
     if (note := doubt(recipe, source, encoding)) is not None:
         console.print(f"note: {note}", soft_wrap=True)
-    notes = _label(run, table, target, wanted, overwrite, console)
+    options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
+    notes, formulas = _label(run, table, target, wanted, console, options)
     seconds = time.monotonic() - begun
     console.print(
         f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
     )
     for what, noted in notes.items():
         console.print(f"note: {noted.line(what)}", soft_wrap=True)
+    if formulas:
+        console.print(f"note: {_of_formulas(formulas, spreadsheet_safe)}", soft_wrap=True)
     return target
+
+
+def _of_formulas(count: int, quoted: bool) -> str:
+    cells = f"{count} cell{' begins' if count == 1 else 's begin'} with =, +, -, @, a tab or a carriage return"
+    if quoted:
+        return f"{cells} and got an apostrophe in front"
+    return f"{cells}, which a spreadsheet takes for a formula; --spreadsheet-safe puts an apostrophe in front"
 
 
 def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str | None]) -> dict[str, str]:
@@ -143,13 +157,17 @@ def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
 
 
 def _label(
-    run: Run, table: Table, target: Path, wanted: Mapping[str, str], overwrite: bool, console: Console
-) -> dict[str, Noted]:
-    """Label all rows; returns what some of them have that the user should know."""
+    run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console, options: Mapping[str, bool]
+) -> tuple[dict[str, Noted], int]:
+    """Label all rows; returns what some of them have that the user should know, and how many cells are formulas.
+
+    Args:
+        options: of :func:`.table_writer.table_writer`.
+    """
     notes: dict[str, Noted] = {}
     done = 0
     added = run.task.prediction_columns(run)
-    with table_writer(target, table, added, overwrite) as writer, ProgressBar(console, "rows", table.size) as bar:
+    with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
 
         def advance(count: int) -> None:
             nonlocal done
@@ -167,7 +185,7 @@ def _label(
             bar.update(done)
         if done != table.size:
             raise UserError(f"{table.path}: has changed while it was read; try again")
-    return {what: noted for what, noted in notes.items() if noted.count}
+    return {what: noted for what, noted in notes.items() if noted.count}, writer.formulas
 
 
 def _texts(rows: Rows, column: str) -> list[str | None]:

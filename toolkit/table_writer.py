@@ -27,8 +27,22 @@ from toolkit.tables import Rows, Table, kind_of
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
 
 
+#: How a cell begins that a spreadsheet takes for a formula, and so for something to do.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+#: A number with a sign, which a spreadsheet shows as it is.
+NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?")
+
+
 class Writer(Protocol):
-    """Writes one chunk of rows after the other."""
+    """Writes one chunk of rows after the other.
+
+    Attributes:
+        formulas: of csv, how many cells with text begin as a formula does.
+    """
+
+    formulas: int
 
     def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
         """Write rows with the values of the columns that are added, a sequence for each column."""
@@ -56,7 +70,9 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def table_writer(target: Path, table: Table, added: Mapping[str, type], overwrite: bool = False) -> Iterator[Writer]:
+def table_writer(
+    target: Path, table: Table, added: Mapping[str, type], overwrite: bool = False, quoted: bool = False
+) -> Iterator[Writer]:
     """A writer of the file ``target``, which is there after the ``with`` block, and only if nothing was raised in it:
     killed at whatever moment, it leaves nothing.
 
@@ -65,6 +81,7 @@ def table_writer(target: Path, table: Table, added: Mapping[str, type], overwrit
         table: whose rows are written.
         added: name -> type of each column that is added.
         overwrite: a file that is there by then, too.
+        quoted: of csv, put an apostrophe before what begins as a formula does, so that a spreadsheet shows it as text.
 
     Raises:
         UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
@@ -81,7 +98,7 @@ def table_writer(target: Path, table: Table, added: Mapping[str, type], overwrit
             encoding = "utf-8-sig" if kind == "csv" and layout.byte_order_mark else "utf-8"
             with open(unfinished, "w", encoding=encoding, newline="") as file:
                 if kind == "csv":
-                    yield _Csv(file, layout, [*table.names, *added])
+                    yield _Csv(file, layout, [*table.names, *added], quoted)
                 else:
                     json_writer = _Json(file, list(added), in_list=kind == "json")
                     yield json_writer
@@ -108,14 +125,22 @@ def _layout_of(target: Path, table: Table) -> Layout:
 
 
 class _Csv:
-    def __init__(self, file: IO[str], layout: Layout, names: Sequence[str]) -> None:
+    def __init__(self, file: IO[str], layout: Layout, names: Sequence[str], quoted: bool) -> None:
+        self.formulas, self._quoted = 0, quoted
         self._rows = csv.writer(file, delimiter=layout.delimiter, lineterminator=layout.line_end)
-        self._rows.writerow(map(_field, names))
+        self._rows.writerow(map(self._field, names))
 
     def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
         columns = [*(rows.column(index) for index in range(len(rows.names))), *added]
         for row in zip(*columns, strict=True):
-            self._rows.writerow(map(_field, row))
+            self._rows.writerow(map(self._field, row))
+
+    def _field(self, value: Any) -> str:
+        field = _field(value)
+        if not field.startswith(FORMULA) or not isinstance(value, str) or NUMBER.fullmatch(field):
+            return field
+        self.formulas += 1
+        return f"'{field}" if self._quoted else field
 
 
 def _field(value: Any) -> str:
@@ -134,6 +159,8 @@ def _field(value: Any) -> str:
 
 class _Json:
     """JSON lines, or one list. A row that was JSON stays as it is written, but for line breaks between its values."""
+
+    formulas = 0
 
     def __init__(self, file: IO[str], added: Sequence[str], in_list: bool) -> None:
         self._file, self._added, self._in_list = file, added, in_list
@@ -183,6 +210,8 @@ def _schema(table: Table, added: Mapping[str, type]) -> pa.Schema:
 
 
 class _Parquet:
+    formulas = 0
+
     def __init__(self, file: pq.ParquetWriter) -> None:
         self._file = file
 
