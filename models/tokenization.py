@@ -20,6 +20,12 @@ from models.files import read_object
 #: A token's place in the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]
 
+#: A blank between plain letters or digits: no normalisation joins what stands on its two sides.
+BLANK = re.compile(r"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])")
+#: Characters of a text that are encoded at first, for each token that is wanted; and in all, at least. Twice as many as
+#: a token of English has.
+CHARACTERS_OF_TOKEN, FEWEST_CHARACTERS = 8, 2**12
+
 CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
 
 
@@ -65,9 +71,7 @@ class Tokenizer(ABC):
             raise ValueError(
                 f"padding={padding!r}, padding_side={padding_side!r}: 'max_length' or False, 'left' or 'right'"
             )
-        rows = self.encode_batch(texts)
-        if truncation and max_length is not None:
-            rows = [row[:max_length] for row in rows]
+        rows = self.encode_batch(texts) if max_length is None or not truncation else self.beginnings(texts, max_length)
         if not padding:
             return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
         if max_length is None:
@@ -77,6 +81,31 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """The ids of one text."""
         return self.encode_batch([text])[0]
+
+    def beginnings(self, texts: Sequence[str], count: int) -> list[list[int]]:
+        """The first ids of each text, ``count`` at most, equal to those of the whole text.
+
+        What stands far behind them is not encoded: of a text of 50 million characters its list of ids takes gigabytes.
+        """
+        size = max(FEWEST_CHARACTERS, CHARACTERS_OF_TOKEN * count)
+        rows = self.encode_batch([text[: self.cut(text, size)] for text in texts])
+        for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+            more = size
+            while len(row) < count and self.cut(text, more) < len(text):
+                more *= 8
+                row = self.encode(text[: self.cut(text, more)])
+            rows[index] = row[:count]
+        return rows
+
+    def cut(self, text: str, size: int) -> int:
+        """The first place behind ``size`` characters where a text can be cut so that the ids of what is before it are
+        the first of the whole text's; its end where there is none near."""
+        found = BLANK.search(text, size, size + 2**16) if size < len(text) else None
+        return found.start() if found and self.parts_at(text, found.start()) else len(text)
+
+    def parts_at(self, text: str, place: int) -> bool:
+        """Whether the ids of a text change nowhere before a blank between letters if what follows it is left out."""
+        return False
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

@@ -71,6 +71,9 @@ class CTRLTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._encode(text) for text in texts]
 
+    def parts_at(self, text: str, place: int) -> bool:
+        return not any(character.isspace() for character in self.unk_token)  # words are encoded one by one
+
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = []
         known = self._known_words

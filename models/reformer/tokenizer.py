@@ -47,6 +47,9 @@ class ByteTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[byte + 2 for byte in text.encode("utf-8", "surrogatepass")] for text in texts]
 
+    def cut(self, text: str, size: int) -> int:
+        return min(size, len(text))  # between any two characters
+
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
         """As :meth:`Tokenizer.encode_with_offsets`; every byte of a character has the character's span."""
         widths = [len(character.encode("utf-8", "surrogatepass")) for character in text]
@@ -103,6 +106,8 @@ class ReformerTokenizer(Tokenizer):
         self.unk_token_id = self._special[unk_token]
         longest_first = sorted(self._special, key=len, reverse=True)
         self._blanks: dict[str, bool] = {}
+        pieces = self._pieces.id_to_piece(list(range(self.vocab_size)))
+        self._pieces_end_at_blanks = not any(re.search(r".[\s\u2581]", piece, re.DOTALL) for piece in pieces)
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -113,6 +118,12 @@ class ReformerTokenizer(Tokenizer):
         else:  # for a list SentencePiece starts a thread for each processor, of one text, too
             pieces = iter([self._pieces.encode(part, out_type=str) for part in plain])
         return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
+
+    def parts_at(self, text: str, place: int) -> bool:
+        """Whether no piece reaches over a blank, and no rule of the model's own normalisation over this one."""
+        before, behind = representable(text[max(0, place - 32) : place]), representable(text[place : place + 32])
+        parted = self._pieces.normalize(before) + self._pieces.normalize(behind)
+        return self._pieces_end_at_blanks and parted == self._pieces.normalize(before + behind)
 
     def _ids(self, part: str, pieces: Iterator[list[str]]) -> list[int]:
         """The ids of one part of a text; looked up by piece, as the reference does: an unknown piece can be spelt like

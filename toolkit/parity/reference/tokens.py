@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from pathlib import Path
@@ -87,14 +88,17 @@ def _offsets(tokenizer: Any, text: str) -> list[list[int]]:
     """
     if isinstance(tokenizer, ByteReference):
         return [[byte + 2, place, place + 1] for place, character in enumerate(text) for byte in character.encode()]
+    is_blank = functools.cache(lambda character: not tokenizer.sp_model.normalize(character).strip(" \u2581"))
     found, start = [], 0
     for part in tokenizer.tokens_trie.split(text):
         if part in tokenizer.added_tokens_encoder:
             found.append([tokenizer.convert_tokens_to_ids(part), start, start + len(part)])
         else:
+            ends = itertools.accumulate((len(character.encode()) for character in part), initial=0)
+            characters = {end: index for index, end in enumerate(ends)}
             for piece in tokenizer.sp_model.encode(part, out_type="proto").pieces:
-                first, past = (len(part.encode()[:place].decode()) for place in (piece.begin, piece.end))
-                while first < past and not tokenizer.sp_model.normalize(part[first]).strip(" \u2581"):
+                first, past = characters[piece.begin], characters[piece.end]
+                while first < past and is_blank(part[first]):
                     first += 1
                 found.append([tokenizer.convert_tokens_to_ids(piece.piece), start + first, start + past])
         start += len(part)

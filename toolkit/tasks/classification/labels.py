@@ -72,7 +72,7 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
         with tqdm(total=len(split), desc=f"tokenizing {name}", unit=" texts", delay=2, leave=False) as bar:
 
             def encode(batch: dict[str, list]) -> dict[str, list]:
-                rows = tokenizer(batch["text"])["input_ids"]
+                rows = tokenizer.beginnings(batch["text"], max_length + 1)
                 bar.update(len(rows))
                 return {
                     "input_ids": [row[:max_length] for row in rows],

@@ -321,7 +321,7 @@ def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = la
         advance: is told how many texts of a batch are done.
     """
     longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
-    rows = run.tokenizer(texts)["input_ids"]
+    rows = run.tokenizer.beginnings(texts, longest + 1)
     found: dict[int, Prediction] = {}
     order = sorted(range(len(texts)), key=lambda index: len(rows[index]))  # beside texts of its length: less padding
     for start in range(0, len(texts), size):
