@@ -16,7 +16,9 @@ import sentencepiece
 from models import tokenization
 from models.ctrl.tokenizer import train_bpe
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
+from toolkit.data import build_tokenizer
 from toolkit.parity.job.job import TokenizerJob
+from toolkit.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 WORDS = "the a cat dog sat on mat with hats and there was nothing left to say of it 12 345 x".split()  # noqa: SIM905
@@ -115,3 +117,15 @@ def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
     truncated, memory = map(int, done.stdout.split())
     assert truncated == 1
     assert memory < 1500, f"{memory} MiB"
+
+
+def test_training_a_tokenizer_on_much_text_is_said_before_it_begins(tmp_path, capfd):
+    (tmp_path / "x.yaml").write_text(
+        "train: {epochs: 1, learning_rate: 1e-3}\ntokenizer: {kind: sentencepiece, vocab_size: 30}\n"
+        "data: {dataset: csv, files: {train: t.csv}, max_length: 64}\n"
+    )
+    recipe = load_recipe(tmp_path / "x.yaml")
+    build_tokenizer(recipe, [" ".join(WORDS)] * 20)
+    assert capfd.readouterr().err == ""
+    build_tokenizer(recipe, [" ".join(WORDS) + " "] * 50_000)
+    assert "note: training a tokenizer of 30 pieces on 4,200,000 characters" in capfd.readouterr().err

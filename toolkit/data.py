@@ -6,6 +6,7 @@ the line of the recipe key that is to be changed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.source_names import check_source
 from toolkit.sources import from_files, read_file
 from toolkit.splits import SPLITS, chosen
+
+#: Characters on which a tokenizer is trained in about two seconds; SentencePiece tells nothing while it works.
+LONG_TRAINING = 4_000_000
 
 #: The keys of the recipe's data section that name a column, beside ``text``.
 COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
@@ -188,7 +192,14 @@ def _trained_once(
 ) -> Tokenizer:
     """The tokenizer that ``train(texts, vocab_size, folder, *more)`` makes, from the cache if it was made before."""
     key = digest(train.__name__, *texts, vocab_size, *map(str, more), CACHE_VERSION)
-    return load(kept("tokenizers", key, lambda unfinished: train(texts, vocab_size, unfinished, *more)))
+
+    def fill(unfinished: Path) -> None:
+        if (characters := sum(map(len, texts))) > LONG_TRAINING:
+            said = f"note: training a tokenizer of {vocab_size:,} pieces on {characters:,} characters, without a bar"
+            print(said, file=sys.stderr, flush=True)
+        train(texts, vocab_size, unfinished, *more)
+
+    return load(kept("tokenizers", key, fill))
 
 
 def _split_key(recipe: Recipe, split: str) -> str:

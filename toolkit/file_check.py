@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
 from models.files import UnreadableFile
 from toolkit.csv_rows import DELIMITERS, csv_rows
@@ -48,13 +49,19 @@ def check_file(path: Path, named: Path, kind: str) -> None:
         _check_json(path, named)
 
 
+def progress(named: Path) -> tqdm:
+    """A bar of the bytes that are looked through, which shows after two seconds."""
+    return tqdm(desc=f"looking through {named.name}", unit="B", unit_scale=True, delay=2, leave=False)
+
+
 def _check_csv(path: Path, named: Path) -> None:
     with opened(path, named) as file:
         header = file.readline(LONGEST_HEADER)
         if 1 + max(header.count(one.encode()) for one in DELIMITERS) > MOST_COLUMNS:
             raise UnreadableFile(named, f"has more than {MOST_COLUMNS:,} columns in line 1; leave out what is not used")
-        while file.read(2**20) and is_packed(path):  # to its end, to see that it has one
-            pass
+        with progress(named) as bar:
+            while is_packed(path) and (block := file.read(2**20)):  # to its end, to see that it has one
+                bar.update(len(block))
 
 
 def _check_json(path: Path, named: Path) -> None:
@@ -65,8 +72,9 @@ def _check_json(path: Path, named: Path) -> None:
     if FIRST_IS_NO_ROW.match(head):
         raise UnreadableFile(named, "has a number or null for its first row")
     depth, keys = 0, set[bytes]()
-    with opened(path, named) as file:
+    with opened(path, named) as file, progress(named) as bar:
         for number, line in enumerate(file, 1):
+            bar.update(len(line))
             if not is_list and LINE_IS_NO_ROW.match(line):
                 raise UnreadableFile(named, f"line {number} is a number or null, and no row")
             depth = _checked_depth(named, number, STRING.sub(b"", line), depth)

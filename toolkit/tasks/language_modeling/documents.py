@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from toolkit.metrics import IGNORED_LABEL
 
@@ -168,7 +169,9 @@ def streams(rows: Any, codes: Iterable[str], tokenizer: Any) -> dict[str, list[i
         rows: a split with the columns ``text`` and ``control``.
     """
     found: dict[str, list[int]] = {code: [] for code in codes}
-    for batch in rows.iter(256):
-        for code, ids in zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True):
-            found[code] += ids
+    with tqdm(total=len(rows), desc="tokenizing documents", unit=" texts", delay=2, leave=False) as bar:
+        for batch in rows.iter(32):
+            for code, ids in zip(batch["control"], tokenizer.encode_batch(batch["text"]), strict=True):
+                found[code] += ids
+            bar.update(len(batch["text"]))
     return found
