@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from gates import copied_source, quiet, toolkit_in
+from gates import ROOT, copied_source, quiet, toolkit_in
 from handed import measured
 
-from models import compiled, kernels, ops
+from models import compiled, kernels, loop_code, ops
 from toolkit.parity.candidate import attribution as candidate
 from toolkit.parity.candidate import forced_input
+from toolkit.parity.candidate.result import hand_own_step
 from toolkit.parity.comparator import attribution as compared_attribution
 from toolkit.parity.comparator import forced_input as compared_forced_input
+from toolkit.parity.comparator import result as compared_result
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.followup.attribution import Substitution
@@ -27,8 +29,10 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.results import AttributionResult, ReferenceResult, read_results
 from toolkit.parity.job.tensor_file import TensorFile
-from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import LOOPS, by_name
+from toolkit.parity.judge import loops
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.measure.loop_accuracy import LoopError
+from toolkit.parity.mutants import LOOPS, by_name, faults_of_loops
 from toolkit.parity.trials.mutation import trial_request
 
 pytestmark = pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
@@ -58,19 +62,27 @@ def done(tmp_path_factory):
     return of
 
 
+def free_run_of(job: Path) -> dict[str, TensorStats]:
+    """The errors of the float32 step."""
+    content = files.read_job(job)
+
+    def hand(over: Sender) -> None:
+        over.begin("nothing")
+        candidate.hand(content, job, over)
+        over.say("used", "kernel", "nothing")
+
+    return measured(compared_attribution.Ledger(content, job), hand).kernels["nothing"]
+
+
 def tried(job: Path, reference: ReferenceResult, monkeypatch) -> list[Substitution]:
     """What is restored by loops that are composed."""
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     content = files.read_job(job)
 
-    def hand(over: Sender) -> None:
-        candidate.hand_with_loops_composed(content, job, over)
-        over.begin("nothing")
-        candidate.hand(content, job, over)
-        over.say("used", "kernel", "nothing")
-
-    found = measured(compared_attribution.Ledger(content, job), hand)
-    return attribution.substitutions(reference, found.kernels["nothing"], AttributionResult(loops=found.loops))
+    composed = measured(
+        compared_attribution.Ledger(content, job), lambda over: candidate.hand_with_loops_composed(content, job, over)
+    )
+    return attribution.substitutions(reference, free_run_of(job), AttributionResult(loops=composed.loops))
 
 
 @pytest.mark.slow
@@ -128,6 +140,46 @@ def test_every_loop_that_a_model_computes_with_is_tried_and_none_is_blamed_witho
     assert {one.kind for one in found if one.is_loop} == set(OF_CTRL if model == "ctrl" else compiled.LOOPS)
     assert all(one.before <= 1 and one.after <= 1 for one in found)
     assert attribution.cause(found) == ""  # all kinds are within their bounds: none stands out
+
+
+def by_themselves(job: Path) -> list[LoopError]:
+    """The errors of the loops that a step runs."""
+    content = files.read_job(job)
+    content = replace(content, dtypes=())
+    return measured(compared_result.Ledger(content, job), lambda over: hand_own_step(content, job, over)).loops
+
+
+@pytest.mark.parametrize("model", ["ctrl", "reformer"])
+def test_every_loop_of_a_step_is_tried_by_itself_and_right(model, done, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    ran: set[str] = set()
+    plain = loop_code.run
+    monkeypatch.setattr(loop_code, "run", lambda loop, *given: ran.add(loop) or plain(loop, *given))
+    job, _ = done(model)
+    errors = by_themselves(job)
+    assert {one.loop for one in errors} == ran - {"draw_mask"} and len(ran) > 7
+    assert list(loops.faults(errors)) == []
+    lines = (ROOT / "models" / "loops.py").read_text().splitlines()
+    assert all(lines[int(one.where.partition(":")[2]) - 1] == f"def {one.loop}(given):" for one in errors)
+
+
+def test_a_composed_step_has_no_loops_to_be_tried(done, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPOSED)
+    assert by_themselves(done("ctrl")[0]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "fault"), [(model, fault.name) for model in ("ctrl", "reformer") for fault in faults_of_loops(model)]
+)
+def test_a_loop_that_is_wrong_by_less_than_a_step_shows_is_named_by_itself(model, fault, done, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    job, reference = done(model)
+    with by_name(fault).in_force():
+        found = [f"loop:{loop}" for loop, _ in loops.faults(by_themselves(job))]
+        free_run, _ = attribution.worst(reference, free_run_of(job))
+    assert found == [by_name(fault).expected]
+    assert free_run <= 1
 
 
 def test_a_loop_comes_before_the_kernels_that_take_its_place():
@@ -198,3 +250,15 @@ def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
     stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
     assert stored["attribution"][0]["is_loop"] and stored["attribution"][0]["kind"] == "layer_norm"
     assert stored["culprit"]["headline"].endswith("layer_norm")
+
+
+@pytest.mark.slow
+def test_the_command_names_a_loop_that_only_it_shows(tmp_path, monkeypatch):
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
+    source = copied_source(tmp_path, "models/loops.py", ("rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"))
+    done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
+    assert first.startswith("DRIFT loop:softmax_rows (compiled loop, models/loops.py:")
+    assert "units of rounding (RMS)" in second and "4 and 16 are allowed" in second

@@ -333,10 +333,10 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
 @takes(*PAIR, OVERRIDES, *TRIAL[1:])
 @click.option(
     "--dtype",
-    type=click.Choice(["float64", "bfloat16"]),
+    type=click.Choice(["float64", "float32", "bfloat16"]),
     default="float64",
     show_default=True,
-    help="bfloat16: the faults of mixed precision, which no other dtype shows.",
+    help="float32: the faults of compiled loops; bfloat16: those of mixed precision. No other dtype shows either.",
 )
 def mutants(overrides: tuple[str, ...], **trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named.

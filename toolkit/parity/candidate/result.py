@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity.candidate import generators
+from toolkit.parity.candidate import generators, loop_outputs
 from toolkit.parity.candidate.checkpoint import loaded
 from toolkit.parity.candidate.initialisation import new_values, place_of_new_values
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
@@ -51,7 +51,7 @@ def _run_whole(job: Job, folder: Path, over: Sender) -> None:
     over.begin()
     if kind.is_ported:
         if not early:
-            generators.hand(job, folder, over)
+            hand_own_step(job, folder, over)
         hand_loaded(job, over)
         hand_new_values(job, over)
     over.say("leaks", kind.leaks())
@@ -65,12 +65,20 @@ def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
     backwards = step.backwards
     step.places()  # looked up in the source once, and needed in every dtype
     del step
-    generators.hand(job, folder, over)
+    hand_own_step(job, folder, over)
     if not job.brief:
         for dtype in job.dtypes:
             over.begin("", dtype)
             hand_replays(backwards, job, folder, over, dtype)
     over.begin()
+
+
+def hand_own_step(job: Job, folder: Path, over: Sender, tries_loops: bool = True) -> None:
+    """The port's own random draws, and what the compiled loops of such a step make by themselves."""
+    with loop_outputs.recorded() as calls:
+        generators.hand(job, folder, over)
+    if tries_loops:
+        loop_outputs.hand(calls, over)
 
 
 def _run_streamed(job: Job, folder: Path, over: Sender) -> None:
@@ -179,7 +187,7 @@ def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nda
                 hand_dtype(job, folder, over, truth, mutant.dtype)
                 over.begin(name)
                 if step_class(job.model).is_ported:
-                    generators.hand(job, folder, over)
+                    hand_own_step(job, folder, over, tries_loops=mutant.dtype == "float32")
         except BrokenPipeError:
             raise
         except Exception as error:

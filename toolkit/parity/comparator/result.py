@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from toolkit.parity.comparator.dtype import DtypeLedger, Given, apart
 from toolkit.parity.comparator.loading import LoadedWeights
 from toolkit.parity.comparator.own_draws import OwnDraws
@@ -24,7 +26,9 @@ from toolkit.parity.job.results import (
     Place,
     Tokens,
 )
+from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.initial_values import Samples, counted
+from toolkit.parity.measure.loop_accuracy import LoopCall, LoopError
 
 
 @dataclass
@@ -40,8 +44,10 @@ class Side:
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
+    loops: list[LoopError] = field(default_factory=list)
     raised: str | None = None
     has_loaded: bool = False
+    _loop: tuple[LoopCall, list[np.ndarray]] | None = None
 
     @functools.cached_property
     def own_draws(self) -> OwnDraws:
@@ -62,6 +68,11 @@ class Side:
             self.dtype(dtype).take(handed)
         elif handed.kind in ("draws step", "mask", "rotation"):
             self.own_draws.take(handed)
+        elif handed.kind == "loop":
+            self._finish_loop()
+            self._loop = from_json(LoopCall, handed.content, "loop"), []
+        elif handed.kind == "loop output" and self._loop is not None:
+            self._loop[1].append(handed.value())
         elif handed.kind == "loader":
             self.has_loaded = True
         elif handed.kind == "loaded":
@@ -70,6 +81,12 @@ class Side:
             self.new_values[handed.name] = handed.value()
         else:
             self._say(handed)
+
+    def _finish_loop(self) -> None:
+        """All that the compiled loop that was called last has made has come."""
+        if self._loop is not None:
+            self.loops.append(loop_accuracy.error(*self._loop))
+            self._loop = None
 
     def _say(self, handed: Handed) -> None:
         kinds: dict[str, tuple[str, Any]] = {
@@ -87,6 +104,11 @@ class Side:
         """What was counted of the port's own draws. A user's are Paddle's, of which only where they are made is
         compared."""
         return self.own_draws.stats() if self.given.job.pair is None else GeneratorStats()
+
+    def loops_by_themselves(self) -> list[LoopError]:
+        """How far off the compiled loops are."""
+        self._finish_loop()
+        return self.loops
 
     def new_weights(self) -> NewWeights:
         """What was counted of both sides' new parameters; nothing of a user's port."""
@@ -133,6 +155,7 @@ class Ledger:
             loading_problems=side.loaded.problems() if side.has_loaded else {},
             new_weights=side.new_weights() if side.new_place else NewWeights(),
             tokens=side.tokens,
+            loops=side.loops_by_themselves(),
             moved={
                 name: apart(ledger.values, name, value)
                 for ledger in side.dtypes.values()
@@ -155,5 +178,6 @@ class Ledger:
             tokens=side.tokens,
             tokenizer_places=side.tokenizer_places,
             leaks=side.leaks,
+            loops=side.loops_by_themselves(),
             execution=side.execution,
         )

@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.parity.job import files
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.initial_values import NewValues
+from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
 
 #: A row of attention is saturated where all positions but one share less than this: float32 has 4 bits left for them.
@@ -259,10 +260,11 @@ class RotationStats(DrawStats):
 
 @dataclass
 class GeneratorStats:
-    """Of all draws of a few training steps, by name."""
+    """Of all draws of a few training steps, by name; and of ``sequences`` of masks, of no module."""
 
     masks: dict[str, MaskStats] = field(default_factory=dict)
     rotations: dict[str, RotationStats] = field(default_factory=dict)
+    sequences: dict[str, MaskStats] = field(default_factory=dict)
 
 
 @dataclass
@@ -276,8 +278,8 @@ class NewWeights:
 @dataclass
 class MutantResult:
     """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens``, of
-    ``loading_problems`` or of ``new_weights`` alone; or the error that was ``raised``. ``moved``: of a pair, how far
-    the loss and each gradient lie from those without the fault."""
+    ``loading_problems`` or of ``new_weights`` alone, and of ``loops``; or the error that was ``raised``. ``moved``: of
+    a pair, how far the loss and each gradient lie from those without the fault."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -286,13 +288,15 @@ class MutantResult:
     tokens: list[Tokens] | None = None
     raised: str | None = None
     moved: dict[str, TensorStats] = field(default_factory=dict)
+    loops: list[LoopError] = field(default_factory=list)
 
 
 @dataclass
 class CandidateResult:
     """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
     otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
-    source lines of a pair's port that would have left float64, and were kept from it."""
+    source lines of a pair's port that would have left float64, and were kept from it; ``loops``: how far off its
+    compiled loops are by themselves."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -302,6 +306,7 @@ class CandidateResult:
     tokens: list[Tokens] | None = None
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
+    loops: list[LoopError] = field(default_factory=list)
     execution: Execution = field(default_factory=Execution)
 
 

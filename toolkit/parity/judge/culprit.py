@@ -93,7 +93,9 @@ def recomputing_at_fault(verdict: Verdict) -> set[str]:
 
 
 def _is_at_fault(verdict: Verdict, dtype: str) -> bool:
-    findings = [found for found in verdict.findings if found.dtype == dtype and found.verdict != "precision"]
+    findings = [
+        found for found in verdict.findings if found.dtype == dtype and found.verdict not in ("precision", "loop")
+    ]
     names = [TensorName.parse(found.name) for found in findings if found.verdict not in OF_RECOMPUTING]
     if any(name.kind not in SPOILT and not name.is_of_training for name in names):
         return False  # of the forward

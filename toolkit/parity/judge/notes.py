@@ -90,8 +90,8 @@ TEXTS: Mapping[str, str] = {
     ),
     "streamed": (
         "stage by stage; the optimizer's step, evaluation mode, what watching changes, computing layers again, the "
-        "port's own generator, what the reference's own loader reads, and new weights are not compared: whole models "
-        "show them"
+        "port's own generator, its compiled loops by themselves, what the reference's own loader reads, and new "
+        "weights are not compared: whole models show them"
     ),
     "remeasured": (
         "the reference's rounding was measured by {all_runs} runs, since by {few_runs} alone {name} was at "

@@ -21,7 +21,7 @@ from toolkit.parity.job.results import (
     ReferenceResult,
     Tokens,
 )
-from toolkit.parity.judge import diagnosis, initialisation_tests, rng_tests, tokens
+from toolkit.parity.judge import diagnosis, initialisation_tests, loops, rng_tests, tokens
 from toolkit.parity.judge.bounds import (
     UNIT,
     Comparison,
@@ -53,9 +53,9 @@ class Finding:
     """Something that is wrong.
 
     Attributes:
-        verdict: structure, buckets, signs, choices, semantics, rounding, precision, recomputed, replay, randomness,
-            initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has nothing to be
-            compared with.
+        verdict: structure, buckets, signs, choices, semantics, rounding, precision, loop, recomputed, replay,
+            randomness, initialisation or tokenizer; ``reference`` where the reference itself is at fault, or has
+            nothing to be compared with.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
         dtype: empty where it concerns all.
@@ -139,6 +139,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
     if lowered := [one.name for one in verdict.comparisons if one.dtype == "bfloat16" and not one.informative]:
         verdict.note("uninformative-bfloat16", count=len(lowered), first=lowered[0])
     _judge_generators(candidate.generators, verdict)
+    for loop, message in loops.faults(candidate.loops):
+        verdict.find("loop", f"loop:{loop}", message, "float32")
     _judge_new_weights(candidate.new_weights, verdict)
     _judge_tokens(reference.tokens, candidate.tokens, verdict)
     if candidate.leaks:

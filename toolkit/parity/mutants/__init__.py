@@ -14,10 +14,20 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.mutants import change, generic
 from toolkit.parity.mutants.class_weights import CLASS_WEIGHTS
 from toolkit.parity.mutants.fault import Mutant
-from toolkit.parity.mutants.loops import LOOPS
+from toolkit.parity.mutants.loops import BELOW_THE_NOISE, LOOPS
 from toolkit.parity.mutants.lora import LORA
 
-__all__ = ["CLASS_WEIGHTS", "LOOPS", "LORA", "Mutant", "by_name", "catalogue", "faults_of_precision"]
+__all__ = [
+    "BELOW_THE_NOISE",
+    "CLASS_WEIGHTS",
+    "LOOPS",
+    "LORA",
+    "Mutant",
+    "by_name",
+    "catalogue",
+    "faults_of_loops",
+    "faults_of_precision",
+]
 
 
 @functools.cache
@@ -32,6 +42,12 @@ def faults_of_precision(model: str) -> tuple[Mutant, ...]:
     return family_part(model, "mutants").PRECISION
 
 
+@functools.cache
+def faults_of_loops(model: str) -> tuple[Mutant, ...]:
+    """The faults of the compiled loops that a family computes with, which are below float32's noise in a step."""
+    return family_part(model, "mutants").LOOPS
+
+
 def by_name(name: str) -> Mutant:
     """The mutant of that name: of the catalogues, of class weights, of an adapter, of a compiled loop, a change of one
     parameter, or a fault of a pair's port. Raises KeyError."""
@@ -43,5 +59,6 @@ def by_name(name: str) -> Mutant:
         *CLASS_WEIGHTS.values(),
         LORA,
         *LOOPS.values(),
+        BELOW_THE_NOISE.values(),
     )
     return {mutant.name: mutant for several in catalogues for mutant in several}[name]

@@ -1,11 +1,14 @@
 """Faults of the compiled loops (:mod:`models.loops`): one that keeps too few digits. Only float32 shows them, and each
-must be named by what its loop computes."""
+must be named by what its loop computes. Those of :data:`BELOW_THE_NOISE` a step in float32 does not show either."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant
@@ -67,3 +70,116 @@ LOOPS: dict[str, tuple[Mutant, ...]] = {
     ),
     "streams": _faults(add_on_grid="a residual stream as layers read it"),
 }
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of source: in the function called ``where``, the first ``before`` becomes ``after``."""
+
+    where: str
+    before: str
+    after: str
+
+    def made_in(self, source: str) -> str:
+        """The source with this change.
+
+        Raises:
+            ValueError: there is no such text.
+        """
+        head, start, rest = source.partition(f"def {self.where}(")
+        if not (start and self.before in rest.partition("\n\n\n")[0]):
+            raise ValueError(f"not in {self.where}: {self.before}")
+        return head + start + rest.replace(self.before, self.after, 1)
+
+
+def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
+    """A loop's object file, of :mod:`models.loops` with these edits."""
+    from models import loop_code
+
+    file = Path(loop_code.__file__).with_name("loops.py")
+    source = functools.reduce(lambda text, edit: edit.made_in(text), edits, file.read_text(encoding="utf-8"))
+    loop_code._engine()  # before Numba: both look for names that it tells
+    module = ModuleType("models.loops")
+    exec(compile(source, str(file), "exec"), vars(module))
+    return loop_code._object_file(loop, *module.compiled(loop))
+
+
+def loaded(loop: str, code: bytes) -> tuple[Any, int]:
+    """What holds an object file's code, and its address."""
+    import llvmlite.binding as llvm
+
+    from models import loop_code
+
+    loop_code._engine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), loop_code._machine.__wrapped__())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine, engine.get_function_address(loop)
+
+
+@functools.cache
+def _loaded(loop: str, edits: tuple[Edit, ...]) -> tuple[Any, int]:
+    return loaded(loop, edited_code(loop, edits))
+
+
+def _edited(loop: str, edits: tuple[Edit, ...], port: SimpleNamespace) -> list[tuple[Any, str, Callable]]:
+    """The loop's own code with these edits, in place of what was compiled of the source as it is."""
+    from models import loop_code
+
+    plain = loop_code._address
+    return [(loop_code, "_address", lambda name: _loaded(loop, edits)[1] if name == loop else plain(name))]
+
+
+def _below(name: str, fault: str, *loops: str, edits: tuple[Edit, ...]) -> dict[str, Mutant]:
+    """A fault of several loops, by a name for each."""
+    return {
+        f"{name}-in-{loop.replace('_', '-')}": Mutant(
+            f"{name}-in-{loop.replace('_', '-')}",
+            f"{fault} in {loop}",
+            f"loop:{loop}",
+            partial(_edited, loop, edits),
+            _port,
+            dtype="float32",
+        )
+        for loop in loops
+    }
+
+
+#: The same loops, wrong by less than a step in float32 may be off by: each is named by itself alone.
+BELOW_THE_NOISE: dict[str, Mutant] = {
+    **_below(
+        "short-exp",
+        "exp is two terms short",
+        "softmax_rows",
+        "cross_entropy_rows",
+        "cross_entropy_rows_backward",
+        edits=(Edit("_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),),
+    ),
+    **_below(
+        "one-pass-variance",
+        "the variance is the difference of two sums",
+        "norm_rows",
+        "norm_rows_backward",
+        edits=(Edit("_mean_and_scale", "(row[i] - mean) * (row[i] - mean)", "row[i] * row[i] - mean * mean"),),
+    ),
+    **_below(
+        "float32-sum",
+        "columns are added up in float32",
+        "cross_entropy_rows",
+        edits=(
+            Edit("cross_entropy_rows", "range(0, width, BLOCK_COLUMNS)", "range(0, width, width)"),
+            Edit("cross_entropy_rows", "min(width, begin + BLOCK_COLUMNS)", "width"),
+        ),
+    ),
+    **_below(
+        "float32-stream",
+        "a residual stream is added up in float32",
+        "add_on_grid",
+        edits=(Edit("add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"),),
+    ),
+}
+
+
+def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
+    """Those of these loops."""
+    return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.expected.partition(":")[2] in loops)

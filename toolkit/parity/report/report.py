@@ -59,7 +59,8 @@ class Report:
     @property
     def places(self) -> Mapping[str, Place]:
         """For each module of the port, its class and source line; likewise of its other code."""
-        return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places}
+        loops = {f"loop:{one.loop}": Place("compiled loop", one.where) for one in self.candidate.loops}
+        return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places, **loops}
 
     def headline(self) -> Headline:
         """The place at fault, and what is wrong there; empty where nothing is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pydoc_data.topics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from toolkit.parity.job.texts import LAYOUTS
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
-from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_precision
+from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
 from toolkit.parity.report.report import short_name
 from toolkit.scratch import scratch_folder
 
@@ -98,7 +99,8 @@ def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
-        faults = (*catalogue(request.model), *faults_of_precision(request.model))
+        of_dtypes = faults_of_precision(request.model), faults_of_loops(request.model)
+        faults = (*catalogue(request.model), *itertools.chain(*of_dtypes))
         return tuple(mutant for mutant in faults if mutant.dtype in request.dtypes)
     return CLASS_WEIGHTS[request.config["problem_type"]]
 
@@ -193,6 +195,7 @@ def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: Candidate
         generators=measured.generators,
         loading_problems=measured.loading_problems,
         new_weights=measured.new_weights,
+        loops=measured.loops,
         tokens=tokens,
     )
     return judge(reference, found)

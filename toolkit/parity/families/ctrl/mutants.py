@@ -14,6 +14,7 @@ from toolkit.parity.mutants.evaluation import CTRL_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 from toolkit.parity.mutants.initialisation import CTRL_INITIALISATION
 from toolkit.parity.mutants.loading import CTRL_LOADING
+from toolkit.parity.mutants.loops import below_the_noise
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.tokenizers import CTRL_TOKENIZER
 from toolkit.parity.mutants.trainer import TRAINER
@@ -483,3 +484,8 @@ CATALOGUE = (
 )
 #: In bfloat16.
 PRECISION = SHARED
+
+#: In float32, below its noise, and named by the loop itself.
+LOOPS = below_the_noise(
+    "softmax_rows", "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
+)

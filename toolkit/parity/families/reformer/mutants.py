@@ -14,6 +14,7 @@ from toolkit.parity.mutants.evaluation import REFORMER_EVALUATION
 from toolkit.parity.mutants.fault import Mutant, around, built, result, settings
 from toolkit.parity.mutants.initialisation import REFORMER_INITIALISATION
 from toolkit.parity.mutants.loading import REFORMER_LOADING
+from toolkit.parity.mutants.loops import below_the_noise
 from toolkit.parity.mutants.precision import HASHING
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.settings import REFORMER_SETTINGS
@@ -566,3 +567,13 @@ CATALOGUE = (
 )
 #: In bfloat16.
 PRECISION = (*SHARED, HASHING)
+
+#: In float32, below its noise, and named by the loop itself.
+LOOPS = below_the_noise(
+    "softmax_rows",
+    "cross_entropy_rows",
+    "cross_entropy_rows_backward",
+    "norm_rows",
+    "norm_rows_backward",
+    "add_on_grid",
+)

@@ -1,0 +1,73 @@
+"""What the compiled loops make of drawn input of the shapes that a run has
+(:mod:`toolkit.parity.measure.loop_accuracy`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from models import compiled
+from toolkit.parity.job.handover import Sender
+from toolkit.parity.measure import loop_accuracy
+from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, drawn
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[LoopCall]]:
+    """Inside the ``with`` block, takes down how compiled loops are called: each way once."""
+    found: dict[str, LoopCall] = {}
+    with contextlib.ExitStack() as undo:
+        calls: list[LoopCall] = []
+        for name in CHECKS:
+            plain = getattr(compiled, name)
+            undo.callback(setattr, compiled, name, plain)
+            setattr(compiled, name, functools.partial(_noted, found, name, plain))
+        yield calls
+        calls += found.values()
+
+
+def _noted(found: dict[str, LoopCall], name: str, plain: Callable, *given: Any, **named: Any) -> Any:
+    call = LoopCall(name, [_described(value) for value in (*given, *named.values())], _line(CHECKS[name].loop))
+    found.setdefault(json.dumps([name, call.given]), call)
+    return plain(*given, **named)
+
+
+@functools.cache
+def _line(loop: str) -> str:
+    """Where a loop is defined; its module is not imported, since Numba would be."""
+    lines = Path(compiled.__file__).with_name("loops.py").read_text(encoding="utf-8").splitlines()
+    number = next((number for number, line in enumerate(lines, 1) if line.startswith(f"def {loop}(")), None)
+    return f"models/loops.py:{number}" if number else ""
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, paddle.Tensor):
+        return list(value.shape)
+    return [_described(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def hand(calls: Sequence[LoopCall], over: Sender) -> None:
+    """Hand over what the loops of these calls make of drawn input."""
+    for call in loop_accuracy.calls(calls):
+        over.say("loop", call)
+        for number, output in enumerate(outputs(call)):
+            over.hand("loop output", str(number), output)
+
+
+def outputs(call: LoopCall, given: tuple | None = None) -> list[np.ndarray]:
+    """What comes out of a call, given what is drawn for it."""
+    found = getattr(compiled, call.function)(*map(_as_tensors, drawn(call) if given is None else given))
+    return [one.numpy() for one in (found if isinstance(found, tuple) else (found,)) if one is not None]
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_tensors(one) for one in value]
+    return paddle.to_tensor(value) if isinstance(value, np.ndarray) else value

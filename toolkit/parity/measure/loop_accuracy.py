@@ -1,0 +1,412 @@
+"""How accurate each compiled loop of the port is by itself: on drawn input of a run's own shapes, against float64.
+
+A free run in float32 may be three times as far off as the reference's, and a loop that loses a few digits is hidden
+below that. By itself it has no such room. Its input is drawn, so that its condition is known: element by element a
+*unit* says what one rounding of float32 of what is added up there amounts to, and an error is measured in these.
+
+All is NumPy: the side that judges draws the same input again from the shapes, and is handed the outputs alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+#: Float32's unit of rounding.
+ROUNDING = 2.0**-24
+#: What a number is off by at least, in roundings of itself: below 2^-126 float32 has fewer digits.
+LEAST = 2.0**-125
+#: Columns whose sum, taken in one go, is off by a unit more.
+ONE_SUM = 4096
+#: Numbers that a loop is tried on at most: of more, the first examples.
+MOST_NUMBERS = 2**19
+#: Rows of CTRL's vocabulary show sums, and an exp, of which few classes tell nothing.
+WIDE = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
+
+#: An output as it should be, and the units of its elements; 0 where it must be that number.
+Truth = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass
+class LoopCall:
+    """A call of a function of :mod:`models.compiled`.
+
+    Attributes:
+        given: as it was called: of an array its shape, of arrays and their values a list, else what was given.
+        where: the source line of its loop.
+    """
+
+    function: str
+    given: list[Any] = field(default_factory=list)
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class LoopCheck:
+    """How a function of :mod:`models.compiled` is tried.
+
+    Attributes:
+        loop: of :mod:`models.loops`, that it runs.
+        examples: which of its arguments have an example, or a row, for each index of their first axis.
+        draw: given a generator and what it was called with, the arguments.
+        exact: of these, what each output should be.
+    """
+
+    loop: str
+    examples: tuple[int, ...]
+    draw: Callable[..., tuple]
+    exact: Callable[..., list[Truth]]
+
+
+@dataclass
+class LoopError:
+    """The errors of a loop, in units of rounding; None of what is no number, or where it has to be exact and is not.
+
+    Attributes:
+        function: of :mod:`models.compiled`; ``loop``: of :mod:`models.loops`, that it runs.
+        given, where: as of :class:`LoopCall`.
+        rms, largest: of the output that is the worst.
+    """
+
+    function: str
+    loop: str
+    given: list[Any]
+    rms: float | None
+    largest: float | None
+    where: str = ""
+
+
+def calls(recorded: Sequence[LoopCall]) -> Iterator[LoopCall]:
+    """What is tried: each call once, on :data:`MOST_NUMBERS` at most; and rows as wide as any."""
+    for call in recorded:
+        yield _limited(call)
+    for function, given in WIDE.items():
+        if first := [call for call in recorded if call.function == function][:1]:
+            yield replace(first[0], given=given)
+
+
+def _limited(call: LoopCall) -> LoopCall:
+    given, examples = list(call.given), CHECKS[call.function].examples
+    numbers = max(math.prod(shape) for shape in given if is_shape(shape))
+    many = given[examples[0]][0]
+    few = max(1, many * MOST_NUMBERS // max(numbers, 1))
+    if few >= many:
+        return call
+    for index in examples:
+        given[index] = _cut(given[index], many, few)
+    return replace(call, given=given)
+
+
+def is_shape(given: Any) -> bool:
+    """Whether what a loop was called with is that of an array."""
+    return isinstance(given, list) and bool(given) and all(isinstance(size, int) for size in given)
+
+
+def _cut(shapes: Any, many: int, few: int) -> Any:
+    """A shape, or a list that has shapes in it, with few of many examples."""
+    if is_shape(shapes):
+        return [few, *shapes[1:]] if shapes[0] == many else shapes
+    return [_cut(one, many, few) for one in shapes] if isinstance(shapes, list) else shapes
+
+
+def drawn(call: LoopCall) -> tuple:
+    """The arguments of a call, arrays as NumPy has them; the same ones each time."""
+    return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
+
+
+def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth] | None = None) -> LoopError:
+    """How far off the outputs of a call are.
+
+    Args:
+        outputs: of the loop, given :func:`drawn`.
+        truths: what they should be, where that is known already.
+    """
+    check = CHECKS[call.function]
+    truths = check.exact(*drawn(call)) if truths is None else truths
+    found = [_in_units(output, *truth) for output, truth in zip(outputs, truths, strict=True)]
+    rms, largest = (max(column) for column in zip(*found, strict=True))
+    if not np.isfinite(rms):
+        return LoopError(call.function, check.loop, call.given, None, None, call.where)
+    return LoopError(call.function, check.loop, call.given, rms, largest, call.where)
+
+
+def _in_units(output: np.ndarray, truth: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
+    """The RMS and the largest of the errors where there may be some; infinite where there is no number, or must be
+    none."""
+    if output.shape != truth.shape:
+        return np.inf, np.inf
+    off = np.abs(output.astype(np.float64) - truth)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        units = np.where(off == 0, 0.0, off / (ROUNDING * unit))
+    largest = float(units.max(initial=0.0))
+    if not np.isfinite(largest):
+        return np.inf, np.inf
+    return float(np.sqrt(np.square(units).sum() / max(np.count_nonzero(unit), 1))), largest
+
+
+# -- what is drawn
+
+
+def _normal(draw: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    return draw.standard_normal(tuple(shape), np.float32)
+
+
+def _scores(draw: np.random.Generator, shape: Sequence[int], most: float = 4.0) -> np.ndarray:
+    """Rows from nearly even ones to peaked ones, on a grid: how far they are below the largest is exact in float32, so
+    that an error is that of exp and of the sum."""
+    spread = np.exp2(draw.uniform(-2.0, most, (*shape[:-1], 1)))
+    return (np.rint(_normal(draw, shape) * spread * 2.0**12) / 2.0**12).astype(np.float32)
+
+
+def _rows(draw: np.random.Generator, shape: Sequence[int], epsilon: float) -> np.ndarray:
+    """Rows of all sizes from that of epsilon on, some of which lie far from 0 beside what they vary by: of these the
+    difference of two sums has no digits left."""
+    size = np.sqrt(epsilon) ** draw.uniform(0.0, 1.0, (*shape[:-1], 1))
+    mean = np.exp2(draw.uniform(-2.0, 9.0, size.shape)) * np.where(draw.random(size.shape) < 0.5, -1.0, 1.0)
+    return (size * (_normal(draw, shape) + mean)).astype(np.float32)
+
+
+def _kept(draw: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """A mask. The last of a row is kept: one that sees nothing has no softmax."""
+    kept = draw.random(tuple(shape), np.float32) < 0.75
+    kept[..., -1] = True
+    return kept
+
+
+def _places(draw: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    return draw.integers(0, 32, tuple(shape))
+
+
+def _draw_softmax(draw, scores, masks, with_normaliser):
+    return _scores(draw, scores), [(_kept(draw, shape), value) for shape, value in masks], with_normaliser
+
+
+def _draw_softmax_backward(draw, grad, probabilities, masks, beside):
+    weights = _weights(_scores(draw, probabilities, 6.0).astype(np.float64))[0].astype(np.float32)
+    of_normaliser = None if beside is None else _normal(draw, beside)
+    return _normal(draw, grad), weights, [_kept(draw, shape) for shape in masks], of_normaliser
+
+
+def _draw_cross_entropy(draw, logits, labels):
+    return _scores(draw, logits), draw.integers(0, logits[-1], tuple(labels))
+
+
+def _draw_cross_entropy_backward(draw, grad, logits, labels, normalisers):
+    """Every eighth row is one that nothing depends on."""
+    scores, classes = _draw_cross_entropy(draw, logits, labels)
+    _, total, largest = _weights(scores.astype(np.float64))
+    weighed = _normal(draw, grad)
+    weighed[7::8] = 0.0
+    return weighed, scores, classes, np.concatenate([largest, total], axis=-1).astype(np.float32)
+
+
+def _draw_add_on_grid(draw, exact, update, rounder, sign):
+    """Updates small and large beside the grid."""
+    size = np.exp2(draw.uniform(-8.0, 8.0, tuple(update)))
+    wide = draw.standard_normal(tuple(exact))
+    return (wide + rounder) - rounder, (size * _normal(draw, update)).astype(np.float32), rounder, sign
+
+
+# -- what comes out, in float64
+
+
+def _weights(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of rows of scores in float64: softmax, the sum of exp of what they are below the largest, and the largest."""
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - largest)
+    total = weights.sum(-1, keepdims=True)
+    return weights / total, total, largest
+
+
+def _double(*arrays: np.ndarray) -> list[np.ndarray]:
+    return [array.astype(np.float64) for array in arrays]
+
+
+def _keep(x, kept, scale):
+    exact = x.astype(np.float64) * kept * scale
+    return [(exact, np.abs(exact))]
+
+
+def _add_row(x, row):
+    exact = x.astype(np.float64) + row
+    return [(exact, np.abs(exact))]
+
+
+def _scale_columns(table, factors):
+    exact = table.astype(np.float64) * factors[:, None, :, None]
+    return [(exact, np.abs(exact))]
+
+
+def _scale_columns_backward(grad, factors):
+    parts = grad.astype(np.float64) * factors[:, None, :, None]
+    return [(parts.sum(0), np.abs(parts).sum(0))]
+
+
+def _normed(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows in float64 with mean 0 and variance 1, what they were multiplied by, and the units of the first: a mean is
+    rounded beside what it is a sum of, and takes as much from all that lies near it."""
+    mean = x.mean(-1, keepdims=True)
+    scale = 1.0 / np.sqrt(np.square(x - mean).mean(-1, keepdims=True) + epsilon)
+    normed = (x - mean) * scale
+    return normed, scale, np.abs(normed) + np.abs(x).mean(-1, keepdims=True) * scale
+
+
+def _layer_norm(x, gain, bias, epsilon):
+    x, gain, bias = _double(x, gain, bias)
+    normed, _, unit = _normed(x, epsilon)
+    return [(normed * gain + bias, unit * np.abs(gain) + np.abs(bias))]
+
+
+def _layer_norm_backward(grad, x, gain, epsilon, rows=128):
+    """``rows`` are those of a block of the sums, :data:`models.loop_code.BLOCK_ROWS`."""
+    shape = x.shape
+    grad, x, gain = (array.reshape(-1, array.shape[-1]) for array in _double(grad, x, gain))
+    normed, scale, unit = _normed(x, epsilon)
+    inner = grad * gain
+    along = (inner * normed).mean(-1, keepdims=True)
+    size = np.abs(inner)
+    off = size + size.mean(-1, keepdims=True)
+    off += unit * np.abs(along) + np.abs(normed) * (size * unit).mean(-1, keepdims=True)
+    of_x = (inner - inner.mean(-1, keepdims=True) - normed * along) * scale
+    begins = np.arange(0, len(x), rows)
+    sums = np.concatenate([np.add.reduceat(part, begins) for part in (grad * normed, grad)], axis=1)
+    units = np.concatenate([np.add.reduceat(part, begins) for part in (np.abs(grad) * unit, np.abs(grad))], axis=1)
+    return [(of_x.reshape(shape), (off * scale).reshape(shape)), (sums, units)]
+
+
+def _add_on_grid(exact, update, rounder, sign):
+    total = exact + sign * ((update.astype(np.float64) + rounder) - rounder)
+    return [(total, np.zeros_like(total)), (total.astype(np.float32).astype(np.float64), np.zeros_like(total))]
+
+
+def _softmax(scores, masks, with_normaliser):
+    scores = scores.astype(np.float64)
+    for kept, value in masks:
+        scores = np.where(kept, scores, np.float64(np.float32(value)))
+    weights, total, largest = _weights(scores)
+    found = [(weights, weights * (1.0 + scores.shape[-1] / ONE_SUM) + LEAST)]
+    if with_normaliser:
+        found.append((largest + np.log(total), np.abs(largest) + np.log(total) + 1.0))
+    return found
+
+
+def _softmax_backward(grad, weights, masks, beside):
+    """The weights are rounded, and do not add up to 1. A row of one weight of 1 is not corrected for its mean's
+    rounding."""
+    grad, weights = _double(grad, weights)
+    mean = (grad * weights).sum(-1, keepdims=True) / weights.sum(-1, keepdims=True)
+    apart = grad - mean
+    beside = 0.0 if beside is None else beside.astype(np.float64)
+    unit = np.abs(apart) + np.abs(beside) + (weights * np.abs(apart)).sum(-1, keepdims=True)
+    unit = unit + np.abs(mean) * np.where(weights.max(-1, keepdims=True) == 1.0, 1.0, 2.0 * ROUNDING)
+    exact, unit = weights * (apart + beside), weights * unit + LEAST
+    for kept in masks:
+        exact, unit = np.where(kept, exact, 0.0), np.where(kept, unit, 0.0)
+    return [(exact, unit)]
+
+
+def _cross_entropy(logits, labels):
+    logits = logits.astype(np.float64)
+    _, total, largest = _weights(logits)
+    own = np.take_along_axis(logits, labels[:, None], 1)
+    loss = (np.log(total) + (largest - own))[:, 0]
+    return [
+        (loss, np.abs(loss) + 1.0),
+        (np.concatenate([largest, total], axis=1), np.concatenate([np.zeros_like(largest), total], axis=1)),
+    ]
+
+
+def _cross_entropy_backward(grad, logits, labels, normalisers):
+    grad, logits, normalisers = _double(grad, logits, normalisers)
+    exact = np.exp(logits - normalisers[:, :1]) * (grad[:, None] / normalisers[:, 1:])
+    unit = np.abs(exact) + np.where(grad[:, None], LEAST, 0.0)
+    rows = np.arange(len(labels))
+    exact[rows, labels] -= grad
+    unit[rows, labels] += np.abs(grad)
+    return [(exact, unit)]
+
+
+def _compare_places(place, seen, at_least):
+    own, others = place[..., :, None], seen[..., None, :]
+    exact = (own >= others if at_least else own != others).astype(np.float64)
+    return [(exact, np.zeros_like(exact))]
+
+
+def _keys(x, epsilon, factor):
+    x = x.astype(np.float64)
+    exact = x * (factor / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon))
+    return [(exact, np.abs(exact))]
+
+
+def _keys_backward(grad, x, epsilon, factor):
+    grad, x = _double(grad, x)
+    square = np.square(x).mean(-1, keepdims=True) + epsilon
+    scale = factor / np.sqrt(square)
+    along, size = (one.mean(-1, keepdims=True) / square for one in (grad * x, np.abs(grad * x)))
+    return [((grad - x * along) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
+
+
+#: By function of :mod:`models.compiled`: all but the random masks, which verdict 7 judges.
+CHECKS = {
+    "keep": LoopCheck(
+        "keep", (0, 1), lambda draw, x, kept, scale: (_normal(draw, x), draw.random(tuple(kept)) < 0.8, scale), _keep
+    ),
+    "add_row": LoopCheck("add_row", (0,), lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes), _add_row),
+    "scale_columns": LoopCheck(
+        "scale_columns", (1,), lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes), _scale_columns
+    ),
+    "scale_columns_backward": LoopCheck(
+        "scale_columns_backward",
+        (0, 1),
+        lambda draw, *shapes: tuple(_normal(draw, one) for one in shapes),
+        _scale_columns_backward,
+    ),
+    "layer_norm": LoopCheck(
+        "norm_rows",
+        (0,),
+        lambda draw, x, gain, bias, epsilon: (
+            _rows(draw, x, epsilon),
+            _normal(draw, gain),
+            _normal(draw, bias),
+            epsilon,
+        ),
+        _layer_norm,
+    ),
+    "layer_norm_backward": LoopCheck(
+        "norm_rows_backward",
+        (0, 1),
+        lambda draw, grad, x, gain, epsilon: (
+            _normal(draw, grad),
+            _rows(draw, x, epsilon),
+            _normal(draw, gain),
+            epsilon,
+        ),
+        _layer_norm_backward,
+    ),
+    "add_on_grid": LoopCheck("add_on_grid", (0, 1), _draw_add_on_grid, _add_on_grid),
+    "softmax": LoopCheck("softmax_rows", (0, 1), _draw_softmax, _softmax),
+    "softmax_backward": LoopCheck("softmax_rows_backward", (0, 1, 2, 3), _draw_softmax_backward, _softmax_backward),
+    "cross_entropy": LoopCheck("cross_entropy_rows", (0, 1), _draw_cross_entropy, _cross_entropy),
+    "cross_entropy_backward": LoopCheck(
+        "cross_entropy_rows_backward", (1, 0, 2, 3), _draw_cross_entropy_backward, _cross_entropy_backward
+    ),
+    "compare_places": LoopCheck(
+        "compare_places",
+        (0, 1),
+        lambda draw, place, seen, at_least: (_places(draw, place), _places(draw, seen), at_least),
+        _compare_places,
+    ),
+    "keys": LoopCheck(
+        "key_rows", (0,), lambda draw, x, epsilon, factor: (_rows(draw, x, epsilon), epsilon, factor), _keys
+    ),
+    "keys_backward": LoopCheck(
+        "key_rows_backward",
+        (0, 1),
+        lambda draw, grad, x, epsilon, factor: (_normal(draw, grad), _rows(draw, x, epsilon), epsilon, factor),
+        _keys_backward,
+    ),
+}
