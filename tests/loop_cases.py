@@ -1,0 +1,222 @@
+"""How tests run the compiled loops: at sizes beside every constant in their code, and as one thread after another."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator
+
+import llvmlite.binding as llvm
+import numpy as np
+import paddle
+from gates import ROOT
+
+from models import loop_code
+from toolkit.parity.candidate import loop_outputs
+from toolkit.parity.judge.loops import faults
+from toolkit.parity.measure import loop_accuracy
+from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
+from toolkit.parity.mutants.loops import edited_code, loaded
+
+#: What loops are made of, and what decides how they are called.
+SOURCES = [f"models/{name}.py" for name in ("loops", "loop_code", "compiled", "ops", "randomness", "kernels")]
+#: Constants beyond it are no sizes, but masks of bits and the like.
+LARGEST = 2**16
+#: Tried whatever the code says.
+ROUND = [2**power for power in range(13)]
+#: Numbers of a case at most.
+MOST = 2**17
+#: Cells on either side of an output, which nobody may write to.
+GUARD = 64
+
+
+def constants(source: str) -> set[int]:
+    """The whole numbers of a source, and those that are computed of nothing else."""
+    computed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.expr) and all(isinstance(part, computed) for part in ast.walk(node)):
+            with contextlib.suppress(TypeError):
+                found.add(eval(compile(ast.Expression(node), "a constant", "eval")))
+    return {one for one in found if type(one) is int}
+
+
+def sizes(*more: str) -> list[int]:
+    """Beside each constant of the loops' sources, or of these, one less, it, and one more."""
+    found = set(ROUND).union(*(constants((ROOT / name).read_text()) for name in SOURCES), *map(constants, more))
+    return sorted({one + beside for one in found for beside in (-1, 0, 1) if 0 < one + beside <= LARGEST + 1})
+
+
+#: By function, how it is called: its dimensions, and what they are while another varies.
+CALLS: dict[str, list[Callable[..., list]]] = {
+    "keep": [lambda rows=3, width=5: [[rows, width], [rows, width], 1 / 0.9]],
+    "add_row": [lambda rows=3, width=5: [[rows, width], [width]]],
+    "scale_columns": [lambda rows=3, columns=2, width=3, batch=2: [[rows, columns, width], [batch, columns]]],
+    "scale_columns_backward": [
+        lambda rows=3, columns=2, width=3, batch=2: [[batch, rows, columns, width], [batch, columns]]
+    ],
+    "layer_norm": [
+        lambda rows=3, width=5: [[rows, width], [width], [width], 1e-6],
+        lambda length=3: [[2, length, 4], [4], [4], 1e-12],
+    ],
+    "layer_norm_backward": [
+        lambda rows=3, width=5: [[rows, width], [rows, width], [width], 1e-12],
+        lambda length=3: [[2, length, 4], [2, length, 4], [4], 1e-6],
+    ],
+    "add_on_grid": [lambda rows=3, width=5: [[rows, width], [rows, width], 1.5 * 2.0**30, -1.0]],
+    "softmax": [
+        lambda rows=3, width=5: [[rows, width], [], True],
+        lambda batch=2, chunks=3, size=2, width=5: [
+            [batch, chunks, size, width],
+            [
+                [[batch, chunks, 1, width], -1e9],
+                [[batch, chunks, size, width], -1e5],
+                [[1, chunks, size, width], -1e4],
+                [[1, 1, 1, width], -1e3],
+                [[batch, 1, size, width], -1e2],
+            ],
+            False,
+        ],
+    ],
+    "softmax_backward": [
+        lambda rows=3, width=5: [[rows, width], [rows, width], [], [rows, 1]],
+        lambda batch=2, chunks=3, size=2, width=5: [
+            [batch, chunks, size, width],
+            [batch, chunks, size, width],
+            [[batch, chunks, 1, width], [1, chunks, size, width]],
+            None,
+        ],
+    ],
+    "cross_entropy": [lambda rows=3, width=5: [[rows, width], [rows]]],
+    "cross_entropy_backward": [lambda rows=9, width=5: [[rows], [rows, width], [rows], [rows, 2]]],
+    "compare_places": [
+        lambda chunks=3, size=2, width=5: [[2, chunks, size], [2, chunks, width], True],
+        lambda chunks=3: [[2, chunks, 2], [2, chunks, 5], False],
+    ],
+    "keys": [lambda rows=3, width=5: [[rows, width], 1e-6, 0.125]],
+    "keys_backward": [lambda rows=3, width=5: [[rows, width], [rows, width], 1e-12, 0.125]],
+}
+
+
+def calls(function: str, *more: str) -> Iterator[LoopCall]:
+    """A function with each of its dimensions of each of :func:`sizes`, and with all of them large."""
+    for made in CALLS[function]:
+        dimensions = inspect.signature(made).parameters
+        tried = [{dimension: size} for dimension in dimensions for size in sizes(*more)]
+        if "rows" in dimensions and len(dimensions) == 2:
+            tried.append({"rows": 2055, "width": 127})
+        for one in tried:
+            given = made(**one)
+            if math.prod(next(filter(loop_accuracy.is_shape, given))) <= MOST:
+                yield LoopCall(function, given)
+
+
+class Memory:
+    """Outputs of loops between cells that nobody may write to, all bits of which are 1 before a thread has run."""
+
+    def __init__(self) -> None:
+        self._plain = paddle.empty
+        self.held: list[tuple[paddle.Tensor, np.ndarray]] = []
+
+    def empty(self, shape, dtype="float32") -> paddle.Tensor:
+        count = math.prod(shape)
+        buffer = self._plain([count + 2 * GUARD], dtype)
+        size = buffer.element_size()
+        content = (ctypes.c_uint8 * (size * (count + 2 * GUARD))).from_address(buffer.data_ptr())
+        self.held.append((buffer, np.frombuffer(content, np.uint8).reshape(-1, size)))
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return paddle.as_strided(buffer, list(shape), strides, offset=GUARD * size)
+
+    def empty_like(self, x: paddle.Tensor) -> paddle.Tensor:
+        return self.empty(x.shape, x.dtype)
+
+
+class OneAfterAnother:
+    """Threads that share a loop's work, run one after another.
+
+    Args:
+        code: by loop, its object file.
+
+    Attributes:
+        threads: how many there are.
+    """
+
+    def __init__(self, code: Callable[[str], bytes] | None = None) -> None:
+        self.threads, self._thread, self._team = 1, 0, 1
+        self._code = code or (lambda loop: loop_code._kept(loop) or edited_code(loop, ()))
+        self._engines: list = []
+        self._memory = Memory()
+        number = ctypes.CFUNCTYPE(ctypes.c_int)
+        self._asked = {
+            "omp_get_thread_num": number(lambda: self._thread),
+            "omp_get_num_threads": number(lambda: self._team),
+        }
+        self.address = functools.cache(self._address)
+
+    def _address(self, loop: str) -> int:
+        loop_code._engine()
+        try:
+            for name, asked in self._asked.items():
+                llvm.add_symbol(loop_code.THREADS[name], ctypes.cast(asked, ctypes.c_void_p).value)
+            engine, address = loaded(loop, self._code(loop))
+        finally:
+            for name, ours in loop_code.THREADS.items():
+                llvm.add_symbol(ours, ctypes.cast(getattr(loop_code._openmp, name), ctypes.c_void_p).value)
+        self._engines.append(engine)
+        return address
+
+    def parallel(self, address: int, packed: object, alone: int, flags: int) -> None:
+        """In place of :data:`models.loop_code._parallel`: each cell must be written by one thread, and nothing else."""
+        run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        contents = [content for _, content in self._memory.held]
+        before = [np.full_like(content, 255) for content in contents]
+        results, written = [one.copy() for one in before], [np.zeros(len(one), int) for one in contents]
+        self._team = alone or self.threads
+        for thread in range(self._team):
+            self._thread = thread
+            for content in contents:
+                content[:] = 255
+            run(ctypes.addressof(packed))
+            for content, result, count in zip(contents, results, written, strict=True):
+                touched = (content != 255).any(1)
+                result[touched] = content[touched]
+                count += touched
+        for content, result, count in zip(contents, results, written, strict=True):
+            assert not count[:GUARD].any() and not count[-GUARD:].any(), "a thread has written beside the output"
+            assert (count[GUARD:-GUARD] == 1).all(), "a number was computed by no thread, or by several"
+            content[:] = result
+
+    @contextlib.contextmanager
+    def in_force(self, monkeypatch) -> Iterator[None]:
+        """Inside the ``with`` block all loops are run so, however few numbers they work on."""
+        with monkeypatch.context() as patch:
+            patch.setattr(loop_code, "_address", self.address)
+            patch.setattr(loop_code, "_parallel", self.parallel)
+            patch.setattr(loop_code, "ALONE", 0)
+            yield
+
+    def outputs(self, monkeypatch, compute: Callable[[], object]) -> object:
+        """What is computed into guarded memory."""
+        self._memory.held.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(paddle, "empty", self._memory.empty)
+            patch.setattr(paddle, "empty_like", self._memory.empty_like)
+            return compute()
+
+
+def wrong_with(monkeypatch, threads: OneAfterAnother, call: LoopCall, counts=(1, 2, 3, 5)) -> str:
+    """What is wrong with a call's outputs, however many threads share its work; "" where nothing is."""
+    given = loop_accuracy.drawn(call)
+    truths = CHECKS[call.function].exact(*given)
+    for threads.threads in counts:
+        try:
+            found = threads.outputs(monkeypatch, functools.partial(loop_outputs.outputs, call, given))
+        except AssertionError as problem:
+            return f"{call} with {threads.threads} threads: {problem}"
+        for _, message in faults([loop_accuracy.error(call, found, truths)]):
+            return f"{call} with {threads.threads} threads: {message}"
+    return ""

@@ -1,0 +1,221 @@
+"""Wrong versions of the compiled loops, each of which a test of their sizes must see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolkit.parity.mutants.loops import Edit
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change in a file of ``models``, and a function of :mod:`models.compiled` that it makes wrong."""
+
+    function: str
+    where: str
+    before: str
+    after: str
+    file: str = "loops"
+
+    @property
+    def edit(self) -> Edit:
+        return Edit(self.where, self.before, self.after)
+
+
+ROWS = "for row in range(first, last):"
+ACROSS = "for i in range(width):"
+SHARE = "return length * thread // threads, length * (thread + 1) // threads"
+
+FAULTS = {
+    # Who does what.
+    "shares leave the last of each thread": Fault("keep", "_share", SHARE, SHARE + " - np.int64(thread + 1 < threads)"),
+    "shares overlap by one": Fault(
+        "keep",
+        "_share",
+        SHARE,
+        "return length * thread // threads - np.int64(thread > 0), length * (thread + 1) // threads",
+    ),
+    "uneven shares leave rows over": Fault(
+        "layer_norm", "_share", SHARE, "return length // threads * thread, length // threads * (thread + 1)"
+    ),
+    "a share runs beyond the end": Fault(
+        "add_row", "_share", SHARE, "return -(-length // threads) * thread, -(-length // threads) * (thread + 1)"
+    ),
+    # Random masks.
+    "every thread's stream begins alike": Fault(
+        "random_mask", "draw_mask", "np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"
+    ),
+    "streams overlap by a word": Fault(
+        "random_mask", "draw_mask", "np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"
+    ),
+    "the last cells repeat the last word": Fault(
+        "random_mask", "draw_mask", "np.uint64(words + 1) * GAMMA", "np.uint64(words) * GAMMA"
+    ),
+    "the last cells are drawn by one thread alone": Fault(
+        "random_mask", "draw_mask", "if last == words:", "if last == words and first == 0:"
+    ),
+    "one of four cells has the rate of its neighbours in 2^16": Fault(
+        "random_mask", "draw_mask", "(z >> np.uint64(48)) >= threshold", "(z >> np.uint64(48)) > threshold"
+    ),
+    "there are 2^16 masks": Fault(
+        "random_mask", "random_mask", '.view("int64")[0])', '.view("int64")[0]) & 0xFFFF', "compiled"
+    ),
+    "a seed of half the bits": Fault("random_mask", "random_mask", '.view("int64")[0])', "[0])", "compiled"),
+    # Elements.
+    "the last of eight are not dropped": Fault("keep", "keep", "range(count)", "range(count - count % 8)"),
+    "columns beyond 1,024 have no bias": Fault("add_row", "add_row", ACROSS, "for i in range(min(width, 1024)):"),
+    "an odd number is left": Fault("add_on_grid", "add_on_grid", "range(count)", "range(count - count % 2)"),
+    "a stream is read before it is added to": Fault(
+        "add_on_grid", "add_on_grid", "np.float32(total)", "np.float32(exact[i])"
+    ),
+    "a stream adds in float32": Fault(
+        "add_on_grid", "add_on_grid", "total = exact[i]", "total = np.float64(np.float32(exact[i]))"
+    ),
+    "a stream always adds": Fault("add_on_grid", "add_on_grid", "sign * (", "("),
+    # The position table.
+    "all examples have the first's factors": Fault(
+        "scale_columns", "scale_columns", "row // positions * columns + position", "position"
+    ),
+    "columns beyond 1,024 begin again": Fault(
+        "scale_columns", "scale_columns", "position % columns", "position % columns % 1024"
+    ),
+    "the first example has no gradient": Fault(
+        "scale_columns_backward", "scale_columns_backward", "range(batch)", "range(1, batch)"
+    ),
+    "a sum begins with what lies in memory": Fault(
+        "scale_columns_backward", "scale_columns_backward", "out[i] = np.float32(0.0)", "pass"
+    ),
+    # Layer norm.
+    "rows beyond 2,048 are left": Fault("layer_norm", "norm_rows", ROWS, "for row in range(first, min(last, 2048)):"),
+    "rows beyond 2,048 are normed as the 2,049th": Fault(
+        "layer_norm", "norm_rows", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
+    ),
+    "variance in one pass": Fault(
+        "layer_norm",
+        "_mean_and_scale",
+        "(row[i] - mean) * (row[i] - mean)",
+        "row[i] * row[i] - mean * mean",
+    ),
+    "epsilon beside the root": Fault(
+        "layer_norm",
+        "_mean_and_scale",
+        "math.sqrt(squares / np.float32(width) + epsilon)",
+        "(math.sqrt(squares / np.float32(width)) + epsilon)",
+    ),
+    "the variance of a sample": Fault(
+        "layer_norm", "_mean_and_scale", "squares / np.float32(width)", "squares / np.float32(max(width - 1, 1))"
+    ),
+    "variance in one pass on the way back": Fault(
+        "layer_norm_backward",
+        "_mean_and_scale",
+        "(row[i] - mean) * (row[i] - mean)",
+        "row[i] * row[i] - mean * mean",
+    ),
+    "the last row of an uneven block is left": Fault(
+        "layer_norm_backward",
+        "norm_rows_backward",
+        "min(rows, (block + 1) * BLOCK_ROWS)",
+        "min(rows - rows % BLOCK_ROWS % 2, (block + 1) * BLOCK_ROWS)",
+    ),
+    "a bias's gradient begins with what lies in memory": Fault(
+        "layer_norm_backward", "norm_rows_backward", "of_bias[i] = np.float32(0.0)", "pass"
+    ),
+    "a gain's gradient is that of the last row": Fault(
+        "layer_norm_backward", "norm_rows_backward", "of_gain[i] += grad", "of_gain[i] = grad"
+    ),
+    "a gradient goes on before its mean is taken off": Fault(
+        "layer_norm_backward", "norm_rows_backward", "- total - normed", "- normed"
+    ),
+    "rows of the last block alone are summed": Fault(
+        "layer_norm_backward",
+        "layer_norm_backward",
+        "blocks = -(-rows // loop_code.BLOCK_ROWS)",
+        "blocks = max(1, rows // loop_code.BLOCK_ROWS)",
+        "compiled",
+    ),
+    # Softmax.
+    "exp is two terms short": Fault("softmax", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"),
+    "exp ends at -87": Fault(
+        "softmax", "_exp", "x = LEAST if x < LEAST else x", "x = np.float32(-87.0) if x < np.float32(-87.0) else x"
+    ),
+    "the largest of negative scores is the smallest": Fault(
+        "softmax", "_largest", "_turned(_bits(row[i]))", "_bits(row[i])"
+    ),
+    "a mask does not begin again": Fault("softmax", "_put", "(row // group) % period", "min(row // group, period - 1)"),
+    "a mask's rows are not shared": Fault("softmax", "_put", "(row // group) % period", "row % period"),
+    "the last column is not divided": Fault(
+        "softmax",
+        "softmax_rows",
+        "for i in range(width):\n            out[i] *= share",
+        "for i in range(width - 1):\n            out[i] *= share",
+    ),
+    "masks beyond the first are left out": Fault(
+        "softmax", "softmax_rows", "range(6, 6 + 4 * args[5], 4)", "range(6, 6 + 4 * min(args[5], 1), 4)"
+    ),
+    "the normaliser is of what is below the largest": Fault(
+        "softmax", "softmax_rows", "largest + math.log(total)", "math.log(total)"
+    ),
+    "a saturated row's mean is not corrected": Fault(
+        "softmax_backward", "softmax_rows_backward", "left += (grad[i] - mean) * weights[i]", "left += np.float32(0.0)"
+    ),
+    "the normaliser has no gradient": Fault(
+        "softmax_backward", "softmax_rows_backward", "- left) + beside)", "- left))"
+    ),
+    "masked scores have a gradient": Fault(
+        "softmax_backward",
+        "softmax_rows_backward",
+        "range(7, 7 + 4 * args[6], 4)",
+        "range(7, 7 + 4 * min(args[6], 1), 4)",
+    ),
+    "a mask begins again with each chunk": Fault(
+        "softmax",
+        "_puts",
+        "numel(kept) // shape[-1], float(value)",
+        "min(shape[-2], numel(kept) // shape[-1]), float(value)",
+        "compiled",
+    ),
+    # Cross entropy.
+    "the last block of columns is left": Fault(
+        "cross_entropy",
+        "cross_entropy_rows",
+        "range(0, width, BLOCK_COLUMNS)",
+        "range(0, max(1, width - width % BLOCK_COLUMNS), BLOCK_COLUMNS)",
+    ),
+    "each block of columns is one short": Fault(
+        "cross_entropy",
+        "cross_entropy_rows",
+        "min(width, begin + BLOCK_COLUMNS)",
+        "min(width, begin + BLOCK_COLUMNS - 1)",
+    ),
+    "exp is two terms short in a cross entropy": Fault(
+        "cross_entropy", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
+    ),
+    "a normaliser is that of the last block": Fault(
+        "cross_entropy", "cross_entropy_rows", "normaliser[1] = np.float32(total)", "normaliser[1] = part"
+    ),
+    "a label's gradient is not added": Fault(
+        "cross_entropy_backward", "cross_entropy_rows_backward", "[0]] -= grad", "[0]] = -grad"
+    ),
+    "a row without a gradient keeps what lies in memory": Fault(
+        "cross_entropy_backward", "cross_entropy_rows_backward", "out[i] = np.float32(0.0)", "pass"
+    ),
+    "exp is two terms short behind a cross entropy": Fault(
+        "cross_entropy_backward", "_exp", "rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"
+    ),
+    # Positions and keys.
+    "chunks beyond 64 are left": Fault(
+        "compare_places",
+        "compare_places",
+        "for chunk in range(first, last):",
+        "for chunk in range(first, min(last, 64)):",
+    ),
+    "a position does not see itself": Fault("compare_places", "compare_places", "own >= seen[i]", "own > seen[i]"),
+    "keys have no epsilon": Fault("keys", "key_rows", "np.float32(width) + epsilon", "np.float32(width)"),
+    "keys are of unit length": Fault("keys", "key_rows", "squares / np.float32(width)", "squares"),
+    "a key's gradient is not taken along": Fault(
+        "keys_backward", "key_rows_backward", "along /= np.float32(width) * mean_square", "along /= np.float32(width)"
+    ),
+    "gradients of keys beyond 2,048 are the 2,049th's": Fault(
+        "keys_backward", "key_rows_backward", "_floats(args[1], row * width", "_floats(args[1], min(row, 2048) * width"
+    ),
+}
