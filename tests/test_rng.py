@@ -7,11 +7,13 @@ import math
 import numpy as np
 import pytest
 
+from models import kernels
 from toolkit.parity.comparator.rng_stats import REPEAT_BITS, DrawCounter, strides
 from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
+from toolkit.parity.mutants.loops import Edit, edited_code, loaded
 
 SHAPES = {"dropout:a": (2, 64, 32), "dropout:b": (2, 64, 32), "dropout:c": (2, 2, 4, 16, 32), "dropout:d": (2, 8, 1, 1)}
 ROTATIONS = {"normal:a": (2, 16, 2, 8), "normal:b": (2, 16, 2, 8)}
@@ -154,6 +156,114 @@ def test_small_masks_may_be_equal_by_chance_and_long_ones_may_not():
     for name, size in (("dropout:c", 64), ("dropout:d", 2 * REPEAT_BITS)):  # from one state, of different shapes
         counter.mask(name, 0.5, (size,), masks(np.random.default_rng(0), (size,), 0.5))
     assert faults(counter.stats) == {"dropout:d": ["the first 60 cells are those of dropout:c in step 2"]}
+
+
+def counted_masks(*drawn: np.ndarray, rate: float = 0.1) -> list[str]:
+    """What is wrong with masks of these cells, each of a module of its own."""
+    counter = DrawCounter()
+    counter.begin_step()
+    for number, cells in enumerate(drawn):
+        counter.mask(f"dropout:{number}", rate, cells.shape, cells)
+    return [text for several in faults(counter.stats).values() for text in several]
+
+
+def _half_again(first, other):
+    return [np.concatenate([first[:40_000], first[:40_000]])]
+
+
+def _a_block_elsewhere(first, other):
+    other[50_013:52_013] = first[7:2007]
+    return [first, other]
+
+
+def _two_ends_alike(first, other):
+    other[-1500:] = first[-1500:]
+    return [first, other]
+
+
+def _moved_by_one(first, other):
+    return [first[:-1], first[1:]]
+
+
+@pytest.mark.parametrize("repeated", [_half_again, _a_block_elsewhere, _two_ends_alike, _moved_by_one])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_what_a_mask_repeats_anywhere_is_found(repeated, rate):
+    for seed in range(5):
+        draw = np.random.default_rng(seed)
+        fresh = [masks(draw, (80_000,), rate) for _ in range(2)]
+        assert counted_masks(*(one.copy() for one in fresh), rate=rate) == []
+        found = counted_masks(*repeated(*fresh), rate=rate)
+        assert any("are those of dropout:0 in step 1, from cell " in text for text in found)
+
+
+def test_a_stretch_is_found_across_the_parts_in_which_masks_are_hashed(monkeypatch):
+    monkeypatch.setattr("toolkit.parity.candidate.rng_stats.AT_ONCE", 1000)
+    draw = np.random.default_rng(0)
+    first, other = (masks(draw, (20_000,), 0.5) for _ in range(2))
+    assert counted_masks(first, other, rate=0.5) == []
+    other[9_700:10_600] = first[3_333:4_233]
+    assert len(counted_masks(first, other, rate=0.5)) == 1
+
+
+def test_stretches_whose_hashes_are_alike_are_compared_themselves(monkeypatch):
+    from toolkit.parity.candidate import rng_stats
+
+    monkeypatch.setattr(rng_stats, "_stretch_hashes", lambda cells, count: np.zeros(3, np.uint64))
+    assert counted_masks(*(masks(np.random.default_rng(seed), (5000,), 0.5) for seed in range(3)), rate=0.5) == []
+
+
+def sequence(masks: np.ndarray) -> dict[str, list[str]]:
+    counter = DrawCounter()
+    counter.sequence(masks)
+    return faults(counter.stats)
+
+
+def test_threads_whose_streams_overlap_by_one_word_are_found_in_masks_drawn_in_a_row():
+    """Four cells are too few to say anything in one mask; in 128 they are the same ones each time."""
+    right = np.random.default_rng(0).random((128, 32_769)) < 0.5
+    assert sequence(right) == {}
+    overlapping = right.copy()
+    overlapping[:, 16_384:16_388] = right[:, 16_380:16_384]
+    assert sequence(overlapping) == {"dropout:128 masks of 32769 cells": ["cell 16384 is cell 16380 once more"]}
+    alike = right.copy()
+    alike[:, 16_384:32_768] = right[:, :16_384]
+    assert "once more" in sequence(alike)["dropout:128 masks of 32769 cells"][0]
+
+
+def test_a_generator_of_few_masks_is_found():
+    right = np.random.default_rng(0).random((2048, 256)) < 0.5
+    assert sequence(right) == {}
+    few = np.stack([np.random.default_rng(seed).random(256) < 0.5 for seed in np.arange(2048) * 40_503 % 1999])
+    assert sequence(few)["dropout:2048 masks of 256 cells"] == ["mask 1999 is mask 0 once more"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit("draw_mask", "np.uint64(first + 1) * GAMMA", "np.uint64(1) * GAMMA"),
+        Edit("draw_mask", "np.uint64(first + 1)", "np.uint64(first + np.int64(first == 0))"),
+        Edit("draw_mask", "seed = np.uint64(args[2])", "seed = np.uint64(args[2]) & np.uint64(0xFFFF)"),
+    ],
+    ids=["alike", "one word", "2^16 masks"],
+)
+@pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
+def test_the_gate_sees_a_compiled_generator_that_repeats_itself(edit, monkeypatch):
+    """As a port's worker asks it, with two threads."""
+    from models import compiled, loop_code
+    from toolkit.parity.candidate.generators import SEQUENCES
+
+    monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
+    _engine, address = loaded("draw_mask", edited_code("draw_mask", [edit]))
+    monkeypatch.setattr(loop_code, "_address", lambda loop: address)
+    threads = loop_code._openmp.omp_get_max_threads()
+    loop_code._openmp.omp_set_num_threads(2)
+    try:
+        drawn = [
+            np.stack([compiled.random_mask(2**15, [cells]).numpy() for _ in range(count)]) for count, cells in SEQUENCES
+        ]
+    finally:
+        loop_code._openmp.omp_set_num_threads(threads)
+    assert any(sequence(one) for one in drawn)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ from toolkit.parity.measure.naming import ModuleStack
 #: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
 #: a rate of 0.1 is known to within 4%.
 STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
+#: Masks that are drawn in a row beside them, and their cells: of many each is another, of long ones (threads share the
+#: drawing) each cell.
+SEQUENCES = ((2**11, 2**8), (2**7, 2**15 + 1))
 
 
 class Taker(Protocol):
@@ -36,6 +39,9 @@ class Taker(Protocol):
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
         """Normal numbers; ``seeded`` ones are the same each time."""
+
+    def sequence(self, masks: np.ndarray) -> None:
+        """Masks of rate 1/2 that were drawn in a row: bool (masks, cells), which are dropped."""
 
 
 @dataclass
@@ -52,6 +58,9 @@ class HandingOver:
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
         self.over.hand("rotation", name, drawn, [seeded, [int(size) for size in shape]])
+
+    def sequence(self, masks: np.ndarray) -> None:
+        self.over.hand("sequence", "", masks)
 
 
 class WatchedSource:
@@ -122,3 +131,6 @@ def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, t
                     loss.backward()
                     source.counting = True
                     model.clear_gradients()
+    if source.cells:
+        for count, cells in SEQUENCES:
+            taker.sequence(np.stack([~source.own.kept(0.5, [cells]).numpy() for _ in range(count)]))

@@ -20,7 +20,7 @@ MISSING = "the port's own generator is never asked for it"
 
 
 class OwnDraws:
-    """Counts the draws of a few training steps."""
+    """Counts the draws of a few training steps, and masks that are drawn in a row."""
 
     def __init__(self, given: Given) -> None:
         self.given = given
@@ -31,6 +31,9 @@ class OwnDraws:
         before it, of a rotation whether it is seeded."""
         if handed.kind == "draws step":
             self._counter.begin_step()
+            return
+        if handed.kind == "sequence":
+            self._counter.sequence(handed.value())
             return
         asked, shape = handed.content
         if handed.kind == "mask":

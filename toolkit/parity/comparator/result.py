@@ -66,7 +66,7 @@ class Side:
         """Take in a message: of the step in ``dtype``, if that is not empty."""
         if dtype:
             self.dtype(dtype).take(handed)
-        elif handed.kind in ("draws step", "mask", "rotation"):
+        elif handed.kind in ("draws step", "mask", "rotation", "sequence"):
             self.own_draws.take(handed)
         elif handed.kind == "loop":
             self._finish_loop()

@@ -1,11 +1,13 @@
-"""What is counted of random draws while they are made: rates, neighbours, likeness to other modules' and steps' draws.
+"""What is counted of random draws while they are made: rates, neighbours, likeness to other modules' and steps' draws,
+and what comes twice.
 
-Only sums are kept, beside the draws of one step. What they say is worked out in
+Sums are kept, the draws of one step, and all masks in bits. What they say is worked out in
 :mod:`toolkit.parity.judge.rng_tests`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,6 +19,13 @@ from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, Rot
 PAIRS = 2**20
 #: Two draws that are equal by chance with a probability below 2^-60 are a finding if they are equal.
 REPEAT_BITS = 60
+#: Stretches of masks are looked up among all earlier ones where a hash of theirs says so, once in so many: whatever is
+#: repeated is then found by any of those in it, at whatever place it lies.
+ONE_IN = 64
+#: Cells of which stretches are hashed at a time.
+AT_ONCE = 2**20
+#: Base of that hash, a polynomial in it, and what mixes its bits (SplitMix64's).
+BASE, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 #: Of a normal number in float32, fewer than are random.
 BITS_PER_NUMBER = 16
 
@@ -36,6 +45,8 @@ class DrawCounter:
         self._of_shape: dict[tuple, np.ndarray] = {}
         self._of_module: dict[str, np.ndarray] = {}
         self._seen: dict[bytes, tuple[str, int]] = {}
+        self._masks: list[tuple[str, int, np.ndarray]] = []
+        self._stretches: dict[tuple[int, int], tuple[int, int]] = {}
 
     def begin_step(self) -> None:
         """What comes now belongs to the next step."""
@@ -57,7 +68,19 @@ class DrawCounter:
         self.cells += rare.size
         stats.rare = _sum(stats.rare, [int(np.count_nonzero(rare)), rare.size])
         self._note_repeat(name, stats, rare.ravel())
+        self._note_stretches(name, stats, rare.ravel())
         self._relate(name, stats, rare, _both)
+
+    def sequence(self, masks: np.ndarray) -> None:
+        """Count masks of one size, drawn one after another at a rate of 1/2: bool (masks, cells). With enough of them
+        no two cells are alike in all, however near to each other; nor are two masks."""
+        count, cells = masks.shape
+        stats = MaskStats([cells], draws=count, rate=0.5, rare=[int(np.count_nonzero(masks)), masks.size])
+        self.stats.sequences[f"dropout:{count} masks of {cells} cells"] = stats
+        for what, lines in (("mask", masks), ("cell", masks.T)):
+            enough = lines.shape[1] >= REPEAT_BITS + 2 * math.log2(len(lines))
+            if enough and (equal := _equal_lines(np.packbits(lines, axis=1))):
+                note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
         """Count normal numbers. ``seeded`` ones are the same each time, and counted the first time alone."""
@@ -99,12 +122,38 @@ class DrawCounter:
 
     def _note_repeat(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
         """Whether a mask begins like an earlier one of any shape: so do all masks that are drawn from one state."""
-        rate = stats.rate
-        bits = -math.log2(rate**2 + (1.0 - rate) ** 2) if 0.0 < rate < 1.0 else 0.0
-        count = math.ceil(REPEAT_BITS / bits) if bits else rare.size + 1
-        if count <= rare.size:
+        count = cells_of(REPEAT_BITS, stats.rate)
+        if count is not None and count <= rare.size:
             start = b"%d:" % count + np.packbits(rare[:count]).tobytes()
             self._note_seen(name, stats, start, f"the first {count} cells are those of", self._seen)
+
+    def _note_stretches(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
+        """Whether a stretch of a mask, anywhere in it, is one of this mask or an earlier one. The longer, the less by
+        chance: of 2^30 stretches no two are equal, with a probability of 1 - 2^-60."""
+        count = cells_of(2 * REPEAT_BITS, stats.rate)
+        if count is None or count > rare.size:
+            return
+        number = len(self._masks)
+        self._masks.append((name, self._step, np.packbits(rare)))
+        for begin in range(0, rare.size - count + 1, AT_ONCE):
+            hashes = _stretch_hashes(rare[begin : begin + AT_ONCE + count - 1], count)
+            chosen = np.flatnonzero(hashes < 2**64 // ONE_IN)
+            for place, key in zip((begin + chosen).tolist(), hashes[chosen].tolist(), strict=True):
+                before = self._stretches.setdefault((count, key), (number, place))
+                if before != (number, place) and self._is_equal(before, (number, place), count):
+                    other, step, _ = self._masks[before[0]]
+                    what = f"cells {place} to {place + count - 1} are those of {other} in step {step}"
+                    note_problem(stats, f"{what}, from cell {before[1]} on")
+                    return
+
+    def _is_equal(self, before: tuple[int, int], now: tuple[int, int], count: int) -> bool:
+        """Whether two stretches, each of a mask and from a cell on, are equal: hashes may be by chance."""
+        return np.array_equal(self._stretch(*before, count), self._stretch(*now, count))
+
+    def _stretch(self, number: int, place: int, count: int) -> np.ndarray:
+        first = place // 8
+        bits = np.unpackbits(self._masks[number][2][first : (place + count + 7) // 8])
+        return bits[place - 8 * first :][:count]
 
     def _note_equal_slices(
         self, name: str, stats: RotationStats, drawn: np.ndarray, seen: dict[bytes, tuple[str, int]]
@@ -127,6 +176,43 @@ class DrawCounter:
         where = "one beside it" if (other, step) == (name, self._step) else f"{other} in step {step}"
         if not any(problem.startswith(what) for problem in stats.problems):
             note_problem(stats, f"{what} {where}")
+
+
+def cells_of(bits: int, rate: float) -> int | None:
+    """In how many cells two masks agree by chance with a probability of 2^-bits; None where any two agree."""
+    of_one = -math.log2(rate**2 + (1.0 - rate) ** 2) if 0.0 < rate < 1.0 else 0.0
+    return math.ceil(bits / of_one) if of_one else None
+
+
+def _stretch_hashes(cells: np.ndarray, count: int) -> np.ndarray:
+    """Of each ``count`` cells in a row, a 64-bit hash that says nothing of where they are."""
+    powers, inverses = _powers(BASE, cells.size), _powers(pow(BASE, -1, 2**64), cells.size)
+    sums = np.zeros(cells.size + 1, np.uint64)
+    np.cumsum(np.where(cells, powers, np.uint64(0)), out=sums[1:])
+    hashes = (sums[count:] - sums[:-count]) * inverses[: cells.size - count + 1]
+    hashes ^= hashes >> np.uint64(32)
+    hashes *= np.uint64(MIX)
+    return hashes ^ (hashes >> np.uint64(29))
+
+
+@functools.lru_cache(maxsize=4)
+def _all_powers(base: int, count: int) -> np.ndarray:
+    powers = np.full(count, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers, dtype=np.uint64)
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    """The first powers of a number, modulo 2^64."""
+    return _all_powers(base, 2 ** math.ceil(math.log2(max(count, 2))))[:count]
+
+
+def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
+    """The first line of bytes that is an earlier one, behind that; None where there is none."""
+    whole = np.ascontiguousarray(lines).view(np.dtype((np.void, lines.shape[1])))[:, 0]
+    _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
+    repeated = np.flatnonzero(first[kinds] != np.arange(len(lines)))
+    return (int(first[kinds[repeated[0]]]), int(repeated[0])) if repeated.size else None
 
 
 def note_problem(stats: DrawStats, message: str) -> None:

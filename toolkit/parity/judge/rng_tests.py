@@ -47,7 +47,7 @@ class Deviation:
 
 def faults(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
     """Everything that is wrong with a port's own draws: the draw's name, and what is wrong with it."""
-    for name, draws in (*generators.masks.items(), *generators.rotations.items()):
+    for name, draws in (*generators.masks.items(), *generators.rotations.items(), *generators.sequences.items()):
         for problem in draws.problems:
             yield name, problem
     for deviation in deviations(generators):
@@ -61,6 +61,8 @@ def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
     by_rate: dict[float, list[MaskStats]] = {}
     for name, masks in generators.masks.items():
         by_rate.setdefault(masks.rate, []).append(masks)
+        yield from _of_masks(name, masks)
+    for name, masks in generators.sequences.items():
         yield from _of_masks(name, masks)
     for name, rotations in generators.rotations.items():
         yield from _of_rotations(name, rotations)
