@@ -197,7 +197,7 @@ def test_what_a_mask_repeats_anywhere_is_found(repeated, rate):
 
 
 def test_a_stretch_is_found_across_the_parts_in_which_masks_are_hashed(monkeypatch):
-    monkeypatch.setattr("toolkit.parity.candidate.rng_stats.AT_ONCE", 1000)
+    monkeypatch.setattr("toolkit.parity.comparator.rng_stats.AT_ONCE", 1000)
     draw = np.random.default_rng(0)
     first, other = (masks(draw, (20_000,), 0.5) for _ in range(2))
     assert counted_masks(first, other, rate=0.5) == []
@@ -206,7 +206,7 @@ def test_a_stretch_is_found_across_the_parts_in_which_masks_are_hashed(monkeypat
 
 
 def test_stretches_whose_hashes_are_alike_are_compared_themselves(monkeypatch):
-    from toolkit.parity.candidate import rng_stats
+    from toolkit.parity.comparator import rng_stats
 
     monkeypatch.setattr(rng_stats, "_stretch_hashes", lambda cells, count: np.zeros(3, np.uint64))
     assert counted_masks(*(masks(np.random.default_rng(seed), (5000,), 0.5) for seed in range(3)), rate=0.5) == []
