@@ -275,6 +275,31 @@ def test_a_fault_is_named_only_with_its_operation_unless_no_tensor_can_show_it()
         assert f"1 of 1 faults caught, {int(named)} named" in out.getvalue()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "return paddle.matmul(x.expand([2, 1, -1]), self.halves",
+            "return paddle.matmul(x.expand([2, 1, -1]) * 1.001, self.halves",
+        ),
+        (
+            "return paddle.matmul(x, self.weight, transpose_y=True) + self.bias",
+            "return paddle.matmul(x, self.weight, transpose_y=True)",
+        ),
+        ("paddle.full_like(tokens, position)", "paddle.full_like(tokens, position - 1)"),
+    ],
+    ids=["one text", "several texts", "position"],
+)
+def test_a_fault_of_generation_is_named_where_it_is_made(before, after, tmp_path):
+    source = copied_source(tmp_path, "models/ctrl/continuation.py", (before, after))
+    small = ["--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
+    done = toolkit_in(source, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
+    assert "(Continuation.__call__, models/ctrl/continuation.py:" in stored["culprit"]["place"], stored["culprit"]
+
+
 def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     """One constant of the port edited, as a developer would; the real command, on a copy of the source."""
     edit = ("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")

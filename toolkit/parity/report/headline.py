@@ -68,7 +68,7 @@ def headline(
     elif name.evaluation == UNWATCHED:
         return Headline(place_of(str(name.in_its_run), places), f"{culprit.name}: {culprit.message}")
     elif name.evaluation:
-        place = place_of(str(name.in_its_run), places)
+        place = place_of(culprit.name if culprit.name in places else str(name.in_its_run), places)
     else:
         return Headline(place_of(culprit.name, places), culprit.message)
     return Headline(place, f"in evaluation mode ({culprit.name}): {culprit.message}")

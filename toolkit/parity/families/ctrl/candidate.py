@@ -10,13 +10,16 @@ from paddle import nn
 
 from models.ctrl import modeling
 from models.ctrl.config import CTRLConfig
+from models.ctrl.continuation import Continuation
 from models.ctrl.modeling import CTRLLMHeadModel
 from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.candidate.step import Measure, Step
 from toolkit.parity.job.results import Place
-from toolkit.parity.measure.evaluation import DECODING, decoding_inputs, named
+from toolkit.parity.measure.evaluation import DECODED, DECODING, decoding_inputs, named
 from toolkit.parity.measure.naming import numbered
 
+#: The call of those one after another whose scores are the layers' own.
+BY_LAYERS = 3
 #: The constant, under the name of the attribute that holds it on both sides.
 TABLE = "transformer.pos_encoding"
 
@@ -41,6 +44,7 @@ class CTRLStep(Step):
             **super().places(),
             "recomputed": Place("layers that are computed again", called),
             TABLE: table_place(),
+            **decoding_places(),
         }
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -67,7 +71,7 @@ class CTRLStep(Step):
             if number == 2:
                 one = _first_text(inputs)
                 logits[:1] = alone(one["input_ids"], one["attention_mask"][:, -1:]).numpy()
-            elif number == 3:
+            elif number == BY_LAYERS:
                 logits = by_layers.logits[:, -1].numpy()
             measure(numbered(named(DECODING, "logits"), number), logits[:, None])
 
@@ -75,6 +79,15 @@ class CTRLStep(Step):
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of each tensor (B, ...) the first row."""
     return {name: tensor[:1] for name, tensor in inputs.items()}
+
+
+def decoding_places() -> dict[str, Place]:
+    """Where the scores of tokens after the first are made, where that is not the head's forward
+    (:meth:`CTRLStep.decode`)."""
+    place = place_of_code("Continuation.__call__", Continuation.__call__)
+    return {
+        numbered(named(DECODING, "logits"), number): place for number in range(2, DECODED + 2) if number != BY_LAYERS
+    }
 
 
 def table_place() -> Place:
