@@ -163,14 +163,18 @@ def test_a_damaged_measurement_of_a_gate_is_measured_again(tmp_path, monkeypatch
     assert capfd.readouterr().err == ""
 
 
-#: Writes down, at a process's end, the files of all modules that it has imported.
+#: Writes down, when a worker leaves, the files of all modules that it has imported.
 WRITES_MODULES = """\
-import atexit, os, sys
+import os, sys
 def write():
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     with open(os.path.join(os.path.dirname(__file__), f"modules-{os.getpid()}"), "w") as out:
         out.write("\\n".join(sorted(filter(None, files))))
-atexit.register(write)
+leave = os._exit
+def leave_with(status):
+    write()
+    leave(status)
+os._exit = leave_with
 """
 
 
