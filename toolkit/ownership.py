@@ -8,11 +8,13 @@ the run's and may be removed; whatever else looks unfinished is somebody's, and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,9 +109,15 @@ def _listed(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def _plain(path: Path) -> Iterator[int]:
-    """A file opened to be read; a link is not followed, and a pipe not waited for."""
+    """A file opened to be read; a link is not followed, and a pipe not waited for.
+
+    Raises:
+        OSError: it is no plain file, or the system refuses.
+    """
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):  # a pipe that nobody writes to reads as empty
+            raise OSError(errno.EINVAL, "is no plain file", str(path))
         yield file
     finally:
         os.close(file)
