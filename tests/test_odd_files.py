@@ -109,13 +109,15 @@ def test_what_is_wrong_is_said_of_the_user_s_file_and_with_its_line(tmp_path, na
 
 # -- bounds ---------------------------------------------------------------------------------------------------------
 
+#: The peak of the process itself: ``getrusage`` gives a child that of the process it was forked from, if that is more.
 CHECK = """\
-import resource, sys
+import sys
+from toolkit.bench.serve import resident
 from toolkit.cli import main
 try:
     main(sys.argv[1:])
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    print(resident("VmHWM") >> 20)
 """
 
 
