@@ -72,8 +72,11 @@ def test_a_command_ends_with_a_line_and_the_signals_status_whatever_it_does(numb
 
 def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it():
     """A launcher hands on what the system has sent to all; a terminal that is closed says so twice."""
-    tidies = "\n    try: time.sleep(60)\n    finally: time.sleep(1.5); print('tidy', file=sys.stderr)"
-    waiting = WAITING.format(wait=tidies)
+    ready = '    print("ready", flush=True)\n    {wait}'
+    tidies = "    finally: time.sleep(1.5); print('tidy', file=sys.stderr)"
+    assert ready in WAITING
+    # It is ready where it has something to tidy, and not before.
+    waiting = WAITING.replace(ready, f'    try: print("ready", flush=True); time.sleep(60)\n{tidies}')
     both = [signal.SIGTERM, signal.SIGTERM]
     assert ended(program(waiting), *both) == (143, "tidy\ninterrupted by SIGTERM\n")
     assert ended(program(waiting), signal.SIGHUP, signal.SIGHUP, apart=0.7) == (129, "tidy\ninterrupted by SIGHUP\n")
