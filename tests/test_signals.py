@@ -264,7 +264,7 @@ def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path
     assert MetricsFile(tmp_path, 2, left=True)._kept == rows[:3]
 
 
-def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path):
+def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatch):
     """There it is Python that computes, for long, and no batch ends."""
     trainer = finetuner(tmp_path)
     plain = trainer.task.compute_metrics
@@ -275,7 +275,7 @@ def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path):
             raise AssertionError("it goes on")
         return plain(*arguments)
 
-    trainer.task.compute_metrics = compute_metrics
+    monkeypatch.setattr(trainer.task, "compute_metrics", compute_metrics)  # all trainers of these tests share it
     with pytest.raises(Interrupted):
         trainer.fit()
     assert trainer.checkpoints.last_step() == 14
