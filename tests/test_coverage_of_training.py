@@ -21,6 +21,7 @@ from gates import ROOT
 #: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
 COMPUTES = ("models/*.py", "toolkit/optimizer.py", "toolkit/batches.py")
 STORES = (
+    "models/files.py",
     "models/hub.py",
     "models/*config.py",
     "models/*schema.py",
@@ -66,10 +67,9 @@ sys.exit(cli.main())
 RCFILE = """
 [run]
 parallel = true
-patch = subprocess
+patch = subprocess, _exit
 source = {root}/models, {root}/toolkit
 data_file = {folder}/coverage
-patch = _exit
 """
 SHORT = (
     "train.max_steps=2", "train.epochs=null", "train.eval_steps=1", "train.batch_size=2",
@@ -124,7 +124,7 @@ def test_every_line_that_trains_was_judged(recipe, overrides, tmp_path):
     judged: set[tuple[str, int]] = set()
     for data in of_processes(tmp_path):
         trained |= set(lines(data, "training")) if "training" in data.measured_contexts() else set()
-        if data.lines(str(ROOT / "toolkit/parity/candidate/measure.py")):  # of what did not run there are no lines
+        if data.lines(str(ROOT / "toolkit/parity/candidate/result.py")):  # of what did not run there are no lines
             judged |= set(lines(data))
     assert len(trained) > 100 and len({file for file, _ in trained}) > 5  # the tracer saw the training
     assert sorted(trained - judged) == []

@@ -190,7 +190,7 @@ def test_a_backward_that_fails_is_named_with_its_line_by_training_and_by_the_gat
     said = f"ZeroDivisionError: division by zero, in the backward at {source}/models/ops.py:{number}"
     asked = ["finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"]
     done = toolkit_in(source, *asked, "--skip-parity", "a test")
-    assert done.returncode == 1 and done.stderr.startswith(f"error: {said}; the traceback is in "), done.stderr
+    assert done.returncode == UNFORESEEN and done.stderr.startswith(f"error: {said}; the traceback is in "), done.stderr
     done = toolkit_in(source, *asked)
     assert done.returncode == 3 and done.stderr == f"error: parity gate: the candidate could not run: {said}\n"
 

@@ -41,12 +41,10 @@ def _masked_nowhere(pad, *args):
 
 
 def _cut_on_the_left(kind: type):
-    def call(plain, self, texts, max_length=None, **options):
-        rows = [ids[-max_length:] if max_length else ids for ids in self.encode_batch(texts)]
-        given = SimpleNamespace(encode_batch=lambda texts: rows, pad_token_id=self.pad_token_id)
-        return plain(given, texts, max_length, **options)
+    def ends(plain, self, texts, count):
+        return [ids[-count:] for ids in self.encode_batch(texts)]
 
-    return around(kind, "__call__", call)
+    return around(kind, "beginnings", ends)
 
 
 def _offsets(kind: type, change):
