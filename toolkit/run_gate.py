@@ -60,6 +60,11 @@ def pass_gate(
     return report.summary()
 
 
+def first_examples(job: Job, count: int) -> list[dict[str, np.ndarray]]:
+    """The first of the training split."""
+    return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
+
+
 def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes: int = 1) -> GateRequest:
     """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
 
@@ -75,9 +80,6 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
 
     chosen, train, weights = recipe.parity, recipe.train, job.prepared.class_weights
     job.tokenizer.save(scratch)
-
-    def examples(count: int) -> list[dict[str, np.ndarray]]:
-        return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
 
     training = TrainingSettings(
         max_steps=Schedule.of(recipe, len(job.prepared.train), processes).max_steps,
@@ -98,14 +100,14 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
         config=job.config.to_hf(),
         weights=job.first_weights,
         lora=None if job.lora is None else asdict(job.lora),
-        batch=collate(examples(chosen.examples)),
+        batch=collate(first_examples(job, chosen.examples)),
         dtypes=dtypes_of(chosen.dtype, train.precision),
         device=device if chosen.device == "auto" else chosen.device,
         tokenizer=tokenizer_in(recipe.model.name, scratch, job.texts, recipe.data.max_length, job.prepared.offsets),
         seed=recipe.seed,
         port={**port_settings(recipe), "recompute": bool(train.recompute)},
         training=training,
-        labels=collate(examples(training.examples_of_update)),
+        labels=collate(first_examples(job, training.examples_of_update)),
         class_weights=None if weights is None else tuple(weights.tolist()),
         threads=recipe.runtime.threads,
         not_run=tuple(_not_run(recipe, device, processes)),

@@ -38,6 +38,7 @@ from toolkit.digest import digest
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
 from toolkit.identity import check_identity, write_identity
+from toolkit.judged import see_judged
 from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.predictions import predictions_file, write_predictions
@@ -200,8 +201,10 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     )
     _agree(recipe, job)
     model = load_model(recipe, job)
-    job.let_go()
     trainer = make_trainer(recipe, folder, job.task, model, console, job.prepared, begun_with)
+    if verdict is not None:
+        see_judged(recipe, job, trainer, folder, console)
+    job.let_go()
     record_start(folder, last_step, verdict, skip_parity)
 
     def tell(text: str) -> None:

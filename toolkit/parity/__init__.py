@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from toolkit.parity.job.job import TrainingSettings
     from toolkit.parity.job.pickles import safetensors_folder
     from toolkit.parity.job.request import GateRequest, dtypes_of
+    from toolkit.parity.job.results import Judged
     from toolkit.parity.job.stretch import gate_memory
+    from toolkit.parity.job.synthetic import randomize_constants
     from toolkit.parity.job.tokenizers import tokenizer_in
     from toolkit.parity.report.report import CONSTANTS, Report, remove_report
     from toolkit.parity.require import require_parity
@@ -24,9 +26,11 @@ _HOMES = {
     "CONSTANTS": "report.report",
     "GateRequest": "job.request",
     "gate_memory": "job.stretch",
+    "Judged": "job.results",
     "Report": "report.report",
     "TrainingSettings": "job.job",
     "dtypes_of": "job.request",
+    "randomize_constants": "job.synthetic",
     "reference_interpreter": "job.interpreter",
     "remove_report": "report.report",
     "require_parity": "require",
@@ -37,10 +41,12 @@ _HOMES = {
 __all__ = [
     "CONSTANTS",
     "GateRequest",
+    "Judged",
     "Report",
     "TrainingSettings",
     "dtypes_of",
     "gate_memory",
+    "randomize_constants",
     "reference_interpreter",
     "remove_report",
     "require_parity",

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit import runtime
-from toolkit.parity.candidate import generators, loop_outputs
+from toolkit.parity.candidate import generators, judged, loop_outputs
 from toolkit.parity.candidate.checkpoint import loaded
 from toolkit.parity.candidate.initialisation import new_values, place_of_new_values
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
@@ -52,6 +52,7 @@ def _run_whole(job: Job, folder: Path, over: Sender) -> None:
     if kind.is_ported:
         if not early:
             hand_own_step(job, folder, over)
+            over.say("judged", judged.of_run(job, folder))
         hand_loaded(job, over)
         hand_new_values(job, over)
     over.say("leaks", kind.leaks())
@@ -66,6 +67,7 @@ def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
     step.places()  # looked up in the source once, and needed in every dtype
     del step
     hand_own_step(job, folder, over)
+    over.say("judged", judged.of_run(job, folder))
     if not job.brief:
         for dtype in job.dtypes:
             over.begin("", dtype)

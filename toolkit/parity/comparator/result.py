@@ -21,6 +21,7 @@ from toolkit.parity.job.results import (
     CandidateResult,
     Execution,
     GeneratorStats,
+    Judged,
     MutantResult,
     NewWeights,
     Place,
@@ -43,6 +44,7 @@ class Side:
     tokens: list[Tokens] | None = None
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
+    judged: Judged | None = None
     execution: Execution = field(default_factory=Execution)
     loops: list[LoopError] = field(default_factory=list)
     raised: str | None = None
@@ -94,6 +96,7 @@ class Side:
             "tokens": ("tokens", list[Tokens] | None),
             "tokenizer places": ("tokenizer_places", dict[str, Place]),
             "leaks": ("leaks", list[str]),
+            "judged": ("judged", Judged | None),
             "execution": ("execution", Execution),
             "raised": ("raised", str),
         }
@@ -179,5 +182,6 @@ class Ledger:
             tokenizer_places=side.tokenizer_places,
             leaks=side.leaks,
             loops=side.loops_by_themselves(),
+            judged=side.judged,
             execution=side.execution,
         )

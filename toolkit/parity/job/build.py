@@ -92,6 +92,7 @@ def job_of(request: GateRequest) -> Job:
         tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
         pair=request.pair,
         lora=None if request.lora is None else dict(request.lora),
+        own_examples=len(request.batch["input_ids"]) if request.widened else None,
     )
 
 

@@ -104,6 +104,7 @@ class Job:
         pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
         lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
             (``whole``); None where all are trained.
+        own_examples: how many of the batch, from the first on, are those of the run that follows; None where none does.
     """
 
     model: str
@@ -133,6 +134,7 @@ class Job:
     class_weights: tuple[float, ...] | None = None
     pair: Pair | None = None
     lora: dict[str, Any] | None = None
+    own_examples: int | None = None
     schema: int = SCHEMA
 
     @property

@@ -291,12 +291,31 @@ class MutantResult:
     loops: list[LoopError] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What was judged, or is about to train.
+
+    Attributes:
+        device, threads: where and by how many its step was computed: with others its last digits are others.
+        length: tokens of the examples of the step.
+        fields: name of a field -> its value, written out.
+        step: ``loss`` and each parameter's name -> a digest of the loss and of its gradient, of one step by the
+            generators' own draws from the run's seed.
+    """
+
+    device: str
+    threads: int
+    length: int
+    fields: dict[str, str]
+    step: dict[str, str]
+
+
 @dataclass
 class CandidateResult:
     """What the port's worker measured; ``loading_problems``: parameters that its loader reads from the checkpoint
     otherwise than the reference's, and how; ``tokenizer_places``: the method behind each ``tokenizer:...``; ``leaks``:
     source lines of a pair's port that would have left float64, and were kept from it; ``loops``: how far off its
-    compiled loops are by themselves."""
+    compiled loops are by themselves; ``judged``: of a gate that a run follows, what that run is to train."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -307,6 +326,7 @@ class CandidateResult:
     tokenizer_places: dict[str, Place] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     loops: list[LoopError] = field(default_factory=list)
+    judged: Judged | None = None
     execution: Execution = field(default_factory=Execution)
 
 

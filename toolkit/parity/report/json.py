@@ -65,6 +65,7 @@ def as_content(report: Report) -> dict[str, Any]:
         "reference_own_backward": reference.own_backward,
         "generators": as_json(candidate.generators),
         "new_weights": as_json(candidate.new_weights),
+        "judged": as_json(candidate.judged),
         "not_compared": reference.buffers,
         "texts_tokenized": len(reference.tokens or []),
         "versions": {side: execution.versions for side, execution in sides.items()},

@@ -1,0 +1,160 @@
+"""What trains is what the gate has judged: whatever gets lost between the gate and the first step stops the run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+from rich.console import Console
+from test_train import recipe_file, train  # noqa: F401 - a small recipe and its data
+
+from models.randomness import Dropout
+from toolkit import optimizer
+from toolkit import train as training
+from toolkit.errors import ParityDrift
+from toolkit.judged import UNCOMPARED
+from toolkit.recipe import load_recipe
+from toolkit.train import finetune
+
+SHORT = ("train.max_steps=2", "train.eval_steps=2", "parity.dtype=float32")
+WEIGHED = ("train.class_weights={animals: 1, fruit: 2, tools: 3}",)
+ADAPTED = ("train.lora={rank: 2}",)
+LOWERED = ("train.precision=bfloat16", "parity.dtype=both")
+TWICE_AS_LONG = ("model.config.axial_pos_shape=[16, 8]", "data.max_length=128")
+LAYER = "reformer.encoder.layers.0"
+
+
+def layer_of(trainer, path):
+    return dict(trainer.model.named_sublayers())[path]
+
+
+def without_dropout(trainer):
+    for layer in trainer.model.sublayers():
+        if hasattr(layer, "dropout") and not isinstance(layer.dropout, Dropout):
+            layer.dropout = 0.0
+
+
+def another(path, attribute, value):
+    return lambda trainer: setattr(layer_of(trainer, path), attribute, value)
+
+
+def of_recipe(key, value):
+    """The recipe is another when the trainer is made."""
+
+    def twist(trainer):
+        setattr(trainer.recipe.train, key, value)
+        trainer.__init__(trainer.model, trainer.recipe, trainer.checkpoints.folder.parent, trainer.task,
+                         trainer.console, trainer.train_dataset, trainer.eval_dataset)  # fmt: skip
+
+    return twist
+
+
+def without_class_weights(trainer):
+    trainer.model.class_weights = None
+
+
+def frozen(trainer):
+    next(iter(trainer.model.parameters())).stop_gradient = True
+
+
+def scaled_twice(trainer):
+    path = next(path for path, layer in trainer.model.named_sublayers() if type(layer).__name__ == "LoRALinear")
+    layer_of(trainer, path).scale *= 2
+
+
+def all_decay(trainer):
+    made = optimizer.decayed_parameters
+    optimizer.decayed_parameters = lambda model: {one.name for one in model.parameters()}
+    try:
+        trainer.create_optimizer_and_scheduler(trainer.schedule.max_steps)
+    finally:
+        optimizer.decayed_parameters = made
+
+
+def scaled_by_a_hook(trainer):
+    dense = layer_of(trainer, "classifier.dense")
+    dense.register_forward_post_hook(lambda layer, args, output: output * 1.0001)
+
+
+def other_loss(trainer):
+    plain = trainer.compute_loss
+    trainer.compute_loss = lambda model, batch, **options: plain(model, batch, **options) * 2.0
+
+
+def labels_shifted(trainer):
+    plain = trainer._prepare_inputs
+    trainer._prepare_inputs = lambda batch: {
+        name: (value + 1) % 3 if name == "labels" else value for name, value in plain(batch).items()
+    }
+
+
+def never_lowered(trainer):
+    trainer.autocast_smart_context_manager = contextlib.nullcontext
+
+
+FAULTS = {
+    "no dropout": ((), without_dropout, "dropout: 0, where the gate judged 0.1 ("),
+    "norm's epsilon": ((), another("reformer.encoder.layer_norm", "_epsilon", 1e-5), "layer_norm._epsilon: 1e-05, wh"),
+    "heads": ((), another(f"{LAYER}.attention.self_attention", "num_attention_heads", 1), "num_attention_heads: 1, wh"),
+    "no class weights": (WEIGHED, without_class_weights, "class_weights: none, where the gate judged [1, 2, 3]"),
+    "frozen": ((), frozen, "word_embeddings.weight: paddle.float32 [258, 32], is left as it is, decays, where"),
+    "decay": ((), of_recipe("weight_decay", 0.5), "optimizer._weight_decay: 0.5, where the gate judged 0"),
+    "groups": ((), all_decay, "is trained, decays, where the gate judged paddle.float32 [32], is trained, does not d"),
+    "no clipping": ((), of_recipe("max_grad_norm", None), "clipping: NoneType, where the gate judged ClipGradByG"),
+    "micro-batches": ((), of_recipe("batch_size", 2), "train.batch_size: 2, where the gate judged 4"),
+    "schedule": ((), of_recipe("lr_scheduler", "constant"), "lr_scheduler_type: "),
+    "a hook": ((), scaled_by_a_hook, "the loss of its first step is another"),
+    "loss": ((), other_loss, "the loss of its first step is another"),
+    "labels": ((), labels_shifted, "the loss of its first step is another"),
+    "adapter's scale": (ADAPTED, scaled_twice, ".scale: "),
+    "precision": (LOWERED, never_lowered, "the loss of its first step is another"),
+}
+SLOW = ("adapter's scale", "precision")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FAULTS])
+def test_a_run_that_would_train_something_else_is_stopped_and_the_difference_named(
+    recipe_file,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    name,
+):
+    overrides, twist, said = FAULTS[name]
+    make = training.make_trainer
+
+    def make_another(*arguments):
+        trainer = make(*arguments)
+        twist(trainer)
+        return trainer
+
+    monkeypatch.setattr(training, "make_trainer", make_another)
+    with pytest.raises(ParityDrift) as drift:
+        train(recipe_file, tmp_path / "run", *SHORT, *overrides, skip=None)
+    assert said in str(drift.value), drift.value
+    assert not (tmp_path / "run/metrics.jsonl").exists() and not (tmp_path / "run/checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (
+            ("model.config.axial_pos_shape=[16, 8]", "data.max_length=128", "parity.length=64"),
+            "the gate read 64 of 128 tokens",
+        ),
+        (("parity.examples=1",), None),
+        (("train.batch_size=1", "train.gradient_accumulation_steps=3"), None),
+        (("model.backward=reversible", "model.residual=plain"), None),
+    ],
+)
+def test_a_right_run_trains_and_is_told_where_its_first_step_is_not_compared(
+    recipe_file,  # noqa: F811
+    tmp_path,
+    overrides,
+    why,
+):
+    recipe = load_recipe(recipe_file, [f"train.output_dir={tmp_path / 'run'}", *SHORT, *overrides])
+    console = Console(file=io.StringIO(), width=200)
+    finetune(recipe, None, console)
+    said = console.file.getvalue()
+    assert (f"{UNCOMPARED}: {why}" in said) if why else "of what trains" not in said and UNCOMPARED not in said

@@ -1,0 +1,94 @@
+"""What a trainer and its model are, written out field by field, and what a step of theirs gives, to the bit.
+
+The gate's process of the port describes what it judges, and :mod:`toolkit.judged` what is about to train.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from toolkit.trainer import Finetuner
+
+#: Of the Trainer's arguments, what makes the loop and the schedule; the optimizer is described as it is.
+ARGUMENTS = ("max_steps", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps")
+#: Of the recipe, what :meth:`.trainer.Finetuner.training_step` reads.
+SETTINGS = ("batch_size", "precision")
+#: Attributes of layers that training does not read: what evaluation leaves out, and a note of Paddle's.
+UNREAD = ("leaves_out_unread", "_is_initialized")
+PLAIN = (bool, int, float, str, type(None))
+
+
+def described(trainer: Finetuner) -> dict[str, str]:
+    """Every plain attribute of the model's layers, its parameters, the optimizer and the loop, by name.
+
+    Of a trainer that has made no step yet: a forward may settle what a model's configuration leaves open.
+    """
+    trainer.create_optimizer_and_scheduler(trainer.schedule.max_steps)
+    return dict(_fields(trainer))
+
+
+def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
+    model, optimizer = trainer.model, trainer.optimizer
+    yield from _written("config", model.config.to_hf())
+    yield "class_weights", "none" if model.class_weights is None else _text(model.class_weights.tolist())
+    common = _common_attributes()
+    for path, layer in model.named_sublayers(include_self=True):
+        where = path or "model"
+        yield where, type(layer).__qualname__
+        own = {key: value for key, value in vars(layer).items() if key not in common and key not in UNREAD}
+        yield from _written(where, own)
+    trained = {id(parameter) for parameter in optimizer._parameter_list}
+    decays = optimizer._apply_decay_param_fun
+    for name, parameter in model.named_parameters():
+        ways = (
+            "is trained" if id(parameter) in trained and not parameter.stop_gradient else "is left as it is",
+            "decays" if decays is None or decays(parameter.name) else "does not decay",
+        )
+        yield f"parameter {name}", f"{parameter.dtype} {list(parameter.shape)}, {', '.join(ways)}"
+    for what, one in {"optimizer": optimizer, "clipping": optimizer._grad_clip, "rate": trainer.lr_scheduler}.items():
+        yield what, type(one).__qualname__
+        yield from _written(what, vars(one) if one is not None else {})
+    yield from _written("train", {key: getattr(trainer.recipe.train, key) for key in SETTINGS})
+    yield from _written("train", {key: str(getattr(trainer.args, key)) for key in ARGUMENTS})
+
+
+def digests(model: Any, loss: Any) -> dict[str, str]:
+    """Of a loss, and by name of the gradient of each parameter that has one."""
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: hashlib.sha256(np.ascontiguousarray(value.numpy()).data).hexdigest()
+        for name, value in {"loss": loss, **gradients}.items()
+    }
+
+
+def _written(where: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in attributes.items():
+        if _is_plain(value):
+            yield f"{where}.{key}", _text(value)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, PLAIN) or (is_dataclass(value) and not isinstance(value, type))
+
+
+def _text(value: Any) -> str:
+    """A value written out; numbers as float32 holds them, in which the gate is given a run's settings."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _common_attributes() -> set[str]:
+    """What every layer of Paddle's has: names that it numbers, hooks, the parts inside. ``training`` is not among
+    them."""
+    from paddle import nn
+
+    return set(vars(nn.Layer())) - {"training"}

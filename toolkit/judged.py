@@ -1,0 +1,121 @@
+"""What trains is what the gate has judged: the object that is about to train, compared with the one that was judged.
+
+The gate's process of the port has a port and a trainer, too. Both are described there (:mod:`toolkit.described`), and
+the port makes a step of the run's own examples as it does when it is judged; the report keeps that (``judged`` in
+``parity.json``). Here what is about to train is described, and its trainer makes that step. What differs is named, and
+nothing trains: a rate of dropout that was lost on the way, class weights, a parameter that is not trained.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from models import families
+from toolkit import runtime
+from toolkit.assembly import Job
+from toolkit.batches import collate
+from toolkit.described import described, digests
+from toolkit.errors import ParityDrift
+from toolkit.recipe import Recipe
+from toolkit.run_files import read_json, reading
+from toolkit.run_folder import REPORT
+from toolkit.run_gate import first_examples
+
+if TYPE_CHECKING:
+    from toolkit.parity import Judged
+    from toolkit.trainer import Finetuner
+
+REFUSED = "what is about to train is not what the gate judged"
+UNCOMPARED = "what trains is not compared with what was judged"
+
+
+def see_judged(recipe: Recipe, job: Job, trainer: Finetuner, folder: Path, console: Console) -> None:
+    """See that what is about to train is what the gate has judged, with the weights that it was given there.
+
+    Args:
+        trainer: that has made no step yet, of a model with the job's first weights.
+
+    Raises:
+        ParityDrift: it is not; with what differs first.
+    """
+    from toolkit.parity import Judged, randomize_constants
+
+    report, remedy = folder / REPORT / "parity.json", "run the same command again"
+    with reading(report, remedy):
+        content = read_json(report, remedy)["judged"]
+        judged = Judged(**content) if content else None
+    unseen: str | None = f"{UNCOMPARED}: the model is so large that the gate made no port as training does"
+    if judged is not None:
+        examples = collate(first_examples(job, min(recipe.parity.examples, recipe.train.batch_size)))
+        given, randomized = randomize_constants(job.first_weights, recipe.seed)
+        load = families.part(recipe.model.name, "weights").load
+        if randomized:
+            load(trainer.model, given)
+        unseen = compare(trainer, examples, recipe.runtime.threads or runtime.threads(), judged)
+        if randomized:
+            load(trainer.model, job.first_weights)
+    if unseen:
+        console.print(f"note   {unseen}", highlight=False, soft_wrap=True)
+
+
+def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, judged: Judged) -> str | None:
+    """See that a trainer that has made no step yet is as the one that was judged, and that its first step is that one's
+    to the bit.
+
+    Args:
+        batch: the run's own examples of that step, of one micro-batch.
+
+    Returns:
+        What was not compared, and why; None where all was.
+
+    Raises:
+        ParityDrift: what differs first.
+    """
+    length = int(np.shape(batch["input_ids"])[1])
+    if length != judged.length:
+        return f"{UNCOMPARED}: the gate read {judged.length:,} of {length:,} tokens"
+    here = described(trainer)
+    for name in {**judged.fields, **here}:
+        then, now = judged.fields.get(name, "not there"), here.get(name, "not there")
+        if then != now:
+            raise ParityDrift(f"{REFUSED}: {name}: {now}, where the gate judged {then}{_place(trainer.model, name)}")
+    as_there = (runtime.device(), threads, runtime.processes()) == (judged.device, judged.threads, 1)
+    if runtime.device() != "cpu" or not as_there:
+        return (
+            "of what trains, the first step is not compared: it is the gate's to the bit on a CPU alone, in one "
+            "process with as many threads"
+        )
+    step = first_step(trainer, batch)
+    for name in {**judged.step, **step}:
+        if step.get(name) != judged.step.get(name):
+            what = "the loss" if name == "loss" else f"the gradient of {name}"
+            raise ParityDrift(f"{REFUSED}: {what} of its first step is another")
+    return None
+
+
+def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """:func:`digests` of a training step from the run's seed, of which nothing is left."""
+    import paddle
+
+    runtime.seed_everything(trainer.recipe.seed)
+    loss = trainer.training_step(trainer.model, {name: paddle.to_tensor(value) for name, value in batch.items()})
+    found = digests(trainer.model, loss)
+    trainer.optimizer.clear_grad()
+    return found
+
+
+def _place(model: Any, field: str) -> str:
+    """Where the class of a layer is defined that a field belongs to."""
+    layers = {path or "model": layer for path, layer in model.named_sublayers(include_self=True)}
+    owner = next((layers[path] for path in (field, field.rpartition(".")[0]) if path in layers), None)
+    if owner is None:
+        return ""
+    kind = type(owner)
+    file, (_, line) = Path(inspect.getfile(kind)), inspect.getsourcelines(kind)
+    return f" ({kind.__name__}, {'/'.join(file.parts[-3:])}:{line})"

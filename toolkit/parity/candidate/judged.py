@@ -1,0 +1,34 @@
+"""What is judged of a run's port, described as the run describes what it trains (:mod:`toolkit.described`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models import precision
+from toolkit import runtime
+from toolkit.described import described, digests
+from toolkit.parity.candidate.step import make_step
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import Judged
+
+
+def of_run(job: Job, folder: Path) -> Judged | None:
+    """The port and the trainer of a run's settings, and their step by the generators' own draws; None where no run
+    follows the gate, or where the model is so large that a step more would take minutes."""
+    from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas
+
+    if not job.own_examples or job.brief:
+        return None
+    mixed = "bfloat16" in job.dtypes
+    step = make_step(job, folder, "bfloat16" if mixed else "float32")
+    labels = files.read_tensors(folder / "labels.safetensors")
+    fields = described(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
+    rows = min(job.own_examples, job.training.batch_size)
+    batch = {name: value[:rows] for name, value in step.batch.items()}
+    runtime.seed_everything(job.seed)
+    with precision.lowered(step.lowered):
+        loss = step.compute(batch).loss
+        loss.backward()
+    length = int(batch["input_ids"].shape[1])
+    return Judged(runtime.device(), job.threads, length, fields, digests(step.model, loss))
