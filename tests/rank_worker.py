@@ -17,10 +17,10 @@ import numpy as np
 from models import randomness
 from toolkit import interruption, ranks, runtime
 from toolkit.assembly import assemble
-from toolkit.console import LiteralConsole
 from toolkit.interruption import Interrupted
-from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
+from toolkit.terminal.console import LiteralConsole
+from toolkit.terminal.quiet import silence_startup
 from toolkit.train import load_model, make_trainer, measure_best
 from toolkit.trainer import Finetuner, TrainerCallback
 

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from toolkit.errors import ToolkitError
 from toolkit.model_config import check_model
-from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 from toolkit.recipe_memory import memory_of_recipe
 from toolkit.runtime import configure
+from toolkit.terminal.quiet import silence_startup
 
 #: Laid over a recipe that is trained for one step.
 ONE_STEP = ("train.epochs=null", "train.max_steps=1", "train.output_dir=run", "runtime.threads=null")

@@ -26,7 +26,7 @@ from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import faults_of_precision
 from toolkit.parity.options import check_bfloat16
 from toolkit.parity.trials.mutation import trial_request, try_mutants
-from toolkit.quiet import silence_startup
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

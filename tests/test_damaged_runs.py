@@ -22,8 +22,8 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from toolkit import cli
-from toolkit.console import LiteralConsole
 from toolkit.recipe import load_recipe
+from toolkit.terminal.console import LiteralConsole
 from toolkit.train import finetune
 
 #: Settings under which a run takes a second.

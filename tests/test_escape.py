@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit import cli
-from toolkit.console import LiteralConsole
-from toolkit.escape import markdown, markdown_code, visible
 from toolkit.pages.markup import element, html_text, xml_text
-from toolkit.progress import ProgressBar
+from toolkit.terminal.console import LiteralConsole
+from toolkit.terminal.escape import markdown, markdown_code, visible
+from toolkit.terminal.progress import ProgressBar
 
 #: What a terminal, rich, Markdown, HTML, YAML or a table would take for more than text.
 HOSTILE = (

@@ -20,10 +20,10 @@ from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
 from toolkit import cli, recipe
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
-from toolkit.failure import UNFORESEEN, describe
 from toolkit.interruption import STATUSES
 from toolkit.ownership import LEDGER
 from toolkit.ranks import LOST
+from toolkit.terminal.failure import UNFORESEEN, describe
 
 ROOT = Path(__file__).parents[1]
 TOOLKIT = [sys.executable, "-m", "toolkit"]
@@ -115,7 +115,7 @@ def test_a_real_want_of_memory_says_how_much_and_what_to_lower(make, said):
 def test_paddle_without_memory_says_how_much_and_what_to_lower():
     code = (
         "import resource, paddle\n"
-        "from toolkit.failure import describe\n"
+        "from toolkit.terminal.failure import describe\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))\n"
         "try: paddle.ones([2**30, 4])\n"
         "except Exception as problem: print(describe(problem))\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from toolkit import runtime
-from toolkit.quiet import silence_startup
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

@@ -16,8 +16,8 @@ from rich.console import Console
 from toolkit import runtime
 from toolkit.errors import UserError
 from toolkit.predictions import read_predictions
-from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

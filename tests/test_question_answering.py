@@ -15,9 +15,9 @@ from rich.console import Console
 from toolkit import cli, runtime
 from toolkit.errors import UserError
 from toolkit.predictions import read_predictions
-from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 from toolkit.tasks.question_answering import answering, scoring
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

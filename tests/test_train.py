@@ -26,9 +26,9 @@ from toolkit import cli, runtime
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.ownership import LEDGER
 from toolkit.parity.report.report import remove_report
-from toolkit.quiet import silence_startup
 from toolkit.recipe import load_recipe
 from toolkit.run_folder import differing_keys
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 
 from toolkit import runtime
-from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import Data, Train
 from toolkit.tasks.classification import task as classification
+from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")

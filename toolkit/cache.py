@@ -19,9 +19,9 @@ from pathlib import Path
 
 from toolkit.checkpoint import DamagedCheckpoint, verify_folder, write_folder
 from toolkit.disk import WriteFailed
-from toolkit.failure import describe
 from toolkit.runtime import cache_folder
 from toolkit.scratch import scratch_until_exit
+from toolkit.terminal.failure import describe
 
 #: Part of every key: raise it when what is stored changes.
 CACHE_VERSION = 3

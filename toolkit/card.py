@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit import runtime
 from toolkit.checkpoint import write_text
-from toolkit.escape import markdown, markdown_code, one_line, visible
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.predictions import SPLITS
 from toolkit.recipe import Recipe
 from toolkit.run_folder import read_starts, steps_of
 from toolkit.tasks import Description, Run
+from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

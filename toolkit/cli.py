@@ -20,11 +20,11 @@ from models import collector
 from toolkit import allocator, interruption
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
-from toolkit.escape import visible
-from toolkit.failure import UNFORESEEN, describe, keep_traceback
 from toolkit.home import give_libraries_a_home
 from toolkit.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS
+from toolkit.terminal.escape import visible
+from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
@@ -189,8 +189,8 @@ def finetune(
     gpus: str | None,
 ) -> int:
     """Prove the port equal, then train as RECIPE says."""
-    from toolkit.console import LiteralConsole
     from toolkit.recipe import load_recipe
+    from toolkit.terminal.console import LiteralConsole
 
     if skip_parity is not None and not skip_parity.strip():
         raise UserError("--skip-parity: needs a reason, for example --skip-parity 'no torch on this machine'")
@@ -233,8 +233,8 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
         return
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
-    from toolkit.console import LiteralConsole
     from toolkit.predict import evaluate as measure
+    from toolkit.terminal.console import LiteralConsole
 
     measure(_run_folder(run), LiteralConsole(), split)
 
@@ -268,7 +268,7 @@ def predict(
     **of_a_file: Any,
 ) -> None:
     """Ask the best model of RUN: about what is given here, or about each row of a file."""
-    from toolkit.console import LiteralConsole
+    from toolkit.terminal.console import LiteralConsole
 
     if any(of_a_file.values()):
         from toolkit.predict_file import label_file
@@ -303,8 +303,8 @@ def generate(run: Path, **options: Any) -> None:
 
     Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
     """
-    from toolkit.console import LiteralConsole
     from toolkit.generate import generate_text
+    from toolkit.terminal.console import LiteralConsole
 
     generate_text(_run_folder(run), LiteralConsole(), **options)
 
@@ -317,8 +317,8 @@ def report(run: Path, output: Path | None) -> None:
 
     Predictions of the best model that the folder lacks are computed and written, too.
     """
-    from toolkit.console import LiteralConsole
     from toolkit.remake import remake_report
+    from toolkit.terminal.console import LiteralConsole
 
     remake_report(_run_folder(run), LiteralConsole(), output)
 
@@ -334,8 +334,8 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime. What goes
     in, what comes out, and how far it is from the port is in export.json.
     """
-    from toolkit.console import LiteralConsole
     from toolkit.export.command import export_run
+    from toolkit.terminal.console import LiteralConsole
 
     export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
 
@@ -366,8 +366,8 @@ def list_recipes() -> None:
     """Show the recipes that ship, what each does and what it needs."""
     from rich.table import Column, Table
 
-    from toolkit.console import LiteralConsole
     from toolkit.recipe_files import shipped
+    from toolkit.terminal.console import LiteralConsole
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
     for file in shipped():
@@ -447,8 +447,8 @@ def cache(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         from toolkit.cache_cleaning import show
-        from toolkit.console import LiteralConsole
         from toolkit.runtime import cache_place
+        from toolkit.terminal.console import LiteralConsole
 
         show(cache_place(), LiteralConsole())
 
@@ -461,8 +461,8 @@ def clear_cache(older_than: float | None) -> int:
     The hub's downloads lie elsewhere and are not touched.
     """
     from toolkit.cache_cleaning import clear, report_cleared
-    from toolkit.console import LiteralConsole
     from toolkit.runtime import cache_place
+    from toolkit.terminal.console import LiteralConsole
 
     return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UserError
-from toolkit.failure import system_error
+from toolkit.terminal.failure import system_error
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 

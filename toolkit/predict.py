@@ -14,13 +14,13 @@ from toolkit.checkpoint import first_not_finite, write_text
 from toolkit.disk import check_writable
 from toolkit.errors import UserError
 from toolkit.model_config import length_of
-from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
 from toolkit.strict_json import dumps
 from toolkit.tasks import Run, task_of
+from toolkit.terminal.quiet import silence_startup
 from toolkit.tracking import complaint_of_finished
 from toolkit.train import make_trainer, metrics_table
 

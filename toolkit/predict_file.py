@@ -18,12 +18,12 @@ from rich.text import Text
 from toolkit.errors import UserError
 from toolkit.nested_columns import MISSING
 from toolkit.predict import load_run, read_recipe
-from toolkit.progress import ProgressBar
 from toolkit.source_layout import doubt, source_layout
 from toolkit.table_writer import check_target, table_writer
 from toolkit.tables import TEXT as TEXT_COLUMN
 from toolkit.tables import Rows, Table, kind_of, read_table
 from toolkit.tasks import Run, Task, task_of
+from toolkit.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError, UserError
-from toolkit.failure import describe, is_out_of_memory
+from toolkit.terminal.failure import describe, is_out_of_memory
 
 
 @contextlib.contextmanager

@@ -33,7 +33,6 @@ from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
-from toolkit.console import LiteralConsole
 from toolkit.digest import digest
 from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
@@ -42,8 +41,6 @@ from toolkit.judged import see_judged
 from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.predictions import predictions_file, write_predictions
-from toolkit.progress import format_number
-from toolkit.quiet import silence_startup
 from toolkit.recipe import Recipe, settled
 from toolkit.recipe_memory import missing_memory
 from toolkit.report.page import PAGE, write_report
@@ -54,6 +51,9 @@ from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
 from toolkit.source_names import check_source
 from toolkit.tasks import Run, task_of
+from toolkit.terminal.console import LiteralConsole
+from toolkit.terminal.progress import format_number
+from toolkit.terminal.quiet import silence_startup
 from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:

@@ -49,13 +49,13 @@ from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.interruption import Interrupted, Interruption
-from toolkit.progress import ProgressBar, format_number
 from toolkit.recipe import Recipe, settled
 from toolkit.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
 from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.tasks import Task
+from toolkit.terminal.progress import ProgressBar, format_number
 from toolkit.tracking import Tracker
 
 #: Metrics that the line of a validation has room for.

@@ -89,10 +89,10 @@ def bench(
     from toolkit.bench import page
     from toolkit.bench.duel import Duel, duel
     from toolkit.bench.workloads import make_workload
-    from toolkit.console import LiteralConsole
     from toolkit.errors import UserError
     from toolkit.parity import reference_interpreter
     from toolkit.scratch import scratch_folder
+    from toolkit.terminal.console import LiteralConsole
 
     model = described["model"]
     if everything:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.doctor.finding import LONGEST_WORDS
-from toolkit.escape import one_line
+from toolkit.terminal.escape import one_line
 
 #: Seconds for a child process, which imports frameworks from a disk that may be slow.
 PATIENCE = 120.0

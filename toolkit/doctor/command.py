@@ -12,7 +12,7 @@ from toolkit.doctor.machine import check_caches, check_disk, check_memory
 from toolkit.doctor.services import check_hub, check_wandb
 from toolkit.doctor.versions import check_versions
 from toolkit.errors import ToolkitError
-from toolkit.escape import one_line
+from toolkit.terminal.escape import one_line
 
 
 def diagnose(network: bool, reference_python: str | None) -> int:
@@ -63,7 +63,7 @@ def caught(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 def _waiting() -> contextlib.AbstractContextManager:
     """Shows on a terminal that something goes on."""
     try:
-        from toolkit.console import LiteralConsole
+        from toolkit.terminal.console import LiteralConsole
 
         return LiteralConsole(stderr=True).status("importing what a run imports")
     except ImportError:
@@ -75,7 +75,7 @@ def _show(findings: list[Finding]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        from toolkit.console import LiteralConsole
+        from toolkit.terminal.console import LiteralConsole
     except ImportError as problem:  # that is a fault as well, and the table's absence must not hide it
         print(f"fault  rich: {problem}: {reinstall()}")
         for finding in findings:

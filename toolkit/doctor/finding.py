@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.escape import one_line
 from toolkit.install import install_command
+from toolkit.terminal.escape import one_line
 
 #: Characters of others' last words that are shown.
 LONGEST_WORDS = 300

@@ -47,7 +47,8 @@ def check_paddle() -> Iterator[Finding]:
 
 
 PADDLENLP = """
-from toolkit import quiet, runtime
+from toolkit.terminal import quiet
+from toolkit import runtime
 quiet.silence_startup()
 runtime.configure("cpu")
 import paddlenlp

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 
 from toolkit.doctor.finding import LONGEST_WORDS, Finding
-from toolkit.escape import one_line
 from toolkit.install import install_command
+from toolkit.terminal.escape import one_line
 
 #: Seconds for the driver's answer.
 DRIVER_PATIENCE = 20.0

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from toolkit.doctor.child import ask
 from toolkit.doctor.finding import LONGEST_WORDS, Finding, reinstall, version_of
-from toolkit.escape import one_line
 from toolkit.install import install_command
+from toolkit.terminal.escape import one_line
 
 #: Seconds for the hub's answer.
 NETWORK_PATIENCE = 5.0

@@ -18,11 +18,11 @@ from toolkit.checkpoint import write_text
 from toolkit.disk import check_writable, writing
 from toolkit.errors import ParityDrift, UserError
 from toolkit.predict import MEND, load_model, load_run, read_recipe
-from toolkit.quiet import silence_startup
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import reading
 from toolkit.scratch import scratch_folder
 from toolkit.strict_json import dumps
+from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:
     from toolkit.export.check import Difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, tostring
 
-from toolkit.escape import visible
+from toolkit.terminal.escape import visible
 
 
 def element(tag: str, *children: Element | str | None, **attributes: object) -> Element:

@@ -508,6 +508,6 @@ def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
 
 
 def _console() -> Any:
-    from toolkit.console import LiteralConsole
+    from toolkit.terminal.console import LiteralConsole
 
     return LiteralConsole()

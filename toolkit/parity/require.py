@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.console import Console
 
-from toolkit.console import LiteralConsole
 from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.parity.gate import run_gate
 from toolkit.parity.options import dtypes_of
 from toolkit.parity.pairs.options import pair_request
 from toolkit.parity.report.report import JSON, Report
+from toolkit.terminal.console import LiteralConsole
 
 
 def require_parity(

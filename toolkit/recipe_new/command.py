@@ -11,7 +11,6 @@ from pathlib import Path
 from toolkit.checkpoint import write_text
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.escape import one_line
 from toolkit.model_config import check_model
 from toolkit.recipe import load_recipe
 from toolkit.recipe_files import new_file
@@ -19,6 +18,7 @@ from toolkit.recipe_new import tasks
 from toolkit.recipe_new.look import Found, code_of, look
 from toolkit.recipe_new.tasks import QUESTION_COLUMNS, Draft
 from toolkit.scratch import scratch_folder
+from toolkit.terminal.escape import one_line
 
 #: Names of files that say nothing of what is in them: then the folder's is taken.
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)

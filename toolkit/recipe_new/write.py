@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.escape import one_line
 from toolkit.recipe_new.choose import Steps
+from toolkit.terminal.escape import one_line
 
 #: What YAML takes for a text without quotes, whoever reads it.
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*( [\w./-]+)*", re.ASCII)

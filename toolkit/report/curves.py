@@ -11,7 +11,7 @@ from toolkit.metrics import COUNTS
 from toolkit.pages.document import table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLES, Series, lines
-from toolkit.progress import format_number
+from toolkit.terminal.progress import format_number
 from toolkit.tracking import LEADING_COLUMNS
 
 #: What a row has beside metrics.

@@ -20,13 +20,13 @@ from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.predictions import SPLITS, predictions_file
-from toolkit.progress import format_number
 from toolkit.recipe import Recipe
 from toolkit.report.curves import curves
 from toolkit.report.style import STYLE
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import REPORT, read_starts, steps_of
 from toolkit.tasks import task_of
+from toolkit.terminal.progress import format_number
 from toolkit.tracking import read_metrics
 
 #: The page's name in a run folder, and that of the gate.

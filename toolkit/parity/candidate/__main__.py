@@ -20,7 +20,7 @@ from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution
-from toolkit.quiet import silence_startup
+from toolkit.terminal.quiet import silence_startup
 
 #: The module that does a task, imported when Paddle's environment has been set. Each has ``run(job, folder, over,
 #: kernels)``, which hands over what it computes; what gives a record, the content of the task's file, measures nothing.

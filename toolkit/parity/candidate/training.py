@@ -20,7 +20,6 @@ from paddle import nn
 
 from models import weights
 from toolkit import optimizer, recipe, recipe_keys, tasks, trainer
-from toolkit.console import LiteralConsole
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
@@ -29,6 +28,7 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import UPDATED
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, sampled, weights_of
+from toolkit.terminal.console import LiteralConsole
 
 #: The key of a batch that says which examples are in it.
 EXAMPLE = "example"

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from toolkit.errors import ToolkitError, UserError
-from toolkit.failure import describe, is_out_of_memory, raised_in_backward
+from toolkit.terminal.failure import describe, is_out_of_memory, raised_in_backward
 
 #: What a side's file may define, and how it is called.
 FUNCTIONS = {"build": ("config",), "batch": ("config", "rng"), "loss": ("model", "batch")}

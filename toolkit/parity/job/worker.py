@@ -13,9 +13,9 @@ from pathlib import Path
 
 from models import collector
 from toolkit.errors import ToolkitError
-from toolkit.failure import describe
 from toolkit.parity.job import files
 from toolkit.parity.job.user_code import UserCodeError
+from toolkit.terminal.failure import describe
 
 #: The exit status of a worker that a file of the user's has stopped, and of one that anything else has.
 BY_USER_CODE, BY_ITSELF = 2, 1

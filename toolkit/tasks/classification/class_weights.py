@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.progress import format_number
 from toolkit.tasks.classification.label_names import listed
+from toolkit.terminal.progress import format_number
 from toolkit.yaml_source import suggest
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import numpy as np
 
 from toolkit import metrics
 from toolkit.batches import without_padding
-from toolkit.escape import visible
 from toolkit.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
+from toolkit.terminal.escape import visible
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.checkpoint import write_text
-from toolkit.escape import markdown, visible
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
+from toolkit.terminal.escape import markdown, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ import traceback
 from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.escape import one_line
+from toolkit.terminal.escape import one_line
 
 #: The exit status of a command that ends so (EX_SOFTWARE).
 UNFORESEEN = 70

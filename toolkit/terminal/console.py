@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from toolkit.escape import visible
+from toolkit.terminal.escape import visible
 
 
 class LiteralConsole(Console):
