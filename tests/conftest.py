@@ -11,7 +11,7 @@ import pytest
 from warm_workers import Origins
 
 from models.kernels import can_compile
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.parity.job import processes
 
 #: The files of tests that take minutes, run first: at the end one process would be alone with the last of them.

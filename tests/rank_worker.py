@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from models import randomness
-from toolkit import interruption, ranks, runtime
+from toolkit import ranks
 from toolkit.assembly import assemble
-from toolkit.interruption import Interrupted
+from toolkit.machine import interruption, runtime
+from toolkit.machine.interruption import Interrupted
 from toolkit.recipe import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup

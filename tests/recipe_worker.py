@@ -16,10 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import ToolkitError
+from toolkit.machine.runtime import configure
 from toolkit.model_config import check_model
 from toolkit.recipe import load_recipe
 from toolkit.recipe_memory import memory_of_recipe
-from toolkit.runtime import configure
 from toolkit.terminal.quiet import silence_startup
 
 #: Laid over a recipe that is trained for one step.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import allocator
 from toolkit.doctor import frameworks
 from toolkit.errors import UserError
+from toolkit.machine import allocator
 
 ROOT = Path(__file__).parents[1]
 needs_glibc = pytest.mark.skipif(not allocator.is_glibc(), reason="needs the GNU C library")
@@ -21,7 +21,7 @@ needs_tbb = pytest.mark.skipif(not allocator.libraries(), reason="needs oneTBB (
 
 SEEN = """
 import json, os, sys
-from toolkit import allocator
+from toolkit.machine import allocator
 started_with = os.environ.get("GLIBC_TUNABLES")
 allocator.restart(["finetune", "predict"])
 print(json.dumps({
@@ -208,7 +208,7 @@ def test_tensors_take_the_places_of_tensors(monkeypatch):
 #: The most that three steps of a Reformer over 16,384 tokens take above the imports, in MB.
 STEPS = """
 from models import collector
-from toolkit import runtime
+from toolkit.machine import runtime
 collector.in_a_command()
 runtime.configure("cpu", threads=2)
 import paddle

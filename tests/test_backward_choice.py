@@ -15,9 +15,10 @@ from rich.console import Console
 from test_train import recipe_file  # noqa: F401
 
 from models.families import part
-from toolkit import recipe_memory, runtime
+from toolkit import recipe_memory
 from toolkit.backward import settle_backward
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.recipe import load_recipe
 from toolkit.recipe_memory import FILLED, choose_backward, training_of
 from toolkit.run_folder import occupied

@@ -13,8 +13,8 @@ from gates import TINY_REFORMER, quiet, reformer_request, request_for, run
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.followup.precision import judge_operations
 from toolkit.parity.followup.trace import FaultyOp, OperationTrace
@@ -36,7 +36,7 @@ import paddle  # noqa: E402
 from models import ops, precision  # noqa: E402
 from models.ctrl import CTRLConfig, CTRLLMHeadModel  # noqa: E402
 from models.reformer import ReformerConfig, ReformerForSequenceClassification  # noqa: E402
-from toolkit.interruption import Interrupted  # noqa: E402
+from toolkit.machine.interruption import Interrupted  # noqa: E402
 from toolkit.recipe import load_recipe  # noqa: E402
 from toolkit.train import finetune  # noqa: E402
 from toolkit.trainer import ScheduleCallback  # noqa: E402

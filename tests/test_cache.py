@@ -20,13 +20,13 @@ from toolkit import cache, cli
 from toolkit.cache_cleaning import KINDS, clear
 from toolkit.cache_cleaning import entries as entries_of
 from toolkit.data import build_tokenizer
+from toolkit.machine.scratch import child
 from toolkit.parity.job import cache as measurements
 from toolkit.parity.job import processes
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.recipe import load_recipe
-from toolkit.scratch import child
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.question_answering.windows import tokenize_once
 

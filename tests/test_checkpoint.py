@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit import runtime
+from toolkit.machine import runtime
 
 runtime.configure("cpu")
 
@@ -17,7 +17,7 @@ import paddle  # noqa: E402
 
 from toolkit import checkpoint  # noqa: E402
 from toolkit.checkpoint import Checkpoints, DamagedCheckpoint  # noqa: E402
-from toolkit.disk import InTheWay  # noqa: E402
+from toolkit.machine.disk import InTheWay  # noqa: E402
 
 
 def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:

@@ -12,7 +12,7 @@ import pytest
 from test_train import assert_same_run, recipe_file, run  # noqa: F401 - a recipe, its data and a whole run of it
 
 from toolkit import cli
-from toolkit.disk import WriteFailed, check_writable, writing
+from toolkit.machine.disk import WriteFailed, check_writable, writing
 
 ROOT = Path(__file__).parents[1]
 #: Everything happens in a mount namespace of its own, in which the user is root.

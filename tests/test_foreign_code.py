@@ -158,10 +158,10 @@ STARTS = {
 COMMANDS, GIVEN = {"code_command", "module_command"}, {"child"}
 #: Where something else is started: file and function.
 OTHERS = {
-    ("toolkit/allocator.py", "restart"): "itself, as it was started",
+    ("toolkit/machine/allocator.py", "restart"): "itself, as it was started",
     ("toolkit/doctor/gpu.py", "driver"): "no Python",
-    ("toolkit/scratch.py", "_janitor"): "isolated, of the standard library alone",
-    ("toolkit/scratch.py", "child"): "what it is given",
+    ("toolkit/machine/scratch.py", "_janitor"): "isolated, of the standard library alone",
+    ("toolkit/machine/scratch.py", "child"): "what it is given",
 }
 
 

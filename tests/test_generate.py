@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from toolkit.heap import zeros_apart
+from toolkit.machine.heap import zeros_apart
 
 MEGABYTES = """
 import numpy as np
-from toolkit.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
 
 def megabytes():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 // 2**20

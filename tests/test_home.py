@@ -15,7 +15,7 @@ from gates import ROOT
 from loopback_hub import LoopbackHub
 from test_train import recipe_file  # noqa: F401
 
-from toolkit import home
+from toolkit.machine import home
 
 NOBODY = 65534
 #: Becomes ``nobody``, who may read all files here as he may of another installation: this Python may be below /root.

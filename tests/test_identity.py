@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from toolkit import runtime
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.recipe import load_recipe
 from toolkit.terminal.quiet import silence_startup
 

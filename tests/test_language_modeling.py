@@ -13,8 +13,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.predictions import read_predictions
 from toolkit.recipe import load_recipe
 from toolkit.terminal.quiet import silence_startup

@@ -203,7 +203,7 @@ def test_loops_are_for_float32_and_for_tensors_that_hold_something(monkeypatch):
 
 THREADS_BESIDE_TORCH = """
 import torch
-from toolkit import runtime
+from toolkit.machine import runtime
 runtime.configure("cpu", threads=2)
 import numpy as np, paddle
 from models import compiled
@@ -225,7 +225,7 @@ def test_threads_share_the_work_where_torch_has_brought_an_openmp_of_its_own():
 
 KEPT_CODE = """
 import sys
-from toolkit import runtime
+from toolkit.machine import runtime
 runtime.configure("cpu")
 import paddle
 from models import compiled, loop_code

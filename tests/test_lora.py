@@ -21,8 +21,8 @@ from models.ctrl.config import CTRLConfig
 from models.families import part
 from models.lora import LoRA
 from models.reformer.config import ReformerConfig
-from toolkit import runtime
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TRIAL
 from toolkit.parity.job.request import GateRequest

@@ -13,7 +13,7 @@ from test_train import recipe_file  # noqa: F401
 from models import kernels
 from models.families import part
 from toolkit import recipe_memory
-from toolkit.memory import parameters_of
+from toolkit.machine.memory import parameters_of
 from toolkit.parity.job import stretch
 from toolkit.parity.job.request import GateRequest
 from toolkit.recipe import load_recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolkit import runtime
+from toolkit.machine import runtime
 
 runtime.configure("cpu")
 

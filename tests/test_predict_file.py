@@ -19,8 +19,8 @@ from test_tables import read, write
 from test_train import recipe_file, train  # noqa: F401
 
 from toolkit import cli, predict_file, table_writer, tables
-from toolkit.disk import WriteFailed
 from toolkit.errors import UserError
+from toolkit.machine.disk import WriteFailed
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
 from toolkit.recipe import load_recipe

@@ -12,8 +12,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from toolkit import cli, runtime
+from toolkit import cli
 from toolkit.errors import UserError
+from toolkit.machine import runtime
 from toolkit.predictions import read_predictions
 from toolkit.recipe import load_recipe
 from toolkit.tasks.question_answering import answering, scoring

@@ -25,7 +25,7 @@ from recipe_fuzz import BASES, write_data
 from toolkit import launch, passed_gate, ranks
 from toolkit.errors import ToolkitError, UserError
 from toolkit.launch import Team
-from toolkit.scratch import child
+from toolkit.machine.scratch import child
 
 WORKER = str(Path(__file__).with_name("rank_worker.py"))
 #: Nothing is drawn at random but by a seed of the model's own; 20 steps, over the end of an epoch.

@@ -17,8 +17,8 @@ import pytest
 from kills import HANGS, GatedRun, assert_same_bits, assert_stopped, long_recipe, stop_at_random, write_recipes
 from test_trainer import assert_same, finetuner, weights, without_time
 
-from toolkit import interruption
-from toolkit.interruption import ENDING, GRACE, Interrupted
+from toolkit.machine import interruption
+from toolkit.machine.interruption import ENDING, GRACE, Interrupted
 from toolkit.tracking import MetricsFile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,7 +118,7 @@ def test_a_signal_changes_no_exit_status_of_what_is_done():
 
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
-    """Between a program and the one that it starts itself as (:mod:`toolkit.allocator`)."""
+    """Between a program and the one that it starts itself as (:mod:`toolkit.machine.allocator`)."""
     second = "from toolkit import interruption\ntry: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
     code = (
         "interruption.begin()\n"
@@ -131,7 +131,7 @@ def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
 
 def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
     code = (
-        "from toolkit.scratch import child\n"
+        "from toolkit.machine.scratch import child\n"
         "interruption.begin()\n"
         "with child([sys.executable, '-c', 'import time; time.sleep(60)']) as process:\n"
         "    for number in interruption.ENDING: process.send_signal(number)\n"

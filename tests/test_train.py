@@ -22,8 +22,9 @@ import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from toolkit import cli, runtime
+from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
+from toolkit.machine import runtime
 from toolkit.ownership import LEDGER
 from toolkit.parity.report.report import remove_report
 from toolkit.recipe import load_recipe

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import Data, Train
 from toolkit.tasks.classification import task as classification

@@ -15,11 +15,11 @@ from gates import TINY_REFORMER, quiet, reformer_request
 from warm_workers import Origins, Started
 
 from toolkit.errors import Inconclusive
+from toolkit.machine.scratch import child
 from toolkit.parity.job import launch, processes
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.scratch import child
 
 
 @pytest.fixture

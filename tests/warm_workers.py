@@ -76,8 +76,8 @@ class Origins:
     def child(
         self, command: Sequence[str], env: Mapping[str, str], stdout: Any, stdin: int, **options: Any
     ) -> Iterator[Any]:
-        """As :func:`toolkit.scratch.child`, of the command of a worker."""
-        from toolkit import scratch
+        """As :func:`toolkit.machine.scratch.child`, of the command of a worker."""
+        from toolkit.machine import scratch
 
         if (origin := self._origin(command, env)) is None:
             with scratch.child(command, env=env, stdout=stdout, stdin=stdin, **options) as process:
@@ -142,11 +142,11 @@ def import_for(side: str, pair: bool, threads: int) -> None:
     import gc
 
     if side == "candidate":
-        from toolkit import runtime
+        from toolkit.machine import runtime
 
         runtime.configure("cpu", threads)
     else:
-        from toolkit.heap import keep_freed_memory
+        from toolkit.machine.heap import keep_freed_memory
 
         keep_freed_memory()
     names = [
@@ -221,7 +221,7 @@ def main() -> None:
     import_for(side, bool(pair), int(threads))
     module, *arguments = serve(socket.socket(fileno=int(number)))
     if side == "candidate":  # it sets this before it imports Paddle
-        from toolkit import runtime
+        from toolkit.machine import runtime
 
         os.environ.update(runtime.environment(int(threads)))
     sys.argv[1:] = arguments

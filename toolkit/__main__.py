@@ -14,7 +14,7 @@ if __name__ == "__main__":
 
 def main() -> None:
     """Run the command line and exit."""
-    from toolkit import interruption
+    from toolkit.machine import interruption
 
     try:
         interruption.begin()

@@ -9,7 +9,7 @@ from typing import Any
 from models.tensor_file import write_tensors
 from models.weights import values_of
 from toolkit.checkpoint import appearing
-from toolkit.disk import writing
+from toolkit.machine.disk import writing
 
 #: In the run folder: in ``model/`` are the weights that it has been added to.
 ADAPTER = "adapter.safetensors"

@@ -15,7 +15,7 @@ from models.lengths import Fit
 from models.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
 from toolkit.identity import identity_of
-from toolkit.install import REFERENCE_PYTHON
+from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
 from toolkit.recipe import Recipe
 from toolkit.revisions import weights_folder

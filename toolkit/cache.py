@@ -1,8 +1,8 @@
 """What is kept between runs: tokens, trained tokenizers, rows read from files, measurements of gates.
 
-An entry is a folder, ``KIND/KEY`` in :func:`toolkit.runtime.cache_folder`, with the SHA-256 of each of its files. It is
-compared with these each time, so that a disk's mistake, or a file of another entry in its place, never becomes
-training data: such an entry is said in one line and made anew.
+An entry is a folder, ``KIND/KEY`` in :func:`toolkit.machine.runtime.cache_folder`, with the SHA-256 of each of its
+files. It is compared with these each time, so that a disk's mistake, or a file of another entry in its place, never
+becomes training data: such an entry is said in one line and made anew.
 
 A process that is given an entry's folder (:func:`kept`) holds a shared lock on the entry until it ends, so that
 :mod:`toolkit.cache_cleaning` leaves it alone.
@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.checkpoint import DamagedCheckpoint, verify_folder, write_folder
-from toolkit.disk import WriteFailed
-from toolkit.runtime import cache_folder
-from toolkit.scratch import scratch_until_exit
+from toolkit.machine.disk import WriteFailed
+from toolkit.machine.runtime import cache_folder
+from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.failure import describe
 
 #: Part of every key: raise it when what is stored changes.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.cache import NAME, lock, still_there
 from toolkit.checkpoint import MANIFEST
-from toolkit.disk import megabytes
+from toolkit.machine.disk import megabytes
 from toolkit.ownership import TEMPORARY
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit import runtime
 from toolkit.checkpoint import write_text
+from toolkit.machine import runtime
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.predictions import SPLITS

@@ -23,8 +23,8 @@ import numpy as np
 
 from models.files import plain_file
 from models.tensor_file import OnDemand, write_tensors
-from toolkit.disk import InTheWay, writing
 from toolkit.errors import ToolkitError
+from toolkit.machine.disk import InTheWay, writing
 from toolkit.ownership import prefix_in
 
 MANIFEST = "manifest.json"

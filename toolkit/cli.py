@@ -17,11 +17,11 @@ from typing import Any
 import click
 
 from models import collector
-from toolkit import allocator, interruption
 from toolkit.bench.command import bench
 from toolkit.errors import ToolkitError, UserError
-from toolkit.home import give_libraries_a_home
-from toolkit.install import REFERENCE_PYTHON
+from toolkit.machine import allocator, interruption
+from toolkit.machine.home import give_libraries_a_home
+from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.parity.command import COMMANDS
 from toolkit.terminal.escape import visible
 from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
@@ -447,7 +447,7 @@ def cache(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         from toolkit.cache_cleaning import show
-        from toolkit.runtime import cache_place
+        from toolkit.machine.runtime import cache_place
         from toolkit.terminal.console import LiteralConsole
 
         show(cache_place(), LiteralConsole())
@@ -461,7 +461,7 @@ def clear_cache(older_than: float | None) -> int:
     The hub's downloads lie elsewhere and are not touched.
     """
     from toolkit.cache_cleaning import clear, report_cleared
-    from toolkit.runtime import cache_place
+    from toolkit.machine.runtime import cache_place
     from toolkit.terminal.console import LiteralConsole
 
     return report_cleared(clear(cache_place(), older_than), cache_place(), LiteralConsole())
@@ -508,8 +508,8 @@ def _read_text(path: str) -> str:
 
 def _in_next_folder(recipe: Any) -> Any:
     """The recipe, with the first run folder in which it can run; which that is is said where it is another."""
+    from toolkit.machine.runtime import processes
     from toolkit.run_folder import in_next_folder
-    from toolkit.runtime import processes
 
     if processes() > 1:  # each would look for itself
         raise UserError("--new: several processes train together; set train.output_dir to a folder of their own")

@@ -18,9 +18,9 @@ from toolkit.checkpoint import sha256
 from toolkit.dataset_errors import check_reader, load_explained
 from toolkit.digest import digest
 from toolkit.file_check import check_file
+from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe import Recipe
 from toolkit.rows import READERS, as_written, prepare, quietly, scratch_in, stored
-from toolkit.scratch import scratch_folder
 
 #: Files of a data folder in which it may say where its data is.
 CARDS = ("README.md", ".huggingface.yaml")

@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import Console
 
 from models import families
-from toolkit import runtime
 from toolkit.assembly import Job
 from toolkit.batches import collate
 from toolkit.described import described, digests
 from toolkit.errors import ParityDrift
+from toolkit.machine import runtime
 from toolkit.recipe import Recipe
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import REPORT

@@ -24,14 +24,14 @@ from typing import Any
 from rich.console import Console
 
 from models import another_python
-from toolkit import interruption, runtime
 from toolkit.errors import ToolkitError, UserError
-from toolkit.interruption import STATUSES, Interruption
+from toolkit.machine import interruption, runtime
+from toolkit.machine.interruption import STATUSES, Interruption
+from toolkit.machine.scratch import child
 from toolkit.ownership import claim
 from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe import Recipe
 from toolkit.run_folder import LOGS, occupied
-from toolkit.scratch import child
 from toolkit.terminal.escape import one_line
 from toolkit.tracking import check_trackers
 from toolkit.train import prove

@@ -12,8 +12,8 @@ from models import families
 from models.files import read_object
 from models.lengths import LENGTH, Fit, LengthError
 from models.lora import OF_A_LAYER, LoRA, maps
-from toolkit import runtime
-from toolkit.memory import READ_BYTES, TRAINED_BYTES, too_large
+from toolkit.machine import runtime
+from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe import Recipe
 from toolkit.revisions import weights_folder
 from toolkit.tasks import task_of
@@ -49,7 +49,7 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
     """The configuration of the model that is stored: the checkpoint's if there is one, under the recipe's keys, for
     these labels. What trains is :func:`trained_config`.
 
-    Imports Paddle; :func:`toolkit.runtime.configure` comes first.
+    Imports Paddle; :func:`toolkit.machine.runtime.configure` comes first.
 
     Raises:
         UserError: as :func:`check_model`; also where the checkpoint is unavailable or its vocabulary is too small.

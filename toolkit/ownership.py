@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.disk import writing
+from toolkit.machine.disk import writing
 
 #: The file by which a run folder is known.
 LEDGER = ".toolkit-run.json"
@@ -54,7 +54,7 @@ def claim(folder: Path) -> bool:
     """Leave the ledger in a folder that is to be a run's; returns False where it is there already.
 
     Raises:
-        toolkit.disk.WriteFailed: the system refuses it.
+        toolkit.machine.disk.WriteFailed: the system refuses it.
     """
     prefix = f"{TEMPORARY}{secrets.token_hex(8)}-"
     with writing(folder / LEDGER):

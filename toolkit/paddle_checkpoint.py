@@ -24,8 +24,8 @@ from models.pdparams import read_pdparams
 from toolkit.cache import kept
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
-from toolkit.disk import megabytes, missing_room
-from toolkit.runtime import cache_folder
+from toolkit.machine.disk import megabytes, missing_room
+from toolkit.machine.runtime import cache_folder
 
 #: Part of the key: raised when what is made of a checkpoint changes.
 VERSION = 1

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit import runtime
 from toolkit.checkpoint import sha256
 from toolkit.digest import digest
+from toolkit.machine import runtime
 from toolkit.ranks import SUPERVISED
 from toolkit.recipe import Recipe
 from toolkit.run_folder import REPORT

@@ -9,10 +9,10 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from models import families
-from toolkit import runtime
 from toolkit.checkpoint import first_not_finite, write_text
-from toolkit.disk import check_writable
 from toolkit.errors import UserError
+from toolkit.machine import runtime
+from toolkit.machine.disk import check_writable
 from toolkit.model_config import length_of
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.revisions import recorded_commits

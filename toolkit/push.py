@@ -13,10 +13,10 @@ from models.hub_errors import Wanted, explain_push
 from toolkit.card import parity_statement, with_model
 from toolkit.checkpoint import write_text
 from toolkit.errors import ToolkitError, UserError
+from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, read_recipe
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import REPORT, read_starts
-from toolkit.scratch import scratch_folder
 
 #: What of a run goes to the hub only if asked for: pages that quote the data.
 REPORTS = ("report.html", f"{REPORT}/parity.json", f"{REPORT}/parity.html")

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from toolkit import interruption
 from toolkit.digest import digest
 from toolkit.errors import ToolkitError, UserError
-from toolkit.runtime import is_first_process, processes, rank
+from toolkit.machine import interruption
+from toolkit.machine.runtime import is_first_process, processes, rank
 
 #: Set for the processes that :mod:`toolkit.launch` has started, to the number of the pipe that the first reads.
 SUPERVISED = "TOOLKIT_SUPERVISED"

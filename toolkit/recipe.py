@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from toolkit import yaml_source
 from toolkit.errors import UserError
-from toolkit.home import in_own_home
+from toolkit.machine.home import in_own_home
 from toolkit.recipe_checks import check_choices, check_task, settle_keys
 from toolkit.recipe_keys import (
     FILE_KEYS,

@@ -11,9 +11,9 @@ import numpy as np
 
 from models import families, kernels
 from models.lora import maps, parameters
-from toolkit import runtime
 from toolkit.errors import ToolkitError
-from toolkit.memory import container_limit, physical_memory
+from toolkit.machine import runtime
+from toolkit.machine.memory import container_limit, physical_memory
 from toolkit.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.recipe import Recipe
 from toolkit.training_memory import TrainingMemory, amount, training_memory

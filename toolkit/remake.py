@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from toolkit.disk import check_writable
 from toolkit.errors import UserError
+from toolkit.machine.disk import check_writable
 from toolkit.predict import load_run, read_recipe
 from toolkit.predictions import SPLITS, predictions_file
 from toolkit.recipe_files import new_file

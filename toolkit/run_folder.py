@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 from models.files import plain_file
 from toolkit import ownership
 from toolkit.checkpoint import Checkpoints, write_text
-from toolkit.disk import check_writable
 from toolkit.errors import UserError
+from toolkit.machine.disk import check_writable
 from toolkit.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.recipe import Recipe
 from toolkit.run_files import reading

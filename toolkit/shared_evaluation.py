@@ -12,7 +12,7 @@ from safetensors.numpy import load, save
 
 from toolkit import ranks
 from toolkit.digest import digest
-from toolkit.interruption import Interrupted
+from toolkit.machine.interruption import Interrupted
 
 #: Of a batch: its mean loss, and what the task keeps of its examples.
 Found = tuple[np.ndarray, list[np.ndarray]]

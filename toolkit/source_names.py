@@ -12,7 +12,7 @@ import pkgutil
 import re
 from collections.abc import Collection
 
-from toolkit.install import install_command
+from toolkit.machine.install import install_command
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
 

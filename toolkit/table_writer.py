@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from models.tokenization import representable
 from toolkit.csv_rows import Layout
-from toolkit.disk import check_writable, writing
 from toolkit.errors import UserError
-from toolkit.scratch import scratch_folder
+from toolkit.machine.disk import check_writable, writing
+from toolkit.machine.scratch import scratch_folder
 from toolkit.strict_json import finite
 from toolkit.tables import Rows, Table, kind_of
 
@@ -85,7 +85,7 @@ def table_writer(
 
     Raises:
         UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
-        toolkit.disk.WriteFailed: the system refused it.
+        toolkit.machine.disk.WriteFailed: the system refused it.
     """
     kind = kind_of(target)
     with writing(target, resumes=False), scratch_folder(".toolkit-", beside=target.parent) as scratch:

@@ -27,17 +27,18 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit import checkpoint, interruption, ranks, runtime, strict_json
+from toolkit import checkpoint, ranks, strict_json
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
 from toolkit.card import write_card
 from toolkit.checkpoint import Checkpoints, write_text
 from toolkit.digest import digest
-from toolkit.disk import missing_room, size_of
 from toolkit.errors import UserError
 from toolkit.identity import check_identity, write_identity
 from toolkit.judged import see_judged
+from toolkit.machine import interruption, runtime
+from toolkit.machine.disk import missing_room, size_of
 from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.predictions import predictions_file, write_predictions

@@ -7,8 +7,9 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
 - *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
-  each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.interruption`). A validation is then
-  left between two batches; the checkpoint says so, and the run that goes on from it begins with that validation.
+  each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.machine.interruption`). A validation
+  is then left between two batches; the checkpoint says so, and the run that goes on from it begins with that
+  validation.
 - *Several processes* (:mod:`toolkit.ranks`). The mean loss is that over all that counts in all of them, and gradients
   are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.precision`), which are the same
@@ -48,9 +49,9 @@ from toolkit import checkpoint, optimizer, ranks
 from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
-from toolkit.interruption import Interrupted, Interruption
+from toolkit.machine.interruption import Interrupted, Interruption
+from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.recipe import Recipe, settled
-from toolkit.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
 from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models import families
-from toolkit.memory import parameters_of
+from toolkit.machine.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6

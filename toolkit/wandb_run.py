@@ -23,10 +23,10 @@ from typing import Any
 
 from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
+from toolkit.machine.runtime import versions
 from toolkit.recipe import Recipe
 from toolkit.run_files import read_json
 from toolkit.run_folder import REPORT, read_starts
-from toolkit.runtime import versions
 from toolkit.terminal.escape import one_line
 
 #: In the run folder: the id under which wandb knows the run.

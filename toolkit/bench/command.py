@@ -85,13 +85,13 @@ def bench(
     """
     from rich.table import Table
 
-    from toolkit import runtime
     from toolkit.bench import page
     from toolkit.bench.duel import Duel, duel
     from toolkit.bench.workloads import make_workload
     from toolkit.errors import UserError
+    from toolkit.machine import runtime
+    from toolkit.machine.scratch import scratch_folder
     from toolkit.parity import reference_interpreter
-    from toolkit.scratch import scratch_folder
     from toolkit.terminal.console import LiteralConsole
 
     model = described["model"]

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from models import another_python
-from toolkit import allocator, runtime
 from toolkit.bench.ratios import Ratio, median, ratio
 from toolkit.bench.workload import Workload
 from toolkit.errors import Inconclusive
+from toolkit.machine import allocator, runtime
+from toolkit.machine.scratch import child, scratch_folder
 from toolkit.parity.job import launch
-from toolkit.scratch import child, scratch_folder
 
 #: Measurements of each side that are thrown away: memory is asked for and kernels are chosen in them.
 WARM_UPS = 2

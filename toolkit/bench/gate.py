@@ -12,11 +12,11 @@ from typing import Any
 
 from toolkit.bench.ratios import Ratio, median, ratio
 from toolkit.bench.workloads import CTRL, DEFAULTS
-from toolkit.disk import megabytes
 from toolkit.errors import Inconclusive
+from toolkit.machine.disk import megabytes
+from toolkit.machine.scratch import scratch_folder
 from toolkit.parity import run_gate
 from toolkit.parity.options import make_request
-from toolkit.scratch import scratch_folder
 from toolkit.terminal.console import LiteralConsole
 
 CACHE = "TOOLKIT_CACHE"

@@ -12,7 +12,7 @@ from toolkit import strict_json
 from toolkit.bench.duel import OURS, Duel
 from toolkit.bench.ratios import median
 from toolkit.checkpoint import write_text
-from toolkit.disk import megabytes
+from toolkit.machine.disk import megabytes
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLE, Series, lines

@@ -47,8 +47,8 @@ def say(**found):
 def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Answer:
     """Run some lines in a process of its own, in which ``say(key=value)`` answers."""
     from models.another_python import code_command
+    from toolkit.machine.scratch import child
     from toolkit.parity.job.launch import environment
-    from toolkit.scratch import child
 
     variables = {**environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}

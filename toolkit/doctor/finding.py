@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.errors import ToolkitError
-from toolkit.install import install_command
+from toolkit.machine.install import install_command
 from toolkit.terminal.escape import one_line
 
 #: Characters of others' last words that are shown.

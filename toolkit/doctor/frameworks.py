@@ -9,10 +9,10 @@ from toolkit.doctor.child import ask
 from toolkit.doctor.finding import Finding, reinstall, told, version_of
 from toolkit.doctor.gpu import driver, gpu_finding, without_paddle
 from toolkit.errors import UserError
-from toolkit.install import install_command
+from toolkit.machine.install import install_command
 
 PADDLE = """
-from toolkit import runtime
+from toolkit.machine import runtime
 device = runtime.configure("auto")
 import paddle
 say(version=paddle.__version__, cuda=paddle.is_compiled_with_cuda())
@@ -25,7 +25,7 @@ say(device=device)
 
 def check_paddle() -> Iterator[Finding]:
     """Paddle's wheels, that it computes, and the GPU: the driver's and Paddle's view of it."""
-    from toolkit.runtime import explain_paddle_installation
+    from toolkit.machine.runtime import explain_paddle_installation
 
     try:
         explain_paddle_installation()
@@ -48,7 +48,7 @@ def check_paddle() -> Iterator[Finding]:
 
 PADDLENLP = """
 from toolkit.terminal import quiet
-from toolkit import runtime
+from toolkit.machine import runtime
 quiet.silence_startup()
 runtime.configure("cpu")
 import paddlenlp
@@ -68,10 +68,10 @@ def check_paddlenlp() -> Iterator[Finding]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """The variables that :func:`toolkit.runtime.environment` sets, where the shell has set them otherwise."""
+    """The variables that :func:`toolkit.machine.runtime.environment` sets, where the shell has set them otherwise."""
     from models import kernels
-    from toolkit import allocator
-    from toolkit.runtime import environment, physical_cores
+    from toolkit.machine import allocator
+    from toolkit.machine.runtime import environment, physical_cores
 
     cores = physical_cores()
     set_here = environment()

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from toolkit.doctor.finding import LONGEST_WORDS, Finding
-from toolkit.install import install_command
+from toolkit.machine.install import install_command
 from toolkit.terminal.escape import one_line
 
 #: Seconds for the driver's answer.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.doctor.finding import Finding
-from toolkit.home import OWN
+from toolkit.machine.home import OWN
 
 #: Bytes of free memory below which the gate of a small model, two processes, may not fit.
 LEAST_MEMORY = 2e9
@@ -50,7 +50,7 @@ def available_memory() -> tuple[int | None, int | None]:
 
 def check_disk() -> Iterator[Finding]:
     """That the places a run writes to can be written, and have room."""
-    from toolkit.runtime import CACHE_ROOM, cache_place
+    from toolkit.machine.runtime import CACHE_ROOM, cache_place
 
     places = {
         "run folders": (Path("runs"), "train.output_dir=FOLDER in another place", LEAST_DISK),
@@ -62,8 +62,8 @@ def check_disk() -> Iterator[Finding]:
 
 
 def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
-    from toolkit.disk import check_writable, megabytes
-    from toolkit.runtime import CACHE_ROOM
+    from toolkit.machine.disk import check_writable, megabytes
+    from toolkit.machine.runtime import CACHE_ROOM
 
     if refused := check_writable(place):
         return Finding("disk", "fault", f"{name}, {place}: {refused}", elsewhere)
@@ -78,8 +78,8 @@ def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
 def check_caches() -> Iterator[Finding]:
     """What is kept, where, and how much it takes: the toolkit's, and the hub's of models and data sets."""
     from toolkit.cache_cleaning import entries, size_of_tree
-    from toolkit.disk import megabytes
-    from toolkit.runtime import cache_place
+    from toolkit.machine.disk import megabytes
+    from toolkit.machine.runtime import cache_place
 
     if own := os.environ.get(OWN):
         what = f"your home, {own}, cannot be written; what libraries keep there is in {os.environ['HOME']}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.doctor.child import ask
 from toolkit.doctor.finding import LONGEST_WORDS, Finding, reinstall, version_of
-from toolkit.install import install_command
+from toolkit.machine.install import install_command
 from toolkit.terminal.escape import one_line
 
 #: Seconds for the hub's answer.

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from models.files import read_object
-from toolkit import runtime
 from toolkit.card import with_model
 from toolkit.checkpoint import write_text
-from toolkit.disk import check_writable, writing
 from toolkit.errors import ParityDrift, UserError
+from toolkit.machine import runtime
+from toolkit.machine.disk import check_writable, writing
+from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, load_model, load_run, read_recipe
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import reading
-from toolkit.scratch import scratch_folder
 from toolkit.strict_json import dumps
 from toolkit.terminal.quiet import silence_startup
 

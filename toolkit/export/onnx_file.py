@@ -15,7 +15,7 @@ import numpy as np
 from models import another_python
 from toolkit.errors import ToolkitError, UserError
 from toolkit.export.graph import INPUTS, STEM
-from toolkit.scratch import child
+from toolkit.machine.scratch import child
 
 #: The version of ONNX's operators: the newest that Paddle2ONNX 2.0 writes every operator of the ports in.
 OPSET = 17

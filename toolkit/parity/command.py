@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from models.families import FAMILIES
-from toolkit.install import REFERENCE_PYTHON as VARIABLE
+from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 
 #: Kinds of made-up weights; those of :mod:`toolkit.parity.job.synthetic`, which is not imported for a help text.
 KINDS = ("random", "heavy-tailed", "large-gains")
@@ -478,9 +478,9 @@ def texts(texts: int, seed: int, **description: Any) -> int:
 
     Exit status: 0 the tokenizers agree, 1 they differ.
     """
+    from toolkit.machine.scratch import scratch_folder
     from toolkit.parity.options import text_search
     from toolkit.parity.trials.texts import search
-    from toolkit.scratch import scratch_folder
 
     with scratch_folder("tokenizer-") as scratch:
         request, tokenizer = text_search(seed=seed, scratch=scratch, **description)
@@ -493,8 +493,8 @@ COMMANDS = (parity, show_map, record, replay, bitwise, mutants, sweep, limits, t
 def _cleared(output: Path, device: str) -> list[tuple[str, Path]]:
     """Each device with the folder of its reports, from which those of an earlier gate are removed before anything
     runs: whatever stops this one, none can be taken for its own."""
-    from toolkit.disk import check_writable
     from toolkit.errors import UserError
+    from toolkit.machine.disk import check_writable
     from toolkit.parity.options import devices
     from toolkit.parity.report.report import remove_report
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from toolkit.disk import check_writable
 from toolkit.errors import UserError
+from toolkit.machine.disk import check_writable
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from models.reformer.tokenizer import train_sentencepiece
-from toolkit.scratch import scratch_folder
+from toolkit.machine.scratch import scratch_folder
 
 #: Tokens, padding among them, that a small Reformer trains on in about four minutes on two cores.
 BUDGET = 8_000_000

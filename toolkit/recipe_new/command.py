@@ -11,13 +11,13 @@ from pathlib import Path
 from toolkit.checkpoint import write_text
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
+from toolkit.machine.scratch import scratch_folder
 from toolkit.model_config import check_model
 from toolkit.recipe import load_recipe
 from toolkit.recipe_files import new_file
 from toolkit.recipe_new import tasks
 from toolkit.recipe_new.look import Found, code_of, look
 from toolkit.recipe_new.tasks import QUESTION_COLUMNS, Draft
-from toolkit.scratch import scratch_folder
 from toolkit.terminal.escape import one_line
 
 #: Names of files that say nothing of what is in them: then the folder's is taken.

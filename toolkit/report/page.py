@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element
 
 from toolkit import strict_json
 from toolkit.checkpoint import write_text
-from toolkit.disk import megabytes
 from toolkit.identity import FILE as IDENTITY
+from toolkit.machine.disk import megabytes
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table

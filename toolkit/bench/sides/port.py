@@ -9,9 +9,9 @@ from typing import Any
 
 from models import collector, kernels
 from models.families import part
-from toolkit import runtime
 from toolkit.bench.serve import Measured, serve
 from toolkit.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
+from toolkit.machine import runtime
 
 #: Rows and columns of the product by which the processor's peak is measured.
 PEAK_SIZE = 2048

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.job import files, handover, worker
 from toolkit.parity.job.family_part import family_part

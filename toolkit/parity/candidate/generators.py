@@ -14,7 +14,7 @@ import numpy as np
 import paddle
 
 from models import randomness
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step, step_class, watch
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from models import precision
-from toolkit import runtime
 from toolkit.described import described, digests
+from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit import runtime
+from toolkit.machine import runtime
 from toolkit.parity.candidate import generators, judged, loop_outputs
 from toolkit.parity.candidate.checkpoint import loaded
 from toolkit.parity.candidate.initialisation import new_values, place_of_new_values

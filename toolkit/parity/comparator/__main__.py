@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.heap import keep_freed_memory
+from toolkit.machine.heap import keep_freed_memory
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.handover import Handed, received
 from toolkit.parity.job.job import Job

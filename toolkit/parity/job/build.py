@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from models.precision import PRODUCTS
-from toolkit import runtime
+from toolkit.machine import runtime
+from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.job import files
 from toolkit.parity.job.class_labels import by_weight, contrasting
 from toolkit.parity.job.family import family
@@ -23,7 +24,6 @@ from toolkit.parity.job.synthetic import random_batch
 from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
-from toolkit.scratch import scratch_folder
 
 #: Runs of the reference by which its rounding is measured, beside the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from toolkit import cache, runtime
+from toolkit import cache
+from toolkit.machine import runtime
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.families import part
-from toolkit.memory import parameters_of
+from toolkit.machine.memory import parameters_of
 from toolkit.parity.job.family_part import family_part
 
 #: Models with more parameters than this are large: some are compared stage by stage, since whole each worker would take

@@ -47,7 +47,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from toolkit import strict_json
-from toolkit.disk import writing
+from toolkit.machine.disk import writing
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of
 

@@ -14,7 +14,7 @@ import subprocess
 
 from models.another_python import code_command
 from toolkit.errors import Inconclusive, UserError
-from toolkit.home import in_own_home
+from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch
 
 #: What the reference imports. SentencePiece is only for runs whose tokenizer is to be compared.

@@ -16,10 +16,10 @@ from models.files import UnreadableFile, plain_file
 from models.hub import pickle_files
 from toolkit.cache import kept
 from toolkit.digest import digest
-from toolkit.disk import megabytes, missing_room
+from toolkit.machine.disk import megabytes, missing_room
+from toolkit.machine.runtime import cache_folder
+from toolkit.machine.scratch import child
 from toolkit.parity.job import files, launch
-from toolkit.runtime import cache_folder
-from toolkit.scratch import child
 
 #: Part of the key: raised when what is made of a pickle changes.
 VERSION = 1

@@ -18,9 +18,9 @@ from typing import Any
 from rich.console import Console
 
 from toolkit.errors import Inconclusive, UserError
+from toolkit.machine.scratch import child
 from toolkit.parity.job import files, handover, launch, user_code
 from toolkit.parity.job.worker import BY_USER_CODE, STACK
-from toolkit.scratch import child
 
 #: What is said of a worker that has ended without a word.
 KILLED = "it was killed"

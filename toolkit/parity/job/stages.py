@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from toolkit.disk import writing
+from toolkit.machine.disk import writing
 from toolkit.parity.job import files
 from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 

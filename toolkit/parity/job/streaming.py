@@ -18,15 +18,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from toolkit import disk
 from toolkit.errors import UserError
+from toolkit.machine import disk
+from toolkit.machine.scratch import scratch_folder
 from toolkit.ownership import STREAMED, is_of_a_gate
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.job.tensor_file import TensorWriter
-from toolkit.scratch import scratch_folder
 
 SIDES = ("reference", "candidate")
 

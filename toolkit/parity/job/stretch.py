@@ -15,7 +15,7 @@ import numpy as np
 
 from models.families import part
 from toolkit.errors import Inconclusive, UserError
-from toolkit.memory import gigabytes, parameters_of, physical_memory
+from toolkit.machine.memory import gigabytes, parameters_of, physical_memory
 from toolkit.parity.job.build import is_brief, is_streamed, shape_of, spares_memory
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.families import part
 from models.weights import generator
-from toolkit.heap import zeros_apart
+from toolkit.machine.heap import zeros_apart
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 
 KINDS = ("random", "heavy-tailed", "large-gains")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from models import collector
-from toolkit.heap import keep_freed_memory
+from toolkit.machine.heap import keep_freed_memory
 from toolkit.parity.job import files, worker
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import Job

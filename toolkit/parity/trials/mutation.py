@@ -15,6 +15,7 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
+from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import precision, remeasure, trace
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.family_part import family_part
@@ -34,7 +35,6 @@ from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
 from toolkit.parity.report.report import short_name
-from toolkit.scratch import scratch_folder
 
 #: By label, in trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from toolkit.errors import UserError
+from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job import files
 from toolkit.parity.job.build import workers_of
@@ -22,7 +23,6 @@ from toolkit.parity.judge.verdict import Verdict
 from toolkit.parity.pairs.describe import ask, settled, weights_of, write_pair
 from toolkit.parity.pairs.weights import made_up
 from toolkit.parity.trials.sweep import judge_jobs
-from toolkit.scratch import scratch_folder
 
 #: Settings of the optimizer, which a pair's updates are made with.
 TRAINING: dict[str, tuple] = {

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from models.families import part
+from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import trace
 from toolkit.parity.followup.precision import DTYPE, is_judged, judge_operations
 from toolkit.parity.followup.remeasure import remeasure
@@ -27,7 +28,6 @@ from toolkit.parity.job.results import read_results
 from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, randomize_constants
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.trials.choices import choices, chooser
-from toolkit.scratch import scratch_folder
 
 #: Gates of a sweep that two processes do one after another, before they are shown.
 AT_A_TIME = 20

@@ -22,7 +22,7 @@ from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_b
 from models.ctrl.weights import parameters
 from models.randomness import use
 from models.weights import to_paddle
-from toolkit.heap import large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import first_tensor, given_signs, values_of, watch

@@ -21,7 +21,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.ctrl import modeling_ctrl
 
-from toolkit.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
+from toolkit.machine.heap import keep_freed_memory, large_blocks_given_back, zeros_apart
 from toolkit.parity.families.ctrl.reference import (
     config_of,
     mask_notes,

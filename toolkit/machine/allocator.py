@@ -28,8 +28,8 @@ import os
 import sys
 from collections.abc import Collection
 
-from toolkit import interruption
 from toolkit.errors import UserError
+from toolkit.machine import interruption
 
 VARIABLE = "TOOLKIT_MALLOC"
 UNCACHED, TBB, SYSTEM = "uncached", "tbb", "system"

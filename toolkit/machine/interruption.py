@@ -4,7 +4,8 @@ At every moment it is the same. The first signal raises :class:`Interrupted` in 
 be saved, it is a request that is seen at the next good place (:class:`Interruption`). A second one ends the process at
 once. Besides, a thread sees that the process has ended :data:`GRACE` seconds later: a library may lose the exception,
 wait for a thread of its own, or compute for long before Python calls a handler. Nothing is lost by that. What is
-written appears whole or not at all, and children and temporary folders are the janitor's (:mod:`toolkit.scratch`).
+written appears whole or not at all, and children and temporary folders are the janitor's
+(:mod:`toolkit.machine.scratch`).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def begin() -> bool:
     """Handle the signals from now on; False where that is so already, or in a thread, which may not.
 
     A signal that is ignored stays so: a shell has begun the command in the background, or ``nohup`` has. One that was
-    blocked until this process could handle it comes now (:func:`toolkit.scratch.child`, :mod:`toolkit.allocator`).
+    blocked until this process could handle it comes now (:func:`toolkit.machine.scratch.child`,
+    :mod:`toolkit.machine.allocator`).
     """
     if _here.before is not None or threading.current_thread() is not threading.main_thread():
         return False

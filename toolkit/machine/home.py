@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.disk import check_writable
+from toolkit.machine.disk import check_writable
 
 #: What the user's home was, where the libraries have another.
 OWN = "TOOLKIT_OWN_HOME"
@@ -28,8 +28,8 @@ def give_libraries_a_home() -> None:
     home = Path(os.path.expanduser("~"))
     if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
         return
-    from toolkit.runtime import cache_place
-    from toolkit.scratch import scratch_until_exit
+    from toolkit.machine.runtime import cache_place
+    from toolkit.machine.scratch import scratch_until_exit
 
     cache = cache_place()
     place = scratch_until_exit("toolkit-home-") if check_writable(cache) else cache / "home"

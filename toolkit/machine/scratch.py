@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ != "__main__":  # the janitor has nothing of the toolkit's
-    from toolkit import interruption
+    from toolkit.machine import interruption
 
 #: For so many seconds the janitor tries to remove a folder in which a process that it has killed may still be writing.
 PATIENCE = 5.0

@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 
 from models import collector, kernels
-from toolkit.disk import check_writable, missing_room
 from toolkit.errors import UserError
-from toolkit.heap import keep_freed_memory
-from toolkit.memory import physical_memory
-from toolkit.scratch import scratch_until_exit
+from toolkit.machine.disk import check_writable, missing_room
+from toolkit.machine.heap import keep_freed_memory
+from toolkit.machine.memory import physical_memory
+from toolkit.machine.scratch import scratch_until_exit
 from toolkit.terminal.escape import visible
 
 #: The distributions whose versions decide what a run computes; recorded in every run and every parity report.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 #: The folder of the source, which has the pins; of a wheel, the one that packages are installed in.
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 #: Names the Python that runs the reference where no option does; `make` sets it where the wheel is for GPUs.
 REFERENCE_PYTHON = "TOOLKIT_REFERENCE_PYTHON"
 #: Of Paddle's wheels for GPUs: pypi.org has none of Paddle 3. There are cu118, cu126, cu129 and cu130.
