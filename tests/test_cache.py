@@ -16,10 +16,11 @@ import pytest
 from damages import damage
 from gates import ROOT, TINY_REFORMER, copied_source, quiet, reformer_request
 
-from toolkit import cache, cli
+from toolkit import cli
 from toolkit.cache_cleaning import KINDS, clear
 from toolkit.cache_cleaning import entries as entries_of
 from toolkit.data import build_tokenizer
+from toolkit.files import cache
 from toolkit.machine.scratch import child
 from toolkit.parity.job import cache as measurements
 from toolkit.parity.job import processes
@@ -302,7 +303,7 @@ def test_what_a_run_is_using_stays_until_it_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TOOLKIT_CACHE", str(tmp_path))
     user = """
 import sys
-from toolkit import cache
+from toolkit.files import cache
 print(cache.kept("weights", "a", lambda folder: (folder / "x").write_text("x")), flush=True)
 sys.stdin.read()
 """

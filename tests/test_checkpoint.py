@@ -16,7 +16,9 @@ runtime.configure("cpu")
 import paddle  # noqa: E402
 
 from toolkit import checkpoint  # noqa: E402
-from toolkit.checkpoint import Checkpoints, DamagedCheckpoint  # noqa: E402
+from toolkit.checkpoint import Checkpoints  # noqa: E402
+from toolkit.files import whole  # noqa: E402
+from toolkit.files.whole import DamagedFolder  # noqa: E402
 from toolkit.machine.disk import InTheWay  # noqa: E402
 
 
@@ -82,7 +84,7 @@ def test_a_changed_file_is_noticed_and_the_checkpoint_before_it_is_taken(tmp_pat
     content = bytearray((newer / name).read_bytes())
     content[len(content) // 2] ^= 1
     (newer / name).write_bytes(bytes(content))
-    told: list[DamagedCheckpoint] = []
+    told: list[DamagedFolder] = []
     assert checkpoints.newest(told.append) == older
     assert len(told) == 1 and name in str(told[0]) and "SHA-256" in str(told[0])
 
@@ -99,25 +101,25 @@ def test_an_incomplete_checkpoint_is_not_resumed_from(tmp_path, damage):
     elif damage == "added":
         (folder / "more.json").write_text("{}")
     elif damage == "no manifest":
-        (folder / checkpoint.MANIFEST).unlink()
+        (folder / whole.MANIFEST).unlink()
     else:
         (checkpoints.best(1) / checkpoint.WEIGHTS).unlink()
-    told: list[DamagedCheckpoint] = []
+    told: list[DamagedFolder] = []
     assert checkpoints.newest(told.append) is None and len(told) == 1
 
 
 def test_a_save_that_fails_half_way_leaves_what_was_there(tmp_path):
     target = tmp_path / "folder"
-    checkpoint.write_folder(target, lambda folder: (folder / "a.txt").write_text("whole"))
+    whole.write_folder(target, lambda folder: (folder / "a.txt").write_text("whole"))
 
     def fails(folder: Path) -> None:
         (folder / "a.txt").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.write_folder(target, fails)
+        whole.write_folder(target, fails)
     assert (target / "a.txt").read_text() == "whole"
-    checkpoint.verify_folder(target)
+    whole.verify_folder(target)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
@@ -167,11 +169,11 @@ def test_what_stands_where_a_folder_is_to_be_written_is_named_and_stays(tmp_path
         (tmp_path / "elsewhere").mkdir()
         target.symlink_to("elsewhere")
     else:
-        checkpoint.write_folder(target, lambda folder: (folder / "a.txt").write_text("ours"))
+        whole.write_folder(target, lambda folder: (folder / "a.txt").write_text("ours"))
         (target / "notes.txt").write_text("mine")
     named = "model/notes.txt" if target.is_dir() and not target.is_symlink() else "model"
     with pytest.raises(InTheWay, match=rf"{named}: is not of the toolkit's making; move it away"):
-        checkpoint.write_folder(target, lambda folder: (folder / "b.txt").write_text("new"))
+        whole.write_folder(target, lambda folder: (folder / "b.txt").write_text("new"))
     assert not (target / "b.txt").exists()
     assert target.is_symlink() or (target if target.is_file() else target / "notes.txt").read_text() == "mine"
 
@@ -190,7 +192,7 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path):
     model, optimizer = trained_pair()
     folder = Checkpoints(tmp_path).save(1, model, optimizer, {"best_step": None})
     other = paddle.nn.Sequential(paddle.nn.Linear(3, 5), paddle.nn.LayerNorm(5))
-    with pytest.raises(DamagedCheckpoint, match=r"0\.bias and 3 more do not fit"):
+    with pytest.raises(DamagedFolder, match=r"0\.bias and 3 more do not fit"):
         checkpoint.load_weights(other, folder)
 
 

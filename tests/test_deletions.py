@@ -15,7 +15,7 @@ import pytest
 from test_train import recipe_file, run  # noqa: F401
 
 from toolkit import cli
-from toolkit.ownership import claim
+from toolkit.files.ownership import claim
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / ".github" / "CONTRIBUTING.md"

@@ -20,8 +20,8 @@ from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
 from toolkit import cli, recipe
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
+from toolkit.files.ownership import LEDGER
 from toolkit.machine.interruption import STATUSES
-from toolkit.ownership import LEDGER
 from toolkit.ranks import LOST
 from toolkit.terminal.failure import UNFORESEEN, describe
 

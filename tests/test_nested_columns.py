@@ -8,11 +8,11 @@ import datasets
 import pytest
 from test_data import HEAD, cache, problem, recipe  # noqa: F401
 
-from toolkit import tables
 from toolkit.errors import UserError
-from toolkit.nested_columns import MISSING
+from toolkit.files import tables
+from toolkit.files.nested_columns import MISSING
+from toolkit.files.tables import read_table
 from toolkit.recipe import load_recipe
-from toolkit.tables import read_table
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.language_modeling import task as language_modeling
 

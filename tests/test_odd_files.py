@@ -18,10 +18,10 @@ import pytest
 
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.packed import LARGEST_RATIO
+from toolkit.files.packed import LARGEST_RATIO
+from toolkit.files.tables import read_table
 from toolkit.recipe import load_recipe
 from toolkit.recipe_new.look import look
-from toolkit.tables import read_table
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"
 TABLE = "text,label\n" + "".join(f"text number {index},{'ab'[index % 2]}\n" for index in range(20))

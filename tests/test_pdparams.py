@@ -16,7 +16,7 @@ from models.pdparams import read_pdparams
 from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceClassification, ReformerModelWithLMHead
 from toolkit import model_config
 from toolkit.errors import UserError
-from toolkit.paddle_checkpoint import hf_folder
+from toolkit.files.paddle_checkpoint import hf_folder
 from toolkit.recipe import load_recipe
 
 REFORMER = {

@@ -18,8 +18,9 @@ from rich.console import Console
 from test_tables import read, write
 from test_train import recipe_file, train  # noqa: F401
 
-from toolkit import cli, predict_file, table_writer, tables
+from toolkit import cli, predict_file
 from toolkit.errors import UserError
+from toolkit.files import table_writer, tables
 from toolkit.machine.disk import WriteFailed
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file

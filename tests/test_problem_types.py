@@ -19,8 +19,8 @@ from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 from toolkit import metrics
 from toolkit.assembly import assemble
 from toolkit.batches import collate
-from toolkit.digest import digest_of_rows
 from toolkit.errors import UserError
+from toolkit.files.digest import digest_of_rows
 from toolkit.predict import evaluate, predict
 from toolkit.predict_file import label_file
 from toolkit.predictions import read_predictions

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from models.families import part
+from toolkit.files.strict_json import dumps
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.gate import run_gate
 from toolkit.parity.job.request import GateRequest
@@ -37,7 +38,6 @@ from toolkit.parity.report.json import REPORT_SCHEMA, as_content
 from toolkit.parity.report.junit import junit
 from toolkit.parity.report.page import FINDINGS_SHOWN, page
 from toolkit.parity.report.report import Report, remove_report
-from toolkit.strict_json import dumps
 
 SHRINK = 2.0**-29
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\x1b[31m\x00\ud800]]>"

@@ -16,7 +16,7 @@ from damages import SURELY_BAD
 from toolkit import cli
 from toolkit.card import parity_statement
 from toolkit.errors import UserError
-from toolkit.ownership import LEDGER, claim, prefix_in
+from toolkit.files.ownership import LEDGER, claim, prefix_in
 from toolkit.recipe import Recipe, load_recipe
 from toolkit.run_folder import in_next_folder, occupied, read_starts, record_start
 
@@ -84,7 +84,7 @@ def killed_while_it_writes(path: Path) -> Path:
     writer = f"""
 import os, signal
 from pathlib import Path
-from toolkit.checkpoint import replacing
+from toolkit.files.whole import (replacing)
 with replacing(Path({str(path)!r})) as file:
     file.write("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(reci
 def test_two_processes_that_add_to_a_finished_run_lose_nothing(tmp_path):
     adder = f"""
 import json, pathlib, sys
-from toolkit.checkpoint import write_text
+from toolkit.files.whole import (write_text)
 from toolkit.run_folder import amending
 path = pathlib.Path({str(tmp_path)!r}, "evaluation.json")
 for number in range(40):

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from toolkit import json_rows, tables
 from toolkit.errors import UserError
-from toolkit.table_writer import check_target, table_writer
-from toolkit.tables import read_table
+from toolkit.files import json_rows, tables
+from toolkit.files.table_writer import check_target, table_writer
+from toolkit.files.tables import read_table
 
 ADDED = {"label": str, "share": float, "place": int}
 #: What only survives where nobody interprets it.

@@ -12,10 +12,10 @@ import pytest
 from models.reformer.tokenizer import ByteTokenizer
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
 from toolkit.identity import identity_of
 from toolkit.recipe import load_recipe
 from toolkit.tasks import task_of
-from toolkit.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
 ROWS = [(f"Café, Straße; Nr. {number}", ["nein", "ja"][number % 2]) for number in range(20)]

@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 
 from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
+from toolkit.files.ownership import LEDGER
 from toolkit.machine import runtime
-from toolkit.ownership import LEDGER
 from toolkit.parity.report.report import remove_report
 from toolkit.recipe import load_recipe
 from toolkit.run_folder import differing_keys

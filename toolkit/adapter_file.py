@@ -8,7 +8,7 @@ from typing import Any
 
 from models.tensor_file import write_tensors
 from models.weights import values_of
-from toolkit.checkpoint import appearing
+from toolkit.files.whole import appearing
 from toolkit.machine.disk import writing
 
 #: In the run folder: in ``model/`` are the weights that it has been added to.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from toolkit.cache import CACHE_VERSION, kept
-from toolkit.checkpoint import sha256
-from toolkit.digest import digest
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
+from toolkit.files.whole import sha256
 from toolkit.recipe import Recipe
 from toolkit.splits import SPLITS
 

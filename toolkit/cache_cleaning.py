@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cache import NAME, lock, still_there
-from toolkit.checkpoint import MANIFEST
+from toolkit.files.cache import NAME, lock, still_there
+from toolkit.files.ownership import TEMPORARY
+from toolkit.files.whole import MANIFEST
 from toolkit.machine.disk import megabytes
-from toolkit.ownership import TEMPORARY
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.checkpoint import write_text
+from toolkit.files.whole import write_text
 from toolkit.machine import runtime
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES

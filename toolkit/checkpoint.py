@@ -7,27 +7,22 @@ written beside its final place and renamed into it, so that a folder with its fi
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import random
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from models.files import plain_file
 from models.tensor_file import OnDemand, write_tensors
 from toolkit.errors import ToolkitError
-from toolkit.machine.disk import InTheWay, writing
-from toolkit.ownership import prefix_in
+from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder
+from toolkit.machine.disk import writing
 
-MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
@@ -38,176 +33,6 @@ FILES = (MANIFEST, WEIGHTS, OPTIMIZER, STATE, TRAINER_STATE)
 
 #: The accumulators of Paddle's AdamW, as its state_dict names them after the parameter.
 ACCUMULATORS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc")
-
-
-class DamagedCheckpoint(ToolkitError):
-    """A checkpoint whose files are not the ones that were written."""
-
-
-# -- files ----------------------------------------------------------------------------------------------------------
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part.
-
-    Raises:
-        WriteFailed: the system refuses it; the old text stays.
-    """
-    with replacing(path) as file:
-        file.write(text)
-
-
-@contextmanager
-def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
-    """A file of text to write, which takes the place of ``path`` when the ``with`` block ends well.
-
-    Args:
-        errors: what becomes of characters that UTF-8 cannot hold, as of :func:`open`.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
-    with appearing(path) as temporary, open(temporary, "w", encoding="utf-8", errors=errors, newline="") as file:
-        yield file
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` for a file to write, which takes the place of ``path`` when the ``with`` block ends well.
-
-    Raises:
-        WriteFailed: the system refuses it; the old file stays.
-    """
-    with writing(path):
-        handle, name = tempfile.mkstemp(prefix=prefix_in(path.parent), dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            yield temporary
-            os.chmod(temporary, 0o666 & ~umask())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = True) -> None:
-    """Make a folder that appears whole or not at all.
-
-    Args:
-        target: the folder; one that is already there is replaced, if nothing is in it that was not written by this.
-        fill: writes the files into the folder it is given.
-        manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
-
-    Raises:
-        WriteFailed: the system refuses it; the old folder stays.
-        InTheWay: something else is there, and stays.
-    """
-    with writing(target):
-        _write_folder(target, fill, manifest)
-
-
-def _write_folder(target: Path, fill: Callable[[Path], None], manifest: bool) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
-    try:
-        os.chmod(temporary, 0o777 & ~umask())
-        fill(temporary)
-        if manifest:
-            files = sorted(path for path in temporary.rglob("*") if path.is_file())
-            digests = {path.relative_to(temporary).as_posix(): sha256(path) for path in files}
-            write_text(temporary / MANIFEST, json.dumps({"sha256": digests}, indent=1) + "\n")
-        for path in (*temporary.rglob("*"), temporary):
-            if path.is_file():  # safetensors lets nobody but the owner read what it writes
-                os.chmod(path, 0o666 & ~umask())
-            _flush(path)
-        _replace_folder(temporary, target)
-        _flush(target.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def verify_folder(folder: Path) -> None:
-    """Compare a folder with its manifest.
-
-    Raises:
-        DamagedCheckpoint: a file is missing, changed or was never listed.
-    """
-    expected = _listed(folder)
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
-    if found != set(expected):
-        odd = sorted(found.symmetric_difference(expected))
-        raise DamagedCheckpoint(f"{folder}: {odd[0]} is {'not in the manifest' if odd[0] in found else 'missing'}")
-    for name, digest in expected.items():
-        if sha256(folder / name) != digest:
-            raise DamagedCheckpoint(f"{folder}: {name} is not the file that was written (SHA-256 differs)")
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _replace_folder(temporary: Path, target: Path) -> None:
-    """Rename a folder into its place. A folder cannot be renamed over a full one: that one steps aside first."""
-    if os.path.lexists(target):
-        if (foreign := _foreign(target, temporary)) is not None:
-            raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
-        aside = Path(tempfile.mkdtemp(prefix=f"{prefix_in(target.parent)}{target.name}-", dir=target.parent))
-        os.replace(target, aside)
-        os.replace(temporary, target)
-        shutil.rmtree(aside)
-    else:
-        os.replace(temporary, target)
-
-
-def _foreign(target: Path, temporary: Path) -> Path | None:
-    """What stands in a folder's place and is neither in the folder that is to replace it nor in its own manifest."""
-    if target.is_symlink() or not target.is_dir():
-        return target
-    known = {MANIFEST, *_files_in(temporary)}
-    with suppress(DamagedCheckpoint):
-        known.update(_listed(target))
-    return next((target / name for name in sorted(_files_in(target)) if name not in known), None)
-
-
-def _files_in(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
-
-
-def _listed(folder: Path) -> dict[str, str]:
-    """What a folder's manifest says: file -> SHA-256.
-
-    Raises:
-        DamagedCheckpoint: it cannot be read.
-    """
-    try:
-        return dict(json.loads(plain_file(folder / MANIFEST).read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedCheckpoint(f"{folder}: has no readable {MANIFEST}") from None
-
-
-def _flush(path: Path) -> None:
-    """Ask the disk to hold a file, or a folder's list of names, before something later relies on it."""
-    if path.is_dir() and os.name == "nt":  # Windows opens no folders
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def umask() -> int:
-    """The permissions that new files of this process lack; what `tempfile` makes has fewer than these leave."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # -- random generators ----------------------------------------------------------------------------------------------
@@ -279,7 +104,7 @@ def load_weights(model: Any, folder: Path) -> None:
     """Read back what :func:`save_weights` wrote.
 
     Raises:
-        DamagedCheckpoint: the names or shapes are not the model's.
+        DamagedFolder: the names or shapes are not the model's.
     """
     from safetensors import safe_open
 
@@ -292,7 +117,7 @@ def load_weights(model: Any, folder: Path) -> None:
             if name not in shapes or name not in own or shapes[name] != (*own[name].shape,)
         )
         if wrong:
-            raise DamagedCheckpoint(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
+            raise DamagedFolder(f"{folder}: {wrong[0]} and {len(wrong) - 1} more do not fit the model")
         for name in shapes:
             own[name].set_value(saved.get_tensor(name))
 
@@ -341,7 +166,7 @@ def load_optimizer(optimizer: Any, model: Any, folder: Path, schedule: dict[str,
         for key in saved.keys():  # noqa: SIM118 - no mapping
             place, accumulator = key.split("|")
             if place not in names:
-                raise DamagedCheckpoint(f"{folder}: the optimizer has a state for {place}, which the model has not")
+                raise DamagedFolder(f"{folder}: the optimizer has a state for {place}, which the model has not")
             value = paddle.to_tensor(saved.get_tensor(key))
             if accumulator == "master":
                 state.setdefault("master_weights", {})[names[place]] = value
@@ -411,7 +236,7 @@ class Checkpoints:
         """Where the best weights of a step are."""
         return self.folder / f"best-{step:08d}"
 
-    def newest(self, on_damage: Callable[[DamagedCheckpoint], None]) -> Path | None:
+    def newest(self, on_damage: Callable[[DamagedFolder], None]) -> Path | None:
         """The newest checkpoint that is whole, with the best weights it refers to; None when there is none.
 
         Args:
@@ -424,7 +249,7 @@ class Checkpoints:
                 if best_step is not None:
                     verify_folder(self.best(best_step))
                 return folder
-            except DamagedCheckpoint as damage:
+            except DamagedFolder as damage:
                 on_damage(damage)
         return None
 
@@ -435,7 +260,7 @@ class Checkpoints:
     def begun_with(self) -> int | None:
         """How many processes the run was begun with; None where there is no checkpoint."""
         for folder in reversed(self._steps()):
-            with suppress(DamagedCheckpoint):
+            with suppress(DamagedFolder):
                 return int(read_state(folder).get("processes", 1))
         return None
 
@@ -483,7 +308,7 @@ def _discard(folder: Path) -> None:
 def _best_step(checkpoint: Path) -> int | None:
     try:
         return read_state(checkpoint).get("best_step")
-    except DamagedCheckpoint:
+    except DamagedFolder:
         return None
 
 
@@ -491,9 +316,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     """The JSON values of a checkpoint: the caller's, and `step`, `schedule`, `random_state`.
 
     Raises:
-        DamagedCheckpoint: they cannot be read.
+        DamagedFolder: they cannot be read.
     """
     try:
         return dict(json.loads(plain_file(checkpoint / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
-        raise DamagedCheckpoint(f"{checkpoint}: {STATE} cannot be read") from None
+        raise DamagedFolder(f"{checkpoint}: {STATE} cannot be read") from None

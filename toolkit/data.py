@@ -17,12 +17,12 @@ from datasets import Dataset, DatasetDict
 from models import families
 from models.tokenization import Tokenizer
 from toolkit.built_in import built_in
-from toolkit.cache import CACHE_VERSION, kept
-from toolkit.digest import digest
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
+from toolkit.files.nested_columns import names_within, opened
 from toolkit.folder_data import from_folder
 from toolkit.hub_data import from_hub
 from toolkit.hub_streaming import streamed
-from toolkit.nested_columns import names_within, opened
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import FILE_KINDS
 from toolkit.revisions import weights_folder

@@ -12,9 +12,9 @@ import numpy as np
 from tqdm import tqdm
 
 from models.files import UnreadableFile
-from toolkit.csv_rows import DELIMITERS, csv_rows
-from toolkit.json_rows import json_rows
-from toolkit.packed import is_packed, opened
+from toolkit.files.csv_rows import DELIMITERS, csv_rows
+from toolkit.files.json_rows import json_rows
+from toolkit.files.packed import is_packed, opened
 
 #: Columns of a table, and different keys of all rows of JSON. With so many `datasets` takes 5 seconds to read 20 rows
 #: of csv, or 2,000 rows of JSON of which each has a key of its own; with twice as many, four times as long. Of 20,000

@@ -13,11 +13,11 @@ import yaml
 from datasets import DatasetDict
 
 from models.files import UnreadableFile, plain_file, read_text
-from toolkit.cache import CACHE_VERSION, kept
-from toolkit.checkpoint import sha256
 from toolkit.dataset_errors import check_reader, load_explained
-from toolkit.digest import digest
 from toolkit.file_check import check_file
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
+from toolkit.files.whole import sha256
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe import Recipe
 from toolkit.rows import READERS, as_written, prepare, quietly, scratch_in, stored

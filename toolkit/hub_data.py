@@ -10,9 +10,9 @@ from datasets import DatasetDict
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
 from models.hub_errors import Wanted, offline
-from toolkit.cache import CACHE_VERSION, find, kept
 from toolkit.dataset_errors import check_reader, load_explained
-from toolkit.digest import digest
+from toolkit.files.cache import CACHE_VERSION, find, kept
+from toolkit.files.digest import digest
 from toolkit.recipe import Recipe
 from toolkit.revisions import settle_commit
 from toolkit.rows import READERS, as_written, prepare, scratch_in, stored

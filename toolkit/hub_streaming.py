@@ -21,9 +21,9 @@ from datasets.utils.file_utils import xopen
 from tqdm import tqdm
 
 from models.hub_errors import Wanted, offline
-from toolkit.cache import CACHE_VERSION, kept
 from toolkit.dataset_errors import check_reader, load_explained
-from toolkit.digest import digest
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
 from toolkit.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
 from toolkit.recipe import Recipe
 from toolkit.row_selection import row_filter

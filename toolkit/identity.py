@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from models.files import read_object
-from toolkit.checkpoint import sha256, write_text
-from toolkit.digest import digest_of_rows
 from toolkit.errors import UserError
+from toolkit.files.digest import digest_of_rows
+from toolkit.files.whole import sha256, write_text
 from toolkit.recipe import Recipe
 from toolkit.revisions import IDENTITY
 

@@ -25,10 +25,10 @@ from rich.console import Console
 
 from models import another_python
 from toolkit.errors import ToolkitError, UserError
+from toolkit.files.ownership import claim
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES, Interruption
 from toolkit.machine.scratch import child
-from toolkit.ownership import claim
 from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe import Recipe
 from toolkit.run_folder import LOGS, occupied

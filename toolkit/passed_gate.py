@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.checkpoint import sha256
-from toolkit.digest import digest
+from toolkit.files.digest import digest
+from toolkit.files.whole import sha256
 from toolkit.machine import runtime
 from toolkit.ranks import SUPERVISED
 from toolkit.recipe import Recipe

@@ -9,8 +9,10 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from models import families
-from toolkit.checkpoint import first_not_finite, write_text
+from toolkit.checkpoint import first_not_finite
 from toolkit.errors import UserError
+from toolkit.files.strict_json import dumps
+from toolkit.files.whole import write_text
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.model_config import length_of
@@ -18,7 +20,6 @@ from toolkit.recipe import Recipe, load_recipe
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
-from toolkit.strict_json import dumps
 from toolkit.tasks import Run, task_of
 from toolkit.terminal.quiet import silence_startup
 from toolkit.tracking import complaint_of_finished

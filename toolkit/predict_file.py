@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from toolkit.errors import UserError
-from toolkit.nested_columns import MISSING
+from toolkit.files.nested_columns import MISSING
+from toolkit.files.table_writer import check_target, table_writer
+from toolkit.files.tables import TEXT as TEXT_COLUMN
+from toolkit.files.tables import Rows, Table, kind_of, read_table
 from toolkit.predict import load_run, read_recipe
 from toolkit.source_layout import doubt, source_layout
-from toolkit.table_writer import check_target, table_writer
-from toolkit.tables import TEXT as TEXT_COLUMN
-from toolkit.tables import Rows, Table, kind_of, read_table
 from toolkit.tasks import Run, Task, task_of
 from toolkit.terminal.progress import ProgressBar
 
@@ -70,7 +70,7 @@ def label_file(
     Args:
         folder: a finished run.
         console: where the progress and what is to be known at the end are shown.
-        source: the rows, of one of :data:`toolkit.tables.KINDS`.
+        source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
         overwrite: replace a file that is there.
         encoding: of ``source``; None for the recipe's, and UTF-8 where that has none.

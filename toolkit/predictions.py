@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint import replacing
-from toolkit.csv_rows import long_fields
+from toolkit.files.csv_rows import long_fields
+from toolkit.files.whole import replacing
 from toolkit.run_files import reading
 
 #: What to do about a damaged file.

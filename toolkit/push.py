@@ -11,8 +11,8 @@ from typing import Any
 from models.files import UnreadableFile, open_tensors
 from models.hub_errors import Wanted, explain_push
 from toolkit.card import parity_statement, with_model
-from toolkit.checkpoint import write_text
 from toolkit.errors import ToolkitError, UserError
+from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, read_recipe
 from toolkit.run_files import read_json, reading

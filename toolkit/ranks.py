@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.digest import digest
 from toolkit.errors import ToolkitError, UserError
+from toolkit.files.digest import digest
 from toolkit.machine import interruption
 from toolkit.machine.runtime import is_first_process, processes, rank
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import families
 from toolkit import yaml_source
+from toolkit.files.text_encoding import is_encoding
 from toolkit.recipe_keys import (
     DELIMITER,
     ENCODED_KINDS,
@@ -15,7 +16,6 @@ from toolkit.recipe_keys import (
     TOKENIZER_KINDS,
     TRAINED_KINDS,
 )
-from toolkit.text_encoding import is_encoding
 
 if TYPE_CHECKING:
     from toolkit.recipe import Recipe

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
+from toolkit.files.whole import write_text
 from toolkit.yaml_source import suggest
 
 #: Beside this package: in the source tree, and in an installation, of which a wheel makes the same.

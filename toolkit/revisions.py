@@ -10,7 +10,7 @@ from models.files import read_object
 from models.hub import current_commit, moved_to, resolve_folder
 from models.hub_errors import HubError, Wanted
 from toolkit.errors import UserError
-from toolkit.paddle_checkpoint import hf_folder
+from toolkit.files.paddle_checkpoint import hf_folder
 from toolkit.recipe import Recipe
 
 #: In a run folder: what the run was begun with (:mod:`toolkit.identity`).

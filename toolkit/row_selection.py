@@ -9,7 +9,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 
 from toolkit.errors import UserError
-from toolkit.nested_columns import MISSING, names_within, reached
+from toolkit.files.nested_columns import MISSING, names_within, reached
 from toolkit.recipe import Recipe
 from toolkit.splits import chosen
 

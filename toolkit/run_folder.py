@@ -14,11 +14,12 @@ import yaml
 from filelock import FileLock, Timeout
 
 from models.files import plain_file
-from toolkit import ownership
-from toolkit.checkpoint import Checkpoints, write_text
+from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
+from toolkit.files import ownership
+from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
+from toolkit.files.whole import write_text
 from toolkit.machine.disk import check_writable
-from toolkit.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.recipe import Recipe
 from toolkit.run_files import reading
 

@@ -11,7 +11,7 @@ import paddle
 from safetensors.numpy import load, save
 
 from toolkit import ranks
-from toolkit.digest import digest
+from toolkit.files.digest import digest
 from toolkit.machine.interruption import Interrupted
 
 #: Of a batch: its mean loss, and what the task keeps of its examples.

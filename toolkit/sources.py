@@ -1,7 +1,7 @@
 """The rows of a recipe's files. Those of a folder are read by :mod:`toolkit.folder_data`, those of the hub by
 :mod:`toolkit.hub_data` and :mod:`toolkit.hub_streaming`; what may be named at all says :mod:`toolkit.source_names`.
 
-Rows of local files are kept by the content of the files (:mod:`toolkit.cache`); what the library
+Rows of local files are kept by the content of the files (:mod:`toolkit.files.cache`); what the library
 keeps by path and time stamp is not used.
 """
 
@@ -18,11 +18,12 @@ import datasets
 from datasets import Dataset, DatasetDict
 
 from models.files import UnreadableFile, plain_file
-from toolkit.cache import CACHE_VERSION, kept
-from toolkit.checkpoint import sha256
-from toolkit.digest import digest
 from toolkit.file_check import check_file
-from toolkit.packed import begins_packed
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
+from toolkit.files.packed import begins_packed
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, write_as_utf8
+from toolkit.files.whole import sha256
 from toolkit.recipe import Recipe, settled
 from toolkit.recipe_keys import ENCODED_KINDS
 from toolkit.rows import (
@@ -38,7 +39,6 @@ from toolkit.rows import (
     wrong_delimiter,
 )
 from toolkit.splits import SPLITS
-from toolkit.text_encoding import WrongEncoding, check_encoding, write_as_utf8
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from models.files import plain_file
-from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
+from toolkit.files.strict_json import dumps
+from toolkit.files.whole import write_text
 from toolkit.machine.disk import writing
 from toolkit.machine.runtime import is_first_process
 from toolkit.recipe import Recipe
 from toolkit.recipe_keys import Tracking
 from toolkit.run_files import read_json, reading
-from toolkit.strict_json import dumps
 from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: The columns that every row has, in the order in which metrics.csv shows them.

@@ -10,7 +10,8 @@ Nothing but the ledger and the gate's report is written before the gate has pass
     report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
     metrics.json      the final numbers; written last: a folder that has it is a finished run
-    .toolkit-run.json the ledger, by which the folder is known for a run's (:mod:`toolkit.ownership`); written first
+    .toolkit-run.json the ledger, by which the folder is known for a run's (:mod:`toolkit.files.ownership`); written
+    first
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit import checkpoint, ranks, strict_json
+from toolkit import checkpoint, ranks
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
 from toolkit.card import write_card
-from toolkit.checkpoint import Checkpoints, write_text
-from toolkit.digest import digest
+from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
+from toolkit.files import strict_json, whole
+from toolkit.files.digest import digest
+from toolkit.files.whole import write_text
 from toolkit.identity import check_identity, write_identity
 from toolkit.judged import see_judged
 from toolkit.machine import interruption, runtime
@@ -438,7 +441,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
         trainer.model.save_pretrained(model_folder)
         job.tokenizer.save(model_folder, recipe.data.max_length)
 
-    checkpoint.write_folder(folder / "model", fill, manifest=False)
+    whole.write_folder(folder / "model", fill, manifest=False)
     run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
     trainer.model.eval()
     write_split_predictions(run, job.splits, prepared, outputs)

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoint import write_text
 from toolkit.errors import UserError
+from toolkit.files.whole import write_text
 from toolkit.machine.runtime import versions
 from toolkit.recipe import Recipe
 from toolkit.run_files import read_json

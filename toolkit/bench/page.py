@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element
 
-from toolkit import strict_json
 from toolkit.bench.duel import OURS, Duel
 from toolkit.bench.ratios import median
-from toolkit.checkpoint import write_text
+from toolkit.files import strict_json
+from toolkit.files.whole import write_text
 from toolkit.machine.disk import megabytes
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element

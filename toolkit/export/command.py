@@ -13,15 +13,15 @@ from rich.console import Console
 
 from models.files import read_object
 from toolkit.card import with_model
-from toolkit.checkpoint import write_text
 from toolkit.errors import ParityDrift, UserError
+from toolkit.files.strict_json import dumps
+from toolkit.files.whole import write_text
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, load_model, load_run, read_recipe
 from toolkit.revisions import recorded_commits
 from toolkit.run_files import reading
-from toolkit.strict_json import dumps
 from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:

@@ -196,7 +196,7 @@ def show_map(output: Path | None, **described: Any) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        from toolkit.checkpoint import write_text
+        from toolkit.files.whole import write_text
 
         write_text(output, text)
 

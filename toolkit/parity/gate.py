@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from toolkit.errors import UserError
+from toolkit.files.strict_json import finite
 from toolkit.machine.disk import check_writable
 from toolkit.parity.followup.attribution import Substitution, attribute
 from toolkit.parity.followup.precision import is_judged, judge_operations
@@ -49,7 +50,6 @@ from toolkit.parity.report.junit import write_junit
 from toolkit.parity.report.page import write_page
 from toolkit.parity.report.report import CONSTANTS, JSON, JUNIT, PAGE, Report, remove_report
 from toolkit.parity.report.terminal import print_report
-from toolkit.strict_json import finite
 
 
 @dataclass

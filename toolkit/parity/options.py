@@ -15,9 +15,9 @@ from models.lengths import LENGTH, Fit, LengthError
 from models.schema import ConfigError
 from models.weights import new_values
 from toolkit.errors import ToolkitError, UserError
+from toolkit.files.paddle_checkpoint import ENDING, hf_folder
 from toolkit.machine import runtime
 from toolkit.machine.memory import COMPARED_BYTES, too_large
-from toolkit.paddle_checkpoint import ENDING, hf_folder
 from toolkit.parity.job.build import LONG, is_streamed
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.interpreter import reference_interpreter

@@ -8,9 +8,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint import write_text
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
+from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.model_config import check_model
 from toolkit.recipe import load_recipe

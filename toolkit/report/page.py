@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit import strict_json
-from toolkit.checkpoint import write_text
+from toolkit.files import strict_json
+from toolkit.files.whole import write_text
 from toolkit.identity import FILE as IDENTITY
 from toolkit.machine.disk import megabytes
 from toolkit.metrics import COUNTS

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from toolkit import cache
+from toolkit.files import cache
 from toolkit.machine import runtime
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job

@@ -46,7 +46,7 @@ from typing import Any, TypeVar
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from toolkit import strict_json
+from toolkit.files import strict_json
 from toolkit.machine.disk import writing
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.records import as_json, from_json, text_of

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from models.files import UnreadableFile, plain_file
 from models.hub import pickle_files
-from toolkit.cache import kept
-from toolkit.digest import digest
+from toolkit.files.cache import kept
+from toolkit.files.digest import digest
 from toolkit.machine.disk import megabytes, missing_room
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child

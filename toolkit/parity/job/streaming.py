@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from toolkit.errors import UserError
+from toolkit.files.ownership import STREAMED, is_of_a_gate
 from toolkit.machine import disk
 from toolkit.machine.scratch import scratch_folder
-from toolkit.ownership import STREAMED, is_of_a_gate
 from toolkit.parity.job import files, stages
 from toolkit.parity.job.family import PortedFamily, ported
 from toolkit.parity.job.job import Job

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.errors import UserError
-from toolkit.ownership import is_of_a_gate, is_report_of_a_run
+from toolkit.files.ownership import is_of_a_gate, is_report_of_a_run
 from toolkit.parity.followup.attribution import Substitution, cause
 from toolkit.parity.followup.trace import OperationTrace
 from toolkit.parity.job.request import GateRequest

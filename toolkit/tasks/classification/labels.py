@@ -13,9 +13,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
 from models.tokenization import Tokenizer
-from toolkit.cache import CACHE_VERSION, kept
 from toolkit.data import check_columns, hold_out, limited, load_stored
-from toolkit.digest import digest, digest_of_rows
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest, digest_of_rows
 from toolkit.recipe import Recipe, settled
 from toolkit.rows import quietly
 from toolkit.sources import named_texts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.checkpoint import write_text
+from toolkit.files.whole import write_text
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
 from toolkit.terminal.escape import markdown, visible
 

@@ -210,7 +210,7 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
     """Write the best model's answers on the test split, or where there is none on the validation split:
     ``predictions.json`` in SQuAD's official format, ``nbest.json`` with the next best ones."""
-    from toolkit.checkpoint import write_text
+    from toolkit.files.whole import write_text
 
     split = "validation" if prepared.test is None else "test"
     windows = getattr(prepared, split)

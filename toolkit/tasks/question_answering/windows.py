@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
 from models.tokenization import Tokenizer
-from toolkit.cache import CACHE_VERSION, kept
-from toolkit.digest import digest
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.files import UnreadableFile
-from toolkit.text_encoding import opened_text
+from toolkit.files.text_encoding import opened_text
 
 #: The longest field of a csv file, which is what an open quote runs on to.
 LONGEST_FIELD = 2**26

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.tokenization import representable
-from toolkit.csv_rows import Layout
 from toolkit.errors import UserError
+from toolkit.files.csv_rows import Layout
+from toolkit.files.strict_json import finite
+from toolkit.files.tables import Rows, Table, kind_of
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
-from toolkit.strict_json import finite
-from toolkit.tables import Rows, Table, kind_of
 
 #: What a column of each type is in parquet.
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}

@@ -21,9 +21,9 @@ from models.files import UnreadableFile, plain_file, read_object
 from models.hub import pickle_files
 from models.paddlenlp_layout import hf_config, hf_tensors
 from models.pdparams import read_pdparams
-from toolkit.cache import kept
-from toolkit.checkpoint import sha256
-from toolkit.digest import digest
+from toolkit.files.cache import kept
+from toolkit.files.digest import digest
+from toolkit.files.whole import sha256
 from toolkit.machine.disk import megabytes, missing_room
 from toolkit.machine.runtime import cache_folder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.files import UnreadableFile
-from toolkit.text_encoding import opened_text
+from toolkit.files.text_encoding import opened_text
 
 #: Characters that are read of a JSON file at a time.
 BLOCK = 2**16

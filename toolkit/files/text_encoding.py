@@ -13,7 +13,7 @@ from typing import TextIO
 
 import charset_normalizer
 
-from toolkit.packed import opened
+from toolkit.files.packed import opened
 
 #: Bytes that are read at a time.
 BLOCK = 2**20

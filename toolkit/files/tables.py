@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from models.files import UnreadableFile, plain_file
-from toolkit.csv_rows import Layout, csv_layout, csv_rows
 from toolkit.errors import UserError
-from toolkit.json_rows import json_rows
-from toolkit.nested_columns import MISSING, reached
-from toolkit.text_encoding import WrongEncoding, check_encoding, opened_text
+from toolkit.files.csv_rows import Layout, csv_layout, csv_rows
+from toolkit.files.json_rows import json_rows
+from toolkit.files.nested_columns import MISSING, reached
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 
 #: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
@@ -138,7 +138,7 @@ def read_table(
         path: of one of the :data:`KINDS`.
         needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
             ``body`` inside of ``doc``, where none is called so itself.
-        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.csv_rows.DELIMITERS`.
+        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.files.csv_rows.DELIMITERS`.
         typed: find out the schema of JSON.
         encoding: of all kinds but parquet.
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.checkpoint import DamagedCheckpoint, verify_folder, write_folder
+from toolkit.files.whole import DamagedFolder, verify_folder, write_folder
 from toolkit.machine.disk import WriteFailed
 from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import scratch_until_exit
@@ -58,10 +58,10 @@ def find(kind: str, key: str) -> Path | None:
             return None
         verify_folder(folder)
         if (folder / NAME).read_text(encoding="utf-8") != f"{kind}/{key}\n":
-            raise DamagedCheckpoint(f"{folder}: holds another entry")
+            raise DamagedFolder(f"{folder}: holds another entry")
         _note_use(folder)
         return folder
-    except (DamagedCheckpoint, OSError, ValueError) as damage:
+    except (DamagedFolder, OSError, ValueError) as damage:
         print(f"note: the cache is damaged, and this part of it is made anew: {damage}", file=sys.stderr)
         _remove(folder)
         return None
