@@ -19,7 +19,7 @@ from models.hub_errors import HubError
 def loaded(recipe: str) -> dict:
     """The data of a recipe."""
     from toolkit.errors import UserError
-    from toolkit.recipe import load_recipe
+    from toolkit.recipe.load import load_recipe
     from toolkit.tasks import task_of
 
     try:

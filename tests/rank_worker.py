@@ -19,7 +19,7 @@ from toolkit import ranks
 from toolkit.assembly import assemble
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import Interrupted
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup
 from toolkit.train import load_model, make_trainer, measure_best

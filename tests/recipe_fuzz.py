@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from models.families import part
-from toolkit import recipe as schema
-from toolkit import recipe_keys
+from toolkit.recipe import keys as recipe_keys
+from toolkit.recipe import recipe as schema
 
 #: A check that takes longer hangs. Training for a step also imports Paddle and reads data.
 SECONDS = {False: 10.0, True: 240.0}

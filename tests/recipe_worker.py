@@ -18,7 +18,7 @@ from rich.console import Console
 from toolkit.errors import ToolkitError
 from toolkit.machine.runtime import configure
 from toolkit.model_config import check_model
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.recipe_memory import memory_of_recipe
 from toolkit.terminal.quiet import silence_startup
 

@@ -19,7 +19,7 @@ from toolkit import recipe_memory
 from toolkit.backward import settle_backward
 from toolkit.errors import UserError
 from toolkit.machine import runtime
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.recipe_memory import FILLED, choose_backward, training_of
 from toolkit.run_folder import occupied
 

@@ -24,7 +24,8 @@ from toolkit.data import build_tokenizer
 from toolkit.data_check import check_data
 from toolkit.errors import ToolkitError
 from toolkit.model_config import check_model
-from toolkit.recipe import Recipe, load_recipe
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
 ROWS = [{"text": f"text number {index}, of {index % 7}", "label": ["no", "yes"][index % 2]} for index in range(40)]

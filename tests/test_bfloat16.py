@@ -37,7 +37,7 @@ from models import ops, precision  # noqa: E402
 from models.ctrl import CTRLConfig, CTRLLMHeadModel  # noqa: E402
 from models.reformer import ReformerConfig, ReformerForSequenceClassification  # noqa: E402
 from toolkit.machine.interruption import Interrupted  # noqa: E402
-from toolkit.recipe import load_recipe  # noqa: E402
+from toolkit.recipe.load import load_recipe  # noqa: E402
 from toolkit.train import finetune  # noqa: E402
 from toolkit.trainer import ScheduleCallback  # noqa: E402
 

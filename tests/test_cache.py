@@ -27,7 +27,7 @@ from toolkit.parity.job import processes
 from toolkit.parity.job.build import workers_of, write_request
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.question_answering.windows import tokenize_once
 

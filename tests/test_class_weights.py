@@ -35,7 +35,7 @@ from toolkit.parity.mutants import CLASS_WEIGHTS, catalogue
 from toolkit.parity.reference import own_loss
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
 from toolkit.predictions import read_predictions
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import class_weights
 from toolkit.tasks.classification import task as classification

@@ -254,22 +254,23 @@ def test_show_prints_a_recipe_that_loads_again(run, tmp_path):
     ],
 )
 def test_each_kind_of_failure_has_its_exit_status(run, monkeypatch, raised, status, line):
-    from toolkit import errors, recipe
+    from toolkit import errors
+    from toolkit.recipe import load
 
     def fail(*_):
         raise getattr(errors, raised)("drift")
 
-    monkeypatch.setattr(recipe, "load_recipe", fail)
+    monkeypatch.setattr(load, "load_recipe", fail)
     assert run("recipe", "show", "x") == (status, "", f"{line}\n")
 
 
 def test_an_interruption_is_one_line(run, monkeypatch):
-    from toolkit import recipe
+    from toolkit.recipe import load
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe, "load_recipe", interrupt)
+    monkeypatch.setattr(load, "load_recipe", interrupt)
     status, _, err = run("recipe", "show", "x")
     assert status == 130 and err.strip() == "interrupted"
 

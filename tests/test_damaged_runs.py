@@ -22,7 +22,7 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from toolkit import cli
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.train import finetune
 

@@ -16,7 +16,8 @@ from toolkit.built_in import built_in, nothing_but_options
 from toolkit.corpora import cldr_languages
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.recipe import Recipe, load_recipe
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification import task as classification
 
 HEAD = """\

@@ -21,7 +21,7 @@ from toolkit.export.check import PortLogits, compare
 from toolkit.export.command import export_run
 from toolkit.export.graph import run_graph
 from toolkit.predict import load_run
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.train import finetune
 

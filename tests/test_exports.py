@@ -23,7 +23,7 @@ from models.reformer.tokenizer import ByteTokenizer, train_sentencepiece
 from toolkit.generate import generate_text
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.predict import load_run
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer
 from toolkit.train import finetune

@@ -18,11 +18,12 @@ from gates import copied_source, toolkit_in
 from paddle.autograd import PyLayer
 from test_train import recipe_file  # noqa: F401 - a recipe and its data
 
-from toolkit import cli, recipe
+from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
 from toolkit.machine.interruption import STATUSES
 from toolkit.ranks import LOST
+from toolkit.recipe import load
 from toolkit.terminal.failure import UNFORESEEN, describe
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +47,7 @@ def fail(monkeypatch, capsys, tmp_path):
         def raises(*_):
             raise problem
 
-        monkeypatch.setattr(recipe, "load_recipe", raises)
+        monkeypatch.setattr(load, "load_recipe", raises)
         with pytest.raises(SystemExit) as left:
             cli.main([*options, "recipe", "show", "x"])
         return left.value.code, capsys.readouterr().err
@@ -258,7 +259,7 @@ def test_an_interrupt_while_libraries_are_taken_down_changes_no_exit_status(inte
     """There Python has no handler any more; Paddle's destructors take a while."""
     code = (
         "import ctypes, os, signal, sys, time\n"
-        "from toolkit import interruption\n"
+        "from toolkit.machine import interruption\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.__cxa_atexit(ctypes.cast(libc['raise'], ctypes.c_void_p), ctypes.c_void_p(signal.SIGINT), None)\n"
         "interruption.begin()\n"

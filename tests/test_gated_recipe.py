@@ -15,8 +15,8 @@ from test_train import recipe_file  # noqa: F401
 
 from toolkit.assembly import assemble
 from toolkit.parity.job.build import job_of, labels_of
-from toolkit.recipe import load_recipe
-from toolkit.recipe_keys import Model, Parity, Runtime, Train
+from toolkit.recipe.keys import Model, Parity, Runtime, Train
+from toolkit.recipe.load import load_recipe
 from toolkit.run_gate import gate_request
 
 #: By key, another value than the recipe's (and what has to change with it).

@@ -23,7 +23,7 @@ from models.reformer import schema
 from models.reformer import weights as reformer
 from models.reformer.tokenizer import load_tokenizer, train_sentencepiece
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
 SMALL = save({"weight": np.arange(8, dtype=np.float32)})

@@ -13,7 +13,7 @@ from rich.console import Console
 from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
 from toolkit.machine import runtime
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()

@@ -19,7 +19,7 @@ HEAVY = (
 #: What PaddleNLP's Trainer imports of `datasets`, and `datasets` itself.
 DATA = {"datasets", "pandas", "pyarrow", "aiohttp"}
 RUN_COMMAND = "from toolkit import cli; cli.main({!r})"
-ON_THE_CPU = "from toolkit import runtime; runtime.configure('cpu'); "
+ON_THE_CPU = "from toolkit.machine import runtime; runtime.configure('cpu'); "
 
 #: What is done -> Python that does it, and the heavy packages that it may import.
 DONE: dict[str, tuple[str, set[str]]] = {

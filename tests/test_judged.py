@@ -14,7 +14,7 @@ from toolkit import optimizer
 from toolkit import train as training
 from toolkit.errors import ParityDrift
 from toolkit.judged import UNCOMPARED
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.train import finetune
 
 SHORT = ("train.max_steps=2", "train.eval_steps=2", "parity.dtype=float32")

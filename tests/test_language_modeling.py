@@ -16,7 +16,7 @@ from rich.console import Console
 from toolkit.errors import UserError
 from toolkit.machine import runtime
 from toolkit.predictions import read_predictions
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()

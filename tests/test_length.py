@@ -25,7 +25,7 @@ from toolkit import checkpoint as checkpoints
 from toolkit import model_config, predict
 from toolkit.errors import UserError
 from toolkit.parity.options import make_request
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.train import finetune
 
 LONGEST = 20_000

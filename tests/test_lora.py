@@ -28,7 +28,7 @@ from toolkit.parity.families.reformer.trial import SMALL_REFORMER as REFORMER_TR
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.mutants import LORA
 from toolkit.parity.trials.mutation import trial_request, try_mutants
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.trainer import Finetuner
 
 runtime.configure("cpu")

@@ -16,7 +16,7 @@ from toolkit import recipe_memory
 from toolkit.machine.memory import parameters_of
 from toolkit.parity.job import stretch
 from toolkit.parity.job.request import GateRequest
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.training_memory import TrainingMemory, training_memory
 
 ROOT = Path(__file__).resolve().parents[1]

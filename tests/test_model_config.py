@@ -9,7 +9,7 @@ import pytest
 from models.reformer.tokenizer import ByteTokenizer
 from toolkit import model_config
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 
 RECIPE = """\
 model:

@@ -12,7 +12,7 @@ from toolkit.errors import UserError
 from toolkit.files import tables
 from toolkit.files.nested_columns import MISSING
 from toolkit.files.tables import read_table
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.language_modeling import task as language_modeling
 

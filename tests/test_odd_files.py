@@ -20,7 +20,7 @@ from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.files.packed import LARGEST_RATIO
 from toolkit.files.tables import read_table
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.recipe_new.look import look
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"

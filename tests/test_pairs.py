@@ -342,7 +342,7 @@ def test_a_module_by_its_name(pair, command_line):
 
 def test_a_recipe_cannot_name_code(tmp_path):
     """Only the command line names a user's file."""
-    from toolkit.recipe_keys import Model, Parity
+    from toolkit.recipe.keys import Model, Parity
 
     named = {*Model.model_fields, *Parity.model_fields}
     assert not named & {"port", "reference_model", "code", "module"}

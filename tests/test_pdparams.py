@@ -17,7 +17,7 @@ from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceCla
 from toolkit import model_config
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 
 REFORMER = {
     "axial_pos_shape": [4, 8], "axial_pos_embds_dim": [8, 24], "attn_layers": ["local", "local"],

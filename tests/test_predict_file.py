@@ -24,7 +24,7 @@ from toolkit.files import table_writer, tables
 from toolkit.machine.disk import WriteFailed
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.source_layout import source_layout
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer

@@ -24,7 +24,7 @@ from toolkit.files.digest import digest_of_rows
 from toolkit.predict import evaluate, predict
 from toolkit.predict_file import label_file
 from toolkit.predictions import read_predictions
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import task as classification
 

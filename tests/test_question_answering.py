@@ -16,7 +16,7 @@ from toolkit import cli
 from toolkit.errors import UserError
 from toolkit.machine import runtime
 from toolkit.predictions import read_predictions
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.question_answering import answering, scoring
 from toolkit.terminal.quiet import silence_startup
 

@@ -403,7 +403,7 @@ def test_a_launcher_that_has_started_several_is_not_asked_for_more(recipe, comma
 
 def test_a_gate_that_passed_for_something_else_is_no_pass(recipe, tmp_path):
     """Nor one whose report was changed, or is gone; then the gate runs."""
-    from toolkit.recipe import load_recipe
+    from toolkit.recipe.load import load_recipe
 
     settings = load_recipe(recipe)
     (tmp_path / "parity").mkdir()

@@ -22,7 +22,7 @@ from test_readme import FENCED, README, ROOT
 from toolkit import cli
 from toolkit.corpora import cldr_languages
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import UserError
-from toolkit.recipe import keys, load_recipe
+from toolkit.recipe.load import keys, load_recipe
 
 RECIPE = """\
 seed: 7

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import recipe_files
-from toolkit.recipe import load_recipe
+from toolkit.recipe import shipped as recipe_files
+from toolkit.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))

@@ -8,7 +8,7 @@ import pytest
 from test_data import HEAD, cache, problem, recipe  # noqa: F401
 
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 from toolkit.tasks.language_modeling import task as language_modeling
 

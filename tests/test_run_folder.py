@@ -17,7 +17,8 @@ from toolkit import cli
 from toolkit.card import parity_statement
 from toolkit.errors import UserError
 from toolkit.files.ownership import LEDGER, claim, prefix_in
-from toolkit.recipe import Recipe, load_recipe
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import in_next_folder, occupied, read_starts, record_start
 
 RECIPE = """\
@@ -42,7 +43,7 @@ def begin(recipe: Recipe) -> None:
 def test_the_second_process_is_refused_while_the_first_works_and_let_in_when_it_was_killed(recipe):
     holder = f"""
 import sys, time
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import (load_recipe)
 from toolkit.run_folder import occupied
 with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
     print("in", flush=True)

@@ -25,7 +25,7 @@ from toolkit.errors import UserError
 from toolkit.pages.excerpts import LONGEST, excerpt
 from toolkit.pages.plot import MOST_POINTS, Series, lines, named_bins, round_ticks
 from toolkit.predictions import read_predictions, write_predictions
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.report.curves import curves
 from toolkit.report.page import page
 from toolkit.tasks.classification import report as classification

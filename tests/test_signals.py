@@ -35,7 +35,7 @@ def signals_mean_what_they_do():
 
 def program(code: str, **options) -> subprocess.Popen:
     """A program of ours, which says when it may be asked."""
-    before = "import ctypes, os, signal, sys, time\nfrom toolkit import interruption\n"
+    before = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
     command = [sys.executable, "-c", before + code]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=ROOT, text=True, **{**pipes, **options})
@@ -54,11 +54,12 @@ def ended(process: subprocess.Popen, *signals: int, apart: float = 0.0) -> tuple
 
 #: A command that waits, in the program's own frame.
 WAITING = """
-from toolkit import cli, recipe
+from toolkit import cli
+from toolkit.recipe import load
 def wait(*_):
     print("ready", flush=True)
     {wait}
-recipe.load_recipe = wait
+load.load_recipe = wait
 sys.argv = ["toolkit", "recipe", "show", "x"]
 cli.main()
 """
@@ -119,7 +120,7 @@ def test_a_signal_changes_no_exit_status_of_what_is_done():
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
     """Between a program and the one that it starts itself as (:mod:`toolkit.machine.allocator`)."""
-    second = "from toolkit import interruption\ntry: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
+    second = "from toolkit.machine import interruption\ntry: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
     code = (
         "interruption.begin()\n"
         "with interruption.blocked():\n"
@@ -187,7 +188,7 @@ def close_terminal(command: list[str], wait, **options) -> tuple[int, list[str]]
 def test_a_closed_terminal_is_no_error_when_something_is_said(tmp_path):
     said = tmp_path / "said"
     code = (
-        "import pathlib, sys, time\nfrom toolkit import interruption\ninterruption.begin()\n"
+        "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin()\n"
         "with interruption.Interruption() as asked:\n"
         "    print('ready', flush=True)\n"
         "    while not asked.requested: time.sleep(0.01)\n"

@@ -15,7 +15,7 @@ import pytest
 
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,8 @@ from loopback_hub import LoopbackHub
 
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.recipe import Recipe, load_recipe
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification import task as classification
 
 HEAD = """\
@@ -299,7 +300,7 @@ dataset_info:
 LOAD = """
 import json, sys
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import (load_recipe)
 from toolkit.tasks.classification import task
 for path in sys.argv[1:]:
     recipe = load_recipe(path)

@@ -12,7 +12,7 @@ import yaml
 from toolkit import cli
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering import task as question_answering
 from toolkit.tasks.question_answering.placement import NEAREST, NORMALIZED, UTF8, UTF16, Found, find, placed

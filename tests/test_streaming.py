@@ -16,7 +16,7 @@ from loopback_hub import Cut, LoopbackHub
 from test_hub import KILLED, RUN, Client, checkpoint, command
 
 from toolkit.errors import UserError
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 
 #: Rows of a shard.
 ROWS = 50

@@ -14,7 +14,7 @@ from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
 from toolkit.identity import identity_of
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks import task_of
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"

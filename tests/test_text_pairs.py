@@ -16,7 +16,7 @@ from toolkit import cli
 from toolkit.errors import UserError
 from toolkit.predict import predict
 from toolkit.predict_file import label_file
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 
 PAIRS = [("what is a cat", "cats purr"), ("x", "日本語\nfig")]

@@ -20,8 +20,8 @@ from test_train import recipe_file  # noqa: F401
 from wandb_files import HEADER, offline_runs
 
 from toolkit.errors import UserError
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import Data, Tracking, Train
+from toolkit.recipe.keys import Data, Tracking, Train
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import record_start
 from toolkit.tracking import MetricsFile, Tracker, check_trackers, read_metrics
 from toolkit.wandb_run import more_private, own_settings

@@ -27,7 +27,7 @@ from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
 from toolkit.machine import runtime
 from toolkit.parity.report.report import remove_report
-from toolkit.recipe import load_recipe
+from toolkit.recipe.load import load_recipe
 from toolkit.run_folder import differing_keys
 from toolkit.terminal.quiet import silence_startup
 

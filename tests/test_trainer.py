@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from toolkit.machine import runtime
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import Data, Train
+from toolkit.recipe.keys import Data, Train
+from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification import task as classification
 from toolkit.terminal.quiet import silence_startup
 

@@ -17,8 +17,8 @@ from toolkit.errors import ToolkitError, UserError
 from toolkit.identity import identity_of
 from toolkit.machine.install import REFERENCE_PYTHON
 from toolkit.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
-from toolkit.recipe import Recipe
-from toolkit.revisions import weights_folder
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from models import families
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.recipe_memory import AUTO, choose_backward
 
 if TYPE_CHECKING:

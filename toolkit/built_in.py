@@ -14,7 +14,7 @@ import pydantic
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.splits import SPLITS
 
 if TYPE_CHECKING:

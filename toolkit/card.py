@@ -15,7 +15,7 @@ from toolkit.machine import runtime
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.predictions import SPLITS
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import read_starts, steps_of
 from toolkit.tasks import Description, Run
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible

@@ -154,7 +154,7 @@ class TwoWords(click.Group):
 
 def complete_key(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """What a shell may go on with where a recipe's key is begun."""
-    from toolkit.recipe import keys
+    from toolkit.recipe.load import keys
 
     return [f"{key}=" for key in keys() if key.startswith(begun)]
 
@@ -189,7 +189,7 @@ def finetune(
     gpus: str | None,
 ) -> int:
     """Prove the port equal, then train as RECIPE says."""
-    from toolkit.recipe import load_recipe
+    from toolkit.recipe.load import load_recipe
     from toolkit.terminal.console import LiteralConsole
 
     if skip_parity is not None and not skip_parity.strip():
@@ -366,7 +366,7 @@ def list_recipes() -> None:
     """Show the recipes that ship, what each does and what it needs."""
     from rich.table import Column, Table
 
-    from toolkit.recipe_files import shipped
+    from toolkit.recipe.shipped import shipped
     from toolkit.terminal.console import LiteralConsole
 
     table = Table(Column("recipe", no_wrap=True), "what it does", "needs")
@@ -381,7 +381,7 @@ def list_recipes() -> None:
 @click.argument("target", type=click.Path(path_type=Path), required=False)
 def copy_recipe(name: str, target: Path | None) -> None:
     """Copy the recipe NAME that ships to TARGET, a new file or a folder; by default to here."""
-    from toolkit.recipe_files import copy_recipe as copy
+    from toolkit.recipe.shipped import copy_recipe as copy
 
     path = copy(name, target)
     click.echo(visible(f"wrote {path}; next: toolkit recipe check {shlex.quote(str(path))}"))
@@ -417,7 +417,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """
     from toolkit.data_check import check_data
     from toolkit.model_config import check_model
-    from toolkit.recipe import load_recipe
+    from toolkit.recipe.load import load_recipe
     from toolkit.recipe_memory import memory_of_recipe
 
     checked = load_recipe(path, overrides)
@@ -433,7 +433,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
 @OVERRIDES
 def show_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     """Print RECIPE with every default filled in."""
-    from toolkit.recipe import load_recipe
+    from toolkit.recipe.load import load_recipe
 
     click.echo(load_recipe(path, overrides).to_yaml(), nl=False)
 

@@ -23,9 +23,9 @@ from toolkit.files.nested_columns import names_within, opened
 from toolkit.folder_data import from_folder
 from toolkit.hub_data import from_hub
 from toolkit.hub_streaming import streamed
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import FILE_KINDS
-from toolkit.revisions import weights_folder
+from toolkit.recipe.keys import FILE_KINDS
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import weights_folder
 from toolkit.row_selection import filtered, split_by_column
 from toolkit.rows import DELIMITERS, wrong_delimiter
 from toolkit.source_names import check_source

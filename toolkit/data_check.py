@@ -7,8 +7,8 @@ imported for data of the user's own alone.
 from __future__ import annotations
 
 from toolkit.built_in import nothing_but_options
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import FILE_KINDS
+from toolkit.recipe.keys import FILE_KINDS
+from toolkit.recipe.recipe import Recipe
 from toolkit.source_names import check_source
 from toolkit.tasks import task_of
 

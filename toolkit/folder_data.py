@@ -19,7 +19,7 @@ from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
 from toolkit.machine.scratch import scratch_folder
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.rows import READERS, as_written, prepare, quietly, scratch_in, stored
 
 #: Files of a data folder in which it may say where its data is.

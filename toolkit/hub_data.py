@@ -13,8 +13,8 @@ from models.hub_errors import Wanted, offline
 from toolkit.dataset_errors import check_reader, load_explained
 from toolkit.files.cache import CACHE_VERSION, find, kept
 from toolkit.files.digest import digest
-from toolkit.recipe import Recipe
-from toolkit.revisions import settle_commit
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import settle_commit
 from toolkit.rows import READERS, as_written, prepare, scratch_in, stored
 
 #: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
@@ -45,7 +45,7 @@ def settled_commit(recipe: Recipe) -> str:
     """The commit of the data set that the run uses; found now, if nobody has asked yet.
 
     Raises:
-        UserError: as :func:`toolkit.revisions.settle_commit`.
+        UserError: as :func:`toolkit.recipe.revisions.settle_commit`.
     """
     if "data" not in recipe.commits:
         settle_commit(recipe, "data")

@@ -25,7 +25,7 @@ from toolkit.dataset_errors import check_reader, load_explained
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.row_selection import row_filter
 from toolkit.rows import READERS, as_written, quietly, scratch_in, stored
 from toolkit.splits import SPLITS, chosen

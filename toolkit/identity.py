@@ -16,8 +16,8 @@ from models.files import read_object
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
 from toolkit.files.whole import sha256, write_text
-from toolkit.recipe import Recipe
-from toolkit.revisions import IDENTITY
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import IDENTITY
 
 FILE = IDENTITY
 

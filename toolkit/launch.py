@@ -30,7 +30,7 @@ from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES, Interruption
 from toolkit.machine.scratch import child
 from toolkit.ranks import LOST, SUPERVISED
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import LOGS, occupied
 from toolkit.terminal.escape import one_line
 from toolkit.tracking import check_trackers

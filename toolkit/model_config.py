@@ -14,8 +14,8 @@ from models.lengths import LENGTH, Fit, LengthError
 from models.lora import OF_A_LAYER, LoRA, maps
 from toolkit.machine import runtime
 from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, too_large
-from toolkit.recipe import Recipe
-from toolkit.revisions import weights_folder
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
 #: How each family is written.

@@ -20,7 +20,7 @@ from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
 from toolkit.machine import runtime
 from toolkit.ranks import SUPERVISED
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder import REPORT
 
 if TYPE_CHECKING:

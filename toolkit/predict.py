@@ -16,8 +16,9 @@ from toolkit.files.whole import write_text
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.model_config import length_of
-from toolkit.recipe import Recipe, load_recipe
-from toolkit.revisions import recorded_commits
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import amending
 from toolkit.tasks import Run, task_of

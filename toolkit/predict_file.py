@@ -28,7 +28,7 @@ from toolkit.terminal.progress import ProgressBar
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 #: Row numbers that a note lists.
 LISTED = 10

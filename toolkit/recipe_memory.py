@@ -15,7 +15,7 @@ from toolkit.errors import ToolkitError
 from toolkit.machine import runtime
 from toolkit.machine.memory import container_limit, physical_memory
 from toolkit.model_config import head_of, known_model, lora_of, port_settings
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.training_memory import TrainingMemory, amount, training_memory
 
 AUTO = "auto"

@@ -11,9 +11,9 @@ from toolkit.errors import UserError
 from toolkit.machine.disk import check_writable
 from toolkit.predict import load_run, read_recipe
 from toolkit.predictions import SPLITS, predictions_file
-from toolkit.recipe_files import new_file
+from toolkit.recipe.revisions import recorded_commits
+from toolkit.recipe.shipped import new_file
 from toolkit.report.page import REMEDY, write_report
-from toolkit.revisions import recorded_commits
 from toolkit.run_files import read_json
 from toolkit.run_folder import amending
 from toolkit.tasks import task_of
@@ -21,7 +21,7 @@ from toolkit.tracking import complaint_of_finished
 from toolkit.train import make_trainer, write_split_predictions
 
 if TYPE_CHECKING:
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 
 def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:

@@ -10,7 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features
 
 from toolkit.errors import UserError
 from toolkit.files.nested_columns import MISSING, names_within, reached
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.splits import chosen
 
 SPLIT_COLUMN = "data.split_column"

@@ -20,12 +20,12 @@ from datasets.data_files import DataFilesDict, DataFilesList
 
 from models.files import UnreadableFile
 from toolkit.file_check import first_fault
-from toolkit.recipe_keys import FILE_KINDS
+from toolkit.recipe.keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
 datasets.disable_caching()
 
-#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe_keys.FILE_KINDS`.
+#: The classes of `datasets` that read the kinds of :data:`toolkit.recipe.keys.FILE_KINDS`.
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}

@@ -20,7 +20,7 @@ from toolkit.files import ownership
 from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import check_writable
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_files import reading
 
 #: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.

@@ -14,8 +14,8 @@ from toolkit.assembly import Job, reference_python
 from toolkit.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.machine.scratch import scratch_folder
-from toolkit.recipe import Recipe
-from toolkit.revisions import hub_origin
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder import REPORT
 from toolkit.schedule import Schedule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 
 
 def examples_of_step(recipe: Recipe, processes: int = 1) -> int:

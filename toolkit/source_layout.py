@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from toolkit.errors import UserError
 from toolkit.files.tables import kind_of
 from toolkit.files.text_encoding import has_letters_of_utf8, is_encoding
-from toolkit.recipe_keys import DELIMITER
+from toolkit.recipe.keys import DELIMITER
 
 if TYPE_CHECKING:
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 
 class SourceLayout(NamedTuple):

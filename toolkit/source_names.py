@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection
 
 from toolkit.machine.install import install_command
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import FILE_KINDS
+from toolkit.recipe.keys import FILE_KINDS
+from toolkit.recipe.recipe import Recipe
 
 #: The name of a hub data set: ``owner/name``, or the name alone of the oldest ones.
 HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(?<!\.py)")

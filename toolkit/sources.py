@@ -24,8 +24,8 @@ from toolkit.files.digest import digest
 from toolkit.files.packed import begins_packed
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, write_as_utf8
 from toolkit.files.whole import sha256
-from toolkit.recipe import Recipe, settled
-from toolkit.recipe_keys import ENCODED_KINDS
+from toolkit.recipe.keys import ENCODED_KINDS
+from toolkit.recipe.recipe import Recipe, settled
 from toolkit.rows import (
     READERS,
     as_written,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from toolkit.errors import UserError
-from toolkit.recipe import Recipe
-from toolkit.yaml_source import suggest
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.yaml_source import suggest
 
 SPLITS = ("train", "validation", "test")
 

@@ -19,8 +19,8 @@ from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import writing
 from toolkit.machine.runtime import is_first_process
-from toolkit.recipe import Recipe
-from toolkit.recipe_keys import Tracking
+from toolkit.recipe.keys import Tracking
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_files import read_json, reading
 from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
 

@@ -45,10 +45,10 @@ from toolkit.machine.disk import missing_room, size_of
 from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.predictions import predictions_file, write_predictions
-from toolkit.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, settled
+from toolkit.recipe.revisions import hub_origin, settle_commits
 from toolkit.recipe_memory import missing_memory
 from toolkit.report.page import PAGE, write_report
-from toolkit.revisions import hub_origin, settle_commits
 from toolkit.run_files import read_json, reading
 from toolkit.run_folder import differing_keys, occupied, record_start
 from toolkit.run_gate import pass_gate

@@ -51,7 +51,7 @@ from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.machine.interruption import Interrupted, Interruption
 from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
-from toolkit.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, settled
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
 from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch

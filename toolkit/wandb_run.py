@@ -24,7 +24,7 @@ from typing import Any
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.machine.runtime import versions
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.run_files import read_json
 from toolkit.run_folder import REPORT, read_starts
 from toolkit.terminal.escape import one_line

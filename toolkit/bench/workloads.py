@@ -16,7 +16,7 @@ from toolkit.bench.workload import TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
 from toolkit.parity.job.files import write_tensors
 from toolkit.parity.job.synthetic import SyntheticWeights
-from toolkit.yaml_source import parse_pairs
+from toolkit.recipe.yaml_source import parse_pairs
 
 #: Reformers as they are trained on a processor: local and LSH attention in turn.
 REFORMER = {

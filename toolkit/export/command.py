@@ -20,7 +20,7 @@ from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, load_model, load_run, read_recipe
-from toolkit.revisions import recorded_commits
+from toolkit.recipe.revisions import recorded_commits
 from toolkit.run_files import reading
 from toolkit.terminal.quiet import silence_startup
 

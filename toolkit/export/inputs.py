@@ -10,7 +10,7 @@ from models.tokenization import pad
 from toolkit.batches import collate
 from toolkit.errors import UserError
 from toolkit.export.graph import INPUTS
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.tasks import Run, task_of
 
 #: Texts that are compared, and at a time: several of a batch, and a batch of another size.

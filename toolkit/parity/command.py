@@ -186,7 +186,7 @@ def show_map(output: Path | None, **described: Any) -> None:
     from toolkit.parity.job.build import scratch_job
     from toolkit.parity.pairs.describe import described as describe
     from toolkit.parity.pairs.map_file import text_of
-    from toolkit.recipe_files import new_file
+    from toolkit.recipe.shipped import new_file
 
     if output is not None:
         new_file(output)
@@ -256,7 +256,7 @@ def _pair(described: dict[str, Any], recorded: bool = False) -> Any:
     from toolkit.errors import UserError
     from toolkit.parity.options import dtypes_of
     from toolkit.parity.pairs.options import pair_request
-    from toolkit.yaml_source import parse_pairs
+    from toolkit.recipe.yaml_source import parse_pairs
 
     for option in ("reference_model",) if recorded else ("port", "reference_model"):
         if not described[option]:

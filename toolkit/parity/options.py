@@ -29,8 +29,8 @@ from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch
 from toolkit.parity.job.tokenizers import tokenizer_in
 from toolkit.parity.trials.mutation import trial_request, trial_tokenizer
 from toolkit.parity.trials.sweep import random_request, varied
+from toolkit.recipe.yaml_source import parse_pairs
 from toolkit.terminal.quiet import silence_startup
-from toolkit.yaml_source import parse_pairs
 
 
 def make_request(

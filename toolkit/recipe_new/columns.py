@@ -11,7 +11,7 @@ import datasets
 import numpy as np
 
 from toolkit.errors import UserError
-from toolkit.yaml_source import suggest
+from toolkit.recipe.yaml_source import suggest
 
 #: What columns of labels and of texts are often called.
 LABEL_NAMES = re.compile(

@@ -13,8 +13,8 @@ from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.model_config import check_model
-from toolkit.recipe import load_recipe
-from toolkit.recipe_files import new_file
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.shipped import new_file
 from toolkit.recipe_new import tasks
 from toolkit.recipe_new.look import Found, code_of, look
 from toolkit.recipe_new.tasks import QUESTION_COLUMNS, Draft

@@ -17,7 +17,7 @@ from models.files import UnreadableFile, plain_file
 from toolkit.errors import UserError
 from toolkit.files.packed import begins_packed
 from toolkit.files.text_encoding import WrongEncoding, check_encoding
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.rows import DELIMITERS
 from toolkit.sources import read_file
 from toolkit.tasks.question_answering import squad

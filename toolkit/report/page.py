@@ -20,7 +20,7 @@ from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.predictions import SPLITS, predictions_file
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 from toolkit.report.curves import curves
 from toolkit.report.style import STYLE
 from toolkit.run_files import read_json, reading

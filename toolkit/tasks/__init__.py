@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from models.tokenization import Tokenizer
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 
 class Task(Protocol):

@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from models import weights
-from toolkit import optimizer, recipe, recipe_keys, tasks, trainer
+from toolkit import optimizer, tasks, trainer
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
@@ -28,6 +28,8 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import UPDATED
 from toolkit.parity.measure.naming import numbered
 from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms, sampled, weights_of
+from toolkit.recipe import keys as recipe_keys
+from toolkit.recipe import recipe
 from toolkit.terminal.console import LiteralConsole
 
 #: The key of a batch that says which examples are in it.

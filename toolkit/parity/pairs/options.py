@@ -14,7 +14,7 @@ from toolkit.parity.job.interpreter import reference_interpreter
 from toolkit.parity.job.pair import PAIR, TIME_LIMIT, Pair
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.pairs.map_file import read_map
-from toolkit.yaml_source import parse_pairs
+from toolkit.recipe.yaml_source import parse_pairs
 
 
 def pair_request(

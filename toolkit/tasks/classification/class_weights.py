@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toolkit.recipe.yaml_source import suggest
 from toolkit.tasks.classification.label_names import listed
 from toolkit.terminal.progress import format_number
-from toolkit.yaml_source import suggest
 
 if TYPE_CHECKING:
     import datasets
 
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 KEY = "train.class_weights"
 #: A weight beyond these would leave a batch with no loss, or one that overflows.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 
 KEY = "data.label_names"
 #: A label that is a whole number, written as text or not.

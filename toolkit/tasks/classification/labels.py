@@ -16,7 +16,7 @@ from models.tokenization import Tokenizer
 from toolkit.data import check_columns, hold_out, limited, load_stored
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
-from toolkit.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, settled
 from toolkit.rows import quietly
 from toolkit.sources import named_texts
 from toolkit.tasks.classification.label_names import listed, named, renamed

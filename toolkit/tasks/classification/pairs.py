@@ -10,7 +10,7 @@ from toolkit.errors import UserError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 #: What stands between the two. `transformers` joins a pair by nothing where a tokenizer has no such token.
 SEPARATOR = "\n"

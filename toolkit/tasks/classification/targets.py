@@ -11,7 +11,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Value
 from datasets import Sequence as ListOf
 
 from toolkit.metrics import IGNORED_LABEL
-from toolkit.recipe import Recipe, settled
+from toolkit.recipe.recipe import Recipe, settled
 from toolkit.tasks.classification.label_names import listed, named, renamed
 
 KEY = "data.label"

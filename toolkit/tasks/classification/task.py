@@ -15,7 +15,7 @@ import numpy as np
 
 from toolkit import metrics
 from toolkit.batches import without_padding
-from toolkit.recipe import settled
+from toolkit.recipe.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 from toolkit.terminal.escape import visible
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from models.tokenization import Tokenizer
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
     from toolkit.tasks import Run
 
 HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}

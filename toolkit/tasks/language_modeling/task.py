@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
     from toolkit.tasks import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.batches import collate, without_padding
 from toolkit.errors import UserError
-from toolkit.recipe import settled
+from toolkit.recipe.recipe import settled
 from toolkit.tasks import Labelled
 from toolkit.tasks.question_answering.preparation import make_windows
 from toolkit.tasks.question_answering.squad import Example

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toolkit.recipe import settled
+from toolkit.recipe.recipe import settled
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
     from models.tokenization import Tokenizer
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.question_answering.windows import Windows
 
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from models.tokenization import representable
 from toolkit.errors import UserError
-from toolkit.recipe import settled
+from toolkit.recipe.recipe import settled
 from toolkit.tasks.question_answering import squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
     import datasets
 
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 COLUMNS = ("id", "context", "question", "answers")
 

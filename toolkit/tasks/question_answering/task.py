@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.recipe import settled
+from toolkit.recipe.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from models.tokenization import Tokenizer
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
     from toolkit.tasks import Run
     from toolkit.tasks.question_answering.spans import Answer
     from toolkit.tasks.question_answering.windows import Windows

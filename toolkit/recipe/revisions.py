@@ -11,7 +11,7 @@ from models.hub import current_commit, moved_to, resolve_folder
 from models.hub_errors import HubError, Wanted
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
-from toolkit.recipe import Recipe
+from toolkit.recipe.recipe import Recipe
 
 #: In a run folder: what the run was begun with (:mod:`toolkit.identity`).
 IDENTITY = "identity.json"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
-from toolkit.yaml_source import suggest
+from toolkit.recipe.yaml_source import suggest
 
 #: Beside this package: in the source tree, and in an installation, of which a wheel makes the same.
-FOLDER = Path(__file__).resolve().parents[1] / "recipes"
+FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 
 #: The two lines of a recipe's first comment that say what it is.
 DESCRIPTION = re.compile(r"^# Does: (?P<does>.+)\n# Needs: (?P<needs>.+)$", re.MULTILINE)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from models import families
-from toolkit import yaml_source
 from toolkit.files.text_encoding import is_encoding
-from toolkit.recipe_keys import (
+from toolkit.recipe import yaml_source
+from toolkit.recipe.keys import (
     DELIMITER,
     ENCODED_KINDS,
     FILE_KINDS,
@@ -18,7 +18,7 @@ from toolkit.recipe_keys import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.recipe import Recipe
+    from toolkit.recipe.recipe import Recipe
 
 
 def settle_keys(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str, Any]]) -> None:

@@ -9,25 +9,18 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import pydantic
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from toolkit import yaml_source
 from toolkit.errors import UserError
 from toolkit.machine.home import in_own_home
-from toolkit.recipe_checks import check_choices, check_task, settle_keys
-from toolkit.recipe_keys import (
+from toolkit.recipe import yaml_source
+from toolkit.recipe.keys import (
     FILE_KEYS,
     FILE_KINDS,
-    FORMER_KEYS,
-    MODEL_KEYS,
     MOST_SEED,
-    PROBLEM_METRICS,
-    TASK_KEYS,
     Card,
     Data,
     Model,
@@ -91,7 +84,8 @@ class Recipe(Section):
 
     @property
     def commits(self) -> dict[str, str]:
-        """By section, the commit of its hub repository that is used, once :mod:`toolkit.revisions` has settled it."""
+        """By section, the commit of its hub repository that is used, once :mod:`toolkit.recipe.revisions` has settled
+        it."""
         return self._commits
 
     @property
@@ -148,8 +142,8 @@ class Recipe(Section):
         """The recipe with every default written out, and with absolute paths: it means the same read from anywhere."""
         values = self.model_dump()
         values["train"]["output_dir"] = str(self.output_dir.absolute())
-        for path in _paths(values):
-            section, key = _section(values, path), path[-1]
+        for path in places_of_paths(values):
+            section, key = section_of(values, path), path[-1]
             if (found := self.resolve(section[key])).exists():
                 section[key] = str(found.absolute())
             elif path[:2] in FILE_KEYS and glob.has_magic(section[key]):
@@ -158,7 +152,7 @@ class Recipe(Section):
         return yaml_source.dump(values)
 
 
-def _paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+def places_of_paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Where the values stand that may be a path: keys, and numbers of a list's items."""
     places: list[tuple[Any, ...]] = [
         ("model", "weights"),
@@ -172,10 +166,10 @@ def _paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
     for code, files in (values["data"]["sources"] or {}).items():
         source = ("data", "sources", code)
         places += [(*source, index) for index in range(len(files))] if isinstance(files, list) else [source]
-    return [path for path in places if _section(values, path)[path[-1]]]
+    return [path for path in places if section_of(values, path)[path[-1]]]
 
 
-def _section(values: Any, path: tuple[Any, ...]) -> Any:
+def section_of(values: Any, path: tuple[Any, ...]) -> Any:
     """What the last part of a path is a key of."""
     for name in path[:-1]:
         values = values[name]
@@ -186,107 +180,3 @@ def settled(value: Setting | None) -> Setting:
     """A recipe's value that is None only for other tasks or models: :func:`load_recipe` has given it its default."""
     assert value is not None
     return value
-
-
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe.
-
-    Args:
-        path: the YAML file.
-        overrides: ``key.path=value`` from the command line; values are YAML.
-
-    Raises:
-        UserError: a line for each thing that is wrong.
-    """
-    values, source = yaml_source.read(Path(path), overrides)
-    notes = _rename_former(values, source)
-    try:
-        recipe = Recipe.model_validate(values)
-    except pydantic.ValidationError as problems:
-        found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
-        raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
-    recipe._source, recipe._notes = source, notes
-    _check_paths(recipe)
-    if recipe.data.problem_type is not None and recipe.train.save_best is None:
-        recipe.train.save_best = PROBLEM_METRICS[recipe.data.problem_type][0]
-    settle_keys(recipe, "task", recipe.task, TASK_KEYS)
-    settle_keys(recipe, "model", recipe.model.name, MODEL_KEYS)
-    check_task(recipe)
-    check_choices(recipe)
-    if recipe.train.eval_batch_size is None:
-        recipe.train.eval_batch_size = recipe.train.batch_size
-    return recipe
-
-
-def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
-    """Give keys with a former name the one that they have now; returns a note for each.
-
-    Raises:
-        UserError: a key under both names.
-    """
-    notes = []
-    for former, now in FORMER_KEYS.items():
-        old, new = tuple(former.split(".")), tuple(now.split("."))
-        section = values.get(old[0])
-        if not isinstance(section, dict) or old[1] not in section:
-            continue
-        if new[1] in section:
-            raise source.error(old, f"is called {now} now, which is set too; remove this one")
-        where, value = source.where(old), section.pop(old[1])
-        section[new[1]] = value
-        source.rename(old, new)
-        if value is not None:
-            notes.append(f"{where}: {former} is called {now} now")
-    return notes
-
-
-def _check_paths(recipe: Recipe) -> None:
-    """Refuse what no file can be called, before anybody looks for it."""
-    values = recipe.model_dump()
-    for path in _paths(values):
-        written = _section(values, path)[path[-1]]
-        try:
-            Path(in_own_home(written)).expanduser().exists()
-        except (OSError, RuntimeError) as problem:
-            reason = getattr(problem, "strerror", None) or str(problem)
-            raise recipe.error(tuple(map(str, path)), f"{written}: no file can be called so: {reason}") from None
-
-
-def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
-    """A pydantic error as the key it is about and a sentence that says what would be right."""
-    path = tuple(str(part) for part in problem["loc"] if part != "[key]")  # of a mapping, not of a section
-    kind, given = problem["type"], problem["input"]
-    if kind == "extra_forbidden":
-        known = _known_keys(path[:-1])
-        return path, "unknown key" + (yaml_source.suggest(path[-1], known) or f"; known: {', '.join(known)}")
-    if kind == "missing":
-        return path, "missing; it has no default"
-    if kind == "literal_error":
-        known = problem["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return path, f"{given!r} is not one of {', '.join(known)}{yaml_source.suggest(str(given), known)}"
-    if kind == "value_error":  # of a validator here
-        return path, str(problem["ctx"]["error"])
-    if kind in ("model_type", "dict_type"):
-        return path, f"expected a mapping of keys to values, got {given!r}"
-    return path, f"{given!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
-
-
-def _known_keys(path: yaml_source.KeyPath) -> list[str]:
-    """The keys that the section at a path may have."""
-    section: type[BaseModel] = Recipe
-    for name in path:
-        annotation = section.model_fields[name].annotation
-        section = next(kind for kind in (annotation, *getattr(annotation, "__args__", ())) if isinstance(kind, type))
-    return list(section.model_fields)
-
-
-def keys() -> list[str]:
-    """Every key that a recipe may have, as the command line writes it."""
-    found = []
-    for section, known in Recipe.model_fields.items():
-        kind = known.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found += [f"{section}.{key}" for key in kind.model_fields]
-        else:
-            found.append(section)
-    return found
