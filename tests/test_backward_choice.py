@@ -21,7 +21,7 @@ from toolkit.errors import UserError
 from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe_memory import FILLED, choose_backward, training_of
-from toolkit.run_folder import occupied
+from toolkit.run_folder.folder import occupied
 
 runtime.configure("cpu")
 

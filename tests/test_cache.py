@@ -191,7 +191,8 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     of_project = {Path(file).relative_to(ROOT) for file in imported if file.startswith(f"{ROOT}/")}
     of_project = {file for file in of_project if file.parts[0] in ("models", "toolkit")}
     assert {
-        Path(name) for name in ("models/losses.py", "toolkit/checkpoint.py", "toolkit/parity/reference/step.py")
+        Path(name)
+        for name in ("models/losses.py", "toolkit/run_folder/checkpoint.py", "toolkit/parity/reference/step.py")
     } <= of_project
 
     copy = copied_source(tmp_path / "copy", "toolkit/__init__.py")

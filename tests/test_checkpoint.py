@@ -15,11 +15,11 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from toolkit import checkpoint  # noqa: E402
-from toolkit.checkpoint import Checkpoints  # noqa: E402
 from toolkit.files import whole  # noqa: E402
 from toolkit.files.whole import DamagedFolder  # noqa: E402
 from toolkit.machine.disk import InTheWay  # noqa: E402
+from toolkit.run_folder import checkpoint  # noqa: E402
+from toolkit.run_folder.checkpoint import Checkpoints  # noqa: E402
 
 
 def trained_pair() -> tuple[paddle.nn.Layer, paddle.optimizer.Optimizer]:

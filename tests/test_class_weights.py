@@ -34,8 +34,8 @@ from toolkit.parity.measure.updates import loss_terms, weights_of
 from toolkit.parity.mutants import CLASS_WEIGHTS, catalogue
 from toolkit.parity.reference import own_loss
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
-from toolkit.predictions import read_predictions
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import class_weights
 from toolkit.tasks.classification import task as classification

@@ -477,7 +477,7 @@ data: {dataset: a/data, max_length: 32}
 #: A run that is killed when it has left its first checkpoint.
 KILLED = """
 import os
-from toolkit.checkpoint import Checkpoints
+from toolkit.run_folder.checkpoint import Checkpoints
 save = Checkpoints.save
 def save_and_die(self, *arguments, **named):
     save(self, *arguments, **named)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
 from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from toolkit.errors import UserError
 from toolkit.machine import runtime
-from toolkit.predictions import read_predictions
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
@@ -27,8 +27,8 @@ from toolkit.batches import collate  # noqa: E402
 from toolkit.data_check import check_data  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.run_folder.tracking import read_metrics  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
-from toolkit.tracking import read_metrics  # noqa: E402
 from toolkit.train import finetune  # noqa: E402
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")

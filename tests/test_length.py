@@ -21,11 +21,11 @@ from safetensors.numpy import load_file
 
 from models.lengths import LENGTH, LengthError
 from models.reformer import lengths, positions, schema
-from toolkit import checkpoint as checkpoints
 from toolkit import model_config, predict
 from toolkit.errors import UserError
 from toolkit.parity.options import make_request
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder import checkpoint as checkpoints
 from toolkit.train import finetune
 
 LONGEST = 20_000

@@ -23,8 +23,8 @@ from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
 from toolkit.predict import evaluate, predict
 from toolkit.predict_file import label_file
-from toolkit.predictions import read_predictions
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import task as classification
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from toolkit import cli
 from toolkit.errors import UserError
 from toolkit.machine import runtime
-from toolkit.predictions import read_predictions
 from toolkit.recipe.load import load_recipe
+from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks.question_answering import answering, scoring
 from toolkit.terminal.quiet import silence_startup
 

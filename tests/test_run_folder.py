@@ -19,7 +19,7 @@ from toolkit.errors import UserError
 from toolkit.files.ownership import LEDGER, claim, prefix_in
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder import in_next_folder, occupied, read_starts, record_start
+from toolkit.run_folder.folder import in_next_folder, occupied, read_starts, record_start
 
 RECIPE = """\
 data: {dataset: cldr_languages, max_length: 512}
@@ -44,7 +44,7 @@ def test_the_second_process_is_refused_while_the_first_works_and_let_in_when_it_
     holder = f"""
 import sys, time
 from toolkit.recipe.load import (load_recipe)
-from toolkit.run_folder import occupied
+from toolkit.run_folder.folder import occupied
 with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
     print("in", flush=True)
     time.sleep(60)
@@ -159,7 +159,7 @@ def test_two_processes_that_add_to_a_finished_run_lose_nothing(tmp_path):
     adder = f"""
 import json, pathlib, sys
 from toolkit.files.whole import (write_text)
-from toolkit.run_folder import amending
+from toolkit.run_folder.folder import amending
 path = pathlib.Path({str(tmp_path)!r}, "evaluation.json")
 for number in range(40):
     with amending(path.parent):

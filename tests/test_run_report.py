@@ -24,10 +24,10 @@ from toolkit import cli
 from toolkit.errors import UserError
 from toolkit.pages.excerpts import LONGEST, excerpt
 from toolkit.pages.plot import MOST_POINTS, Series, lines, named_bins, round_ticks
-from toolkit.predictions import read_predictions, write_predictions
 from toolkit.recipe.load import load_recipe
 from toolkit.report.curves import curves
 from toolkit.report.page import page
+from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.classification import report as classification
 from toolkit.tasks.language_modeling import report as language_modeling
 from toolkit.tasks.question_answering import report as question_answering

@@ -19,7 +19,7 @@ from test_trainer import assert_same, finetuner, weights, without_time
 
 from toolkit.machine import interruption
 from toolkit.machine.interruption import ENDING, GRACE, Interrupted
-from toolkit.tracking import MetricsFile
+from toolkit.run_folder.tracking import MetricsFile
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 20261125
@@ -120,7 +120,8 @@ def test_a_signal_changes_no_exit_status_of_what_is_done():
 
 def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
     """Between a program and the one that it starts itself as (:mod:`toolkit.machine.allocator`)."""
-    second = "from toolkit.machine import interruption\ntry: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
+    begin = "try: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
+    second = f"from toolkit.machine import interruption\n{begin}"
     code = (
         "interruption.begin()\n"
         "with interruption.blocked():\n"

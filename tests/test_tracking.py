@@ -22,9 +22,9 @@ from wandb_files import HEADER, offline_runs
 from toolkit.errors import UserError
 from toolkit.recipe.keys import Data, Tracking, Train
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder import record_start
-from toolkit.tracking import MetricsFile, Tracker, check_trackers, read_metrics
-from toolkit.wandb_run import more_private, own_settings
+from toolkit.run_folder.folder import record_start
+from toolkit.run_folder.tracking import MetricsFile, Tracker, check_trackers, read_metrics
+from toolkit.run_folder.wandb import more_private, own_settings
 
 
 def recipe(**tracking) -> Recipe:
@@ -305,7 +305,7 @@ def test_of_several_processes_only_the_first_has_a_run_at_wandb(tmp_path, nobody
 
 
 def test_without_wandb_in_the_recipe_it_is_not_imported():
-    code = "import sys, toolkit.tracking, toolkit.run_gate; print('wandb' in sys.modules)"
+    code = "import sys, toolkit.run_folder.tracking, toolkit.run_gate; print('wandb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -28,14 +28,14 @@ from toolkit.files.ownership import LEDGER
 from toolkit.machine import runtime
 from toolkit.parity.report.report import remove_report
 from toolkit.recipe.load import load_recipe
-from toolkit.run_folder import differing_keys
+from toolkit.run_folder.folder import differing_keys
 from toolkit.terminal.quiet import silence_startup
 
 silence_startup()
 runtime.configure("cpu")
 
 from toolkit.assembly import assemble  # noqa: E402
-from toolkit.tracking import read_metrics  # noqa: E402
+from toolkit.run_folder.tracking import read_metrics  # noqa: E402
 from toolkit.train import finetune, load_model  # noqa: E402
 
 WORDS = {

@@ -14,9 +14,9 @@ from toolkit.files.whole import write_text
 from toolkit.machine import runtime
 from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
-from toolkit.predictions import SPLITS
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder import read_starts, steps_of
+from toolkit.run_folder.folder import read_starts, steps_of
+from toolkit.run_folder.predictions import SPLITS
 from toolkit.tasks import Description, Run
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 
@@ -131,7 +131,7 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
     """Before which steps the gate passed, and before which it was skipped, and why.
 
     Args:
-        starts: of the run (:func:`toolkit.run_folder.read_starts`).
+        starts: of the run (:func:`toolkit.run_folder.folder.read_starts`).
     """
     passed = [start for start in starts if start["skipped"] is None]
     sentences = [

@@ -509,7 +509,7 @@ def _read_text(path: str) -> str:
 def _in_next_folder(recipe: Any) -> Any:
     """The recipe, with the first run folder in which it can run; which that is is said where it is another."""
     from toolkit.machine.runtime import processes
-    from toolkit.run_folder import in_next_folder
+    from toolkit.run_folder.folder import in_next_folder
 
     if processes() > 1:  # each would look for itself
         raise UserError("--new: several processes train together; set train.output_dir to a folder of their own")

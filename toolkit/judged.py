@@ -23,8 +23,8 @@ from toolkit.described import described, digests
 from toolkit.errors import ParityDrift
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_files import read_json, reading
-from toolkit.run_folder import REPORT
+from toolkit.run_folder.folder import REPORT
+from toolkit.run_folder.read import read_json, reading
 from toolkit.run_gate import first_examples
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from toolkit.machine.interruption import STATUSES, Interruption
 from toolkit.machine.scratch import child
 from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder import LOGS, occupied
+from toolkit.run_folder.folder import LOGS, occupied
+from toolkit.run_folder.tracking import check_trackers
 from toolkit.terminal.escape import one_line
-from toolkit.tracking import check_trackers
 from toolkit.train import prove
 
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.

@@ -21,7 +21,7 @@ from toolkit.files.whole import sha256
 from toolkit.machine import runtime
 from toolkit.ranks import SUPERVISED
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_folder import REPORT
+from toolkit.run_folder.folder import REPORT
 
 if TYPE_CHECKING:
     from toolkit.assembly import Job

@@ -9,7 +9,6 @@ from rich.console import Console
 from safetensors.numpy import load_file
 
 from models import families
-from toolkit.checkpoint import first_not_finite
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
@@ -19,11 +18,12 @@ from toolkit.model_config import length_of
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
-from toolkit.run_files import read_json, reading
-from toolkit.run_folder import amending
+from toolkit.run_folder.checkpoint import first_not_finite
+from toolkit.run_folder.folder import amending
+from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.tracking import complaint_of_finished
 from toolkit.tasks import Run, task_of
 from toolkit.terminal.quiet import silence_startup
-from toolkit.tracking import complaint_of_finished
 from toolkit.train import make_trainer, metrics_table
 
 #: What to do about a model that cannot be loaded.

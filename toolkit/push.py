@@ -15,8 +15,8 @@ from toolkit.errors import ToolkitError, UserError
 from toolkit.files.whole import write_text
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, read_recipe
-from toolkit.run_files import read_json, reading
-from toolkit.run_folder import REPORT, read_starts
+from toolkit.run_folder.folder import REPORT, read_starts
+from toolkit.run_folder.read import read_json, reading
 
 #: What of a run goes to the hub only if asked for: pages that quote the data.
 REPORTS = ("report.html", f"{REPORT}/parity.json", f"{REPORT}/parity.html")

@@ -16,7 +16,7 @@ from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
-from toolkit.run_folder import REPORT
+from toolkit.run_folder.folder import REPORT
 from toolkit.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -28,12 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit import checkpoint, ranks
+from toolkit import ranks
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
 from toolkit.card import write_card
-from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
 from toolkit.files import strict_json, whole
 from toolkit.files.digest import digest
@@ -44,13 +43,16 @@ from toolkit.machine import interruption, runtime
 from toolkit.machine.disk import missing_room, size_of
 from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
-from toolkit.predictions import predictions_file, write_predictions
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.recipe.revisions import hub_origin, settle_commits
 from toolkit.recipe_memory import missing_memory
 from toolkit.report.page import PAGE, write_report
-from toolkit.run_files import read_json, reading
-from toolkit.run_folder import differing_keys, occupied, record_start
+from toolkit.run_folder import checkpoint
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.run_folder.folder import differing_keys, occupied, record_start
+from toolkit.run_folder.predictions import predictions_file, write_predictions
+from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
 from toolkit.source_names import check_source
@@ -58,7 +60,6 @@ from toolkit.tasks import Run, task_of
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.progress import format_number
 from toolkit.terminal.quiet import silence_startup
-from toolkit.tracking import Tracker, check_trackers
 
 if TYPE_CHECKING:
     from toolkit.tasks import Prepared, Task

@@ -5,7 +5,7 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
 - *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
-- *Resume.* See :mod:`toolkit.checkpoint` and :mod:`toolkit.sampler`.
+- *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
   each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.machine.interruption`). A validation
   is then left between two batches; the checkpoint says so, and the run that goes on from it begins with that
@@ -45,19 +45,20 @@ from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from paddlenlp.trainer.training_args import TrainingArguments
 
 # isort: split
-from toolkit import checkpoint, optimizer, ranks
+from toolkit import optimizer, ranks
 from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
-from toolkit.checkpoint import Checkpoints
 from toolkit.errors import ToolkitError
 from toolkit.machine.interruption import Interrupted, Interruption
 from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything
 from toolkit.recipe.recipe import Recipe, settled
+from toolkit.run_folder import checkpoint
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.run_folder.tracking import Tracker
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
 from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.tasks import Task
 from toolkit.terminal.progress import ProgressBar, format_number
-from toolkit.tracking import Tracker
 
 #: Metrics that the line of a validation has room for.
 SHOWN_METRICS = 4

@@ -57,7 +57,7 @@ def _unreachable(address: str) -> str:
 
 
 WANDB = """
-from toolkit.wandb_run import own_settings
+from toolkit.run_folder.wandb import own_settings
 mode, logged_in = own_settings()
 import wandb
 say(mode=mode, logged_in=logged_in, version=wandb.__version__)

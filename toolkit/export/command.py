@@ -21,7 +21,7 @@ from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, load_model, load_run, read_recipe
 from toolkit.recipe.revisions import recorded_commits
-from toolkit.run_files import reading
+from toolkit.run_folder.read import reading
 from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:

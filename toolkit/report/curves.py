@@ -11,8 +11,8 @@ from toolkit.metrics import COUNTS
 from toolkit.pages.document import table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLES, Series, lines
+from toolkit.run_folder.tracking import LEADING_COLUMNS
 from toolkit.terminal.progress import format_number
-from toolkit.tracking import LEADING_COLUMNS
 
 #: What a row has beside metrics.
 BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)

@@ -19,15 +19,15 @@ from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
-from toolkit.predictions import SPLITS, predictions_file
 from toolkit.recipe.recipe import Recipe
 from toolkit.report.curves import curves
 from toolkit.report.style import STYLE
-from toolkit.run_files import read_json, reading
-from toolkit.run_folder import REPORT, read_starts, steps_of
+from toolkit.run_folder.folder import REPORT, read_starts, steps_of
+from toolkit.run_folder.predictions import SPLITS, predictions_file
+from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks import task_of
 from toolkit.terminal.progress import format_number
-from toolkit.tracking import read_metrics
 
 #: The page's name in a run folder, and that of the gate.
 PAGE, PARITY_PAGE = "report.html", f"{REPORT}/parity.html"

@@ -16,8 +16,8 @@ from toolkit.pages.document import table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins, share
-from toolkit.predictions import REMEDY, read_predictions
-from toolkit.run_files import reading
+from toolkit.run_folder.predictions import REMEDY, read_predictions
+from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.task import PROBABILITY_OF
 
 #: Labels of the largest confusion matrix; of more, it has those with the most mistakes.

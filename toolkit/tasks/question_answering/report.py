@@ -15,8 +15,8 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.document import table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins, share
-from toolkit.predictions import REMEDY, read_predictions
-from toolkit.run_files import reading
+from toolkit.run_folder.predictions import REMEDY, read_predictions
+from toolkit.run_folder.read import reading
 
 #: Words that ask, in English; a question that has none of them is known by its first word.
 QUESTION_WORDS = ("who", "whose", "whom", "what", "which", "when", "where", "why", "how")

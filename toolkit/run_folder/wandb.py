@@ -25,8 +25,8 @@ from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.machine.runtime import versions
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_files import read_json
-from toolkit.run_folder import REPORT, read_starts
+from toolkit.run_folder.folder import REPORT, read_starts
+from toolkit.run_folder.read import read_json
 from toolkit.terminal.escape import one_line
 
 #: In the run folder: the id under which wandb knows the run.

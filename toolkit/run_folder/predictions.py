@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.files.csv_rows import long_fields
 from toolkit.files.whole import replacing
-from toolkit.run_files import reading
+from toolkit.run_folder.read import reading
 
 #: What to do about a damaged file.
 REMEDY = "remove it: toolkit report makes it anew"

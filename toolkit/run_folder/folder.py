@@ -14,14 +14,14 @@ import yaml
 from filelock import FileLock, Timeout
 
 from models.files import plain_file
-from toolkit.checkpoint import Checkpoints
 from toolkit.errors import UserError
 from toolkit.files import ownership
 from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers
 from toolkit.files.whole import write_text
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_files import reading
+from toolkit.run_folder.checkpoint import Checkpoints
+from toolkit.run_folder.read import reading
 
 #: Locked by the process that works in the folder. The system unlocks it when that ends, however it ends.
 LOCK = ".lock"

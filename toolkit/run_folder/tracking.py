@@ -21,8 +21,8 @@ from toolkit.machine.disk import writing
 from toolkit.machine.runtime import is_first_process
 from toolkit.recipe.keys import Tracking
 from toolkit.recipe.recipe import Recipe
-from toolkit.run_files import read_json, reading
-from toolkit.wandb_run import UNSAFE_SECONDS, WandbRun, check_wandb
+from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.wandb import UNSAFE_SECONDS, WandbRun, check_wandb
 
 #: The columns that every row has, in the order in which metrics.csv shows them.
 LEADING_COLUMNS = ("step", "epoch", "split")
