@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from models import families
 from toolkit.assembly import first_weights
-from toolkit.data import build_tokenizer
+from toolkit.data.load import build_tokenizer
 from toolkit.data_check import check_data
 from toolkit.errors import ToolkitError
 from toolkit.model_config import check_model

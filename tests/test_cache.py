@@ -19,7 +19,7 @@ from gates import ROOT, TINY_REFORMER, copied_source, quiet, reformer_request
 from toolkit import cli
 from toolkit.cache_cleaning import KINDS, clear
 from toolkit.cache_cleaning import entries as entries_of
-from toolkit.data import build_tokenizer
+from toolkit.data.load import build_tokenizer
 from toolkit.files import cache
 from toolkit.machine.scratch import child
 from toolkit.parity.job import cache as measurements

@@ -23,7 +23,7 @@ silence_startup()
 runtime.configure("cpu")
 
 from toolkit.assembly import assemble  # noqa: E402
-from toolkit.batches import collate  # noqa: E402
+from toolkit.data.batches import collate  # noqa: E402
 from toolkit.data_check import check_data  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402

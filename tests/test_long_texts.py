@@ -16,7 +16,7 @@ import sentencepiece
 from models import tokenization
 from models.ctrl.tokenizer import train_bpe
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
-from toolkit.data import build_tokenizer
+from toolkit.data.load import build_tokenizer
 from toolkit.parity.job.job import TokenizerJob
 from toolkit.recipe.load import load_recipe
 
@@ -106,7 +106,7 @@ def test_a_text_of_50_mb_is_checked_and_tokenized_in_little_memory(tmp_path):
     script = (
         "import sys\nfrom toolkit.bench.serve import resident\nfrom toolkit.recipe.recipe import load_recipe\n"
         "from toolkit.tasks.classification import task\n"
-        "from toolkit.data import build_tokenizer\nrecipe = load_recipe(sys.argv[1])\n"
+        "from toolkit.data.load import build_tokenizer\nrecipe = load_recipe(sys.argv[1])\n"
         "splits = task.load_splits(recipe)\n"
         "found = task.prepare(recipe, build_tokenizer(recipe), splits)\n"
         "print(sum(found.truncated.values()), resident('VmHWM') >> 20)"

@@ -14,7 +14,7 @@ from models import families
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLForSequenceClassification
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
-from toolkit.batches import without_padding
+from toolkit.data.batches import without_padding
 from toolkit.parity.job.job import TASKS
 from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
 from toolkit.shared_evaluation import EveryNth, in_own_order, longest_first

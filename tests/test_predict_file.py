@@ -19,13 +19,13 @@ from test_tables import read, write
 from test_train import recipe_file, train  # noqa: F401
 
 from toolkit import cli, predict_file
+from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
 from toolkit.machine.disk import WriteFailed
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
-from toolkit.source_layout import source_layout
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer
 from toolkit.train import finetune

@@ -18,7 +18,7 @@ from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 
 from toolkit import metrics
 from toolkit.assembly import assemble
-from toolkit.batches import collate
+from toolkit.data.batches import collate
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
 from toolkit.predict import evaluate, predict

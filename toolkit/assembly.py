@@ -118,7 +118,7 @@ def assemble(recipe: Recipe) -> Job:
         UserError: at the recipe's line, if one of them is not as the recipe says.
     """
     with collector.paused():
-        from toolkit.data import build_tokenizer
+        from toolkit.data.load import build_tokenizer
 
     task = task_of(recipe)
     splits = task.load_splits(recipe)

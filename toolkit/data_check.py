@@ -6,10 +6,10 @@ imported for data of the user's own alone.
 
 from __future__ import annotations
 
-from toolkit.built_in import nothing_but_options
+from toolkit.data.built_in import nothing_but_options
+from toolkit.data.source_names import check_source
 from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
-from toolkit.source_names import check_source
 from toolkit.tasks import task_of
 
 
@@ -25,7 +25,7 @@ def check_data(recipe: Recipe) -> list[str]:
     task = task_of(recipe)
     check_source(recipe, task.CORPORA)
     if recipe.tokenizer.path is not None:
-        from toolkit.data import build_tokenizer
+        from toolkit.data.load import build_tokenizer
 
         build_tokenizer(recipe)
     name = recipe.data.dataset

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from models import families
 from toolkit.assembly import Job
-from toolkit.batches import collate
+from toolkit.data.batches import collate
 from toolkit.described import described, digests
 from toolkit.errors import ParityDrift
 from toolkit.machine import runtime

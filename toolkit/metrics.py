@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: A label that the loss leaves out, by the convention of both frameworks' cross entropy.
-IGNORED_LABEL = -100
-
 #: Metrics that say of how many examples others are: shown without decimals, and no score of a model.
 COUNTS = ("HasAns_total", "NoAns_total")
 

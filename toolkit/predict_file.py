@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from toolkit.data.source_layout import doubt, source_layout
 from toolkit.errors import UserError
 from toolkit.files.nested_columns import MISSING
 from toolkit.files.table_writer import check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
 from toolkit.files.tables import Rows, Table, kind_of, read_table
 from toolkit.predict import load_run, read_recipe
-from toolkit.source_layout import doubt, source_layout
 from toolkit.tasks import Run, Task, task_of
 from toolkit.terminal.progress import ProgressBar
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from toolkit.assembly import Job, reference_python
-from toolkit.batches import collate
+from toolkit.data.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe

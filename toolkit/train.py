@@ -33,6 +33,7 @@ from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
 from toolkit.card import write_card
+from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
 from toolkit.files import strict_json, whole
 from toolkit.files.digest import digest
@@ -55,7 +56,6 @@ from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
-from toolkit.source_names import check_source
 from toolkit.tasks import Run, task_of
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.progress import format_number

@@ -46,7 +46,7 @@ from paddlenlp.trainer.training_args import TrainingArguments
 
 # isort: split
 from toolkit import optimizer, ranks
-from toolkit.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
+from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.errors import ToolkitError
 from toolkit.machine.interruption import Interrupted, Interruption
 from toolkit.machine.runtime import is_first_process, processes, rank, seed_everything

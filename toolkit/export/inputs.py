@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from models.tokenization import pad
-from toolkit.batches import collate
+from toolkit.data.batches import collate
 from toolkit.errors import UserError
 from toolkit.export.graph import INPUTS
 from toolkit.recipe.recipe import Recipe

@@ -14,12 +14,12 @@ from typing import Any
 import datasets
 
 from models.files import UnreadableFile, plain_file
+from toolkit.data.rows import DELIMITERS
+from toolkit.data.sources import read_file
 from toolkit.errors import UserError
 from toolkit.files.packed import begins_packed
 from toolkit.files.text_encoding import WrongEncoding, check_encoding
 from toolkit.recipe.recipe import Recipe
-from toolkit.rows import DELIMITERS
-from toolkit.sources import read_file
 from toolkit.tasks.question_answering import squad
 
 #: Ending of a file -> its kind.

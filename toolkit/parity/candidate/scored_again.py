@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 
 from models.families import part
-from toolkit.batches import PADDED, without_padding
+from toolkit.data.batches import PADDED, without_padding
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.job.results import Place
@@ -65,7 +65,7 @@ def _without_padding(
     step: Step, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The ``scores``, those that are read of the short texts from a batch of these alone that is cut as an evaluation's
-    is (:func:`toolkit.batches.without_padding`)."""
+    is (:func:`toolkit.data.batches.without_padding`)."""
     placed = {name: value.copy() for name, value in scores.items()}
     if not (rows := rows_with_padding_to_spare(given, step.model.config)):
         return placed

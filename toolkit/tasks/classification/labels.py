@@ -13,12 +13,12 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
 from models.tokenization import Tokenizer
-from toolkit.data import check_columns, hold_out, limited, load_stored
+from toolkit.data.load import check_columns, hold_out, limited, load_stored
+from toolkit.data.rows import quietly
+from toolkit.data.sources import named_texts
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest, digest_of_rows
 from toolkit.recipe.recipe import Recipe, settled
-from toolkit.rows import quietly
-from toolkit.sources import named_texts
 from toolkit.tasks.classification.label_names import listed, named, renamed
 from toolkit.tasks.classification.pairs import joined_columns
 
@@ -34,7 +34,7 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
     ``label`` (ClassLabel, ids in the order of its names; several of these; or a float32, by ``data.problem_type``).
 
     Args:
-        corpora: the task's built-in data sets (:func:`toolkit.data.load_stored`).
+        corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
 
     Raises:
         UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Value
 from datasets import Sequence as ListOf
 
-from toolkit.metrics import IGNORED_LABEL
+from toolkit.data.batches import IGNORED_LABEL
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.tasks.classification.label_names import listed, named, renamed
 

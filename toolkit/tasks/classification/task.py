@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit import metrics
-from toolkit.batches import without_padding
+from toolkit.data import batches
+from toolkit.data.batches import without_padding
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import Description, Labelled, Prepared
 from toolkit.terminal.escape import visible
@@ -138,7 +139,7 @@ def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, 
 
 def num_loss_terms(batch: Mapping[str, Any]) -> int:
     """The number of labels in a batch that the loss does not ignore."""
-    return int((batch["labels"] != metrics.IGNORED_LABEL).sum())
+    return int((batch["labels"] != batches.IGNORED_LABEL).sum())
 
 
 def token_counts(dataset: datasets.Dataset) -> np.ndarray:

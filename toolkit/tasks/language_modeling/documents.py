@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from toolkit.metrics import IGNORED_LABEL
+from toolkit.data.batches import IGNORED_LABEL
 
 #: The least length of a document that is cut out of a longer text, in characters.
 DOCUMENT_LENGTH = 4000

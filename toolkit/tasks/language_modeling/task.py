@@ -13,8 +13,8 @@ import numpy as np
 
 from models import families
 from models.files import UnreadableFile
+from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.metrics import IGNORED_LABEL
 from toolkit.tasks import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     Raises:
         UserError: at the recipe's line: a file or column that is not there, no text, no split to hold out.
     """
-    from toolkit.data import hold_out, limited, load_stored
+    from toolkit.data.load import hold_out, limited, load_stored
     from toolkit.tasks.language_modeling.documents import divide
 
     stored = _from_sources(recipe) if recipe.data.sources else load_stored(recipe, CORPORA, _from_file)
@@ -123,7 +123,7 @@ def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     """
     import datasets
 
-    from toolkit.sources import plain_text, read_file
+    from toolkit.data.sources import plain_text, read_file
     from toolkit.tasks.language_modeling.documents import cut
 
     if recipe.data.dataset != "text":
@@ -138,7 +138,7 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
     """The files under each control code or group, cut into documents."""
     import datasets
 
-    from toolkit.sources import named_texts
+    from toolkit.data.sources import named_texts
     from toolkit.tasks.language_modeling.documents import cut
 
     texts: list[str] = []
@@ -154,7 +154,7 @@ def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDi
     """The two columns of a file or hub data set, under the names that they have here."""
     import datasets
 
-    from toolkit.data import check_columns
+    from toolkit.data.load import check_columns
 
     named = {"text": recipe.data.text_columns[0]}
     if recipe.data.control is not None:

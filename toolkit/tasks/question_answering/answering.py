@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit.batches import collate, without_padding
+from toolkit.data.batches import collate, without_padding
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
 from toolkit.tasks import Labelled

@@ -29,14 +29,14 @@ def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetD
     not stand where the data say is a note of the recipe.
 
     Args:
-        corpora: the task's built-in data sets (:func:`toolkit.data.load_stored`).
+        corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
 
     Raises:
         UserError: at the line of the key that is to be changed.
     """
     from datasets import DatasetDict
 
-    from toolkit.data import hold_out, limited, load_stored
+    from toolkit.data.load import hold_out, limited, load_stored
 
     stored = load_stored(recipe, corpora, _read_file)
     splits = DatasetDict({split: _checked(recipe, split, rows, corpora) for split, rows in stored.items()})
@@ -46,7 +46,7 @@ def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetD
 def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
     """A SQuAD file, with the recipe's names for the columns of its rows; a file of another kind than json as it is."""
     if recipe.data.dataset != "json":
-        from toolkit.sources import read_file
+        from toolkit.data.sources import read_file
 
         return read_file(recipe, split, path)
     try:
@@ -69,7 +69,7 @@ def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Exa
 
 def _checked(recipe: Recipe, split: str, rows: datasets.Dataset, corpora: Mapping[str, str]) -> datasets.Dataset:
     """The rows in SQuAD's columns, each row checked."""
-    from toolkit.data import check_columns
+    from toolkit.data.load import check_columns
 
     document = recipe.data.document
     columns = {**_columns(recipe), **({"document": document} if document else {})}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 
+from toolkit.data.splits import chosen
 from toolkit.errors import UserError
 from toolkit.files.nested_columns import MISSING, names_within, reached
 from toolkit.recipe.recipe import Recipe
-from toolkit.splits import chosen
 
 SPLIT_COLUMN = "data.split_column"
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
 from toolkit.recipe.recipe import Recipe
-from toolkit.splits import SPLITS
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -40,7 +40,7 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
     Raises:
         UserError: at its line: an option that is unknown or cannot be used.
     """
-    from toolkit.rows import stored
+    from toolkit.data.rows import stored
 
     corpus = importlib.import_module(module)
     options = _options(recipe, corpus)
@@ -99,12 +99,12 @@ def _made_with() -> list[str]:
             found.append(importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             found.append("")
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     return [*found, *(sha256(file) for place in ("corpora", "tasks") for file in sorted(here.glob(f"{place}/**/*.py")))]
 
 
 def _write(splits: DatasetDict, folder: Path) -> None:
-    """Leave a folder of Arrow files for each split, as :func:`toolkit.rows.stored` reads them."""
+    """Leave a folder of Arrow files for each split, as :func:`toolkit.data.rows.stored` reads them."""
     from datasets.arrow_writer import ArrowWriter
 
     for split, rows in splits.items():

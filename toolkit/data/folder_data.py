@@ -13,14 +13,14 @@ import yaml
 from datasets import DatasetDict
 
 from models.files import UnreadableFile, plain_file, read_text
-from toolkit.dataset_errors import check_reader, load_explained
-from toolkit.file_check import check_file
+from toolkit.data.dataset_errors import check_reader, load_explained
+from toolkit.data.file_check import check_file
+from toolkit.data.rows import READERS, as_written, prepare, quietly, scratch_in, stored
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
-from toolkit.rows import READERS, as_written, prepare, quietly, scratch_in, stored
 
 #: Files of a data folder in which it may say where its data is.
 CARDS = ("README.md", ".huggingface.yaml")

@@ -10,12 +10,12 @@ from datasets import DatasetDict
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
 from models.hub_errors import Wanted, offline
-from toolkit.dataset_errors import check_reader, load_explained
+from toolkit.data.dataset_errors import check_reader, load_explained
+from toolkit.data.rows import READERS, as_written, prepare, scratch_in, stored
 from toolkit.files.cache import CACHE_VERSION, find, kept
 from toolkit.files.digest import digest
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import settle_commit
-from toolkit.rows import READERS, as_written, prepare, scratch_in, stored
 
 #: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"

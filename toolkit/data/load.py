@@ -16,21 +16,21 @@ from datasets import Dataset, DatasetDict
 
 from models import families
 from models.tokenization import Tokenizer
-from toolkit.built_in import built_in
+from toolkit.data.built_in import built_in
+from toolkit.data.folder_data import from_folder
+from toolkit.data.hub_data import from_hub
+from toolkit.data.hub_streaming import streamed
+from toolkit.data.row_selection import filtered, split_by_column
+from toolkit.data.rows import DELIMITERS, wrong_delimiter
+from toolkit.data.source_names import check_source
+from toolkit.data.sources import from_files, read_file
+from toolkit.data.splits import SPLITS, chosen
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.files.nested_columns import names_within, opened
-from toolkit.folder_data import from_folder
-from toolkit.hub_data import from_hub
-from toolkit.hub_streaming import streamed
 from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
-from toolkit.row_selection import filtered, split_by_column
-from toolkit.rows import DELIMITERS, wrong_delimiter
-from toolkit.source_names import check_source
-from toolkit.sources import from_files, read_file
-from toolkit.splits import SPLITS, chosen
 
 #: Characters on which a tokenizer is trained in about two seconds; SentencePiece tells nothing while it works.
 LONG_TRAINING = 4_000_000

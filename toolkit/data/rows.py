@@ -19,7 +19,7 @@ from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
 from datasets.data_files import DataFilesDict, DataFilesList
 
 from models.files import UnreadableFile
-from toolkit.file_check import first_fault
+from toolkit.data.file_check import first_fault
 from toolkit.recipe.keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.

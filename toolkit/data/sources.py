@@ -1,5 +1,6 @@
-"""The rows of a recipe's files. Those of a folder are read by :mod:`toolkit.folder_data`, those of the hub by
-:mod:`toolkit.hub_data` and :mod:`toolkit.hub_streaming`; what may be named at all says :mod:`toolkit.source_names`.
+"""The rows of a recipe's files. Those of a folder are read by :mod:`toolkit.data.folder_data`, those of the hub by
+:mod:`toolkit.data.hub_data` and :mod:`toolkit.data.hub_streaming`; what may be named at all says
+:mod:`toolkit.data.source_names`.
 
 Rows of local files are kept by the content of the files (:mod:`toolkit.files.cache`); what the library
 keeps by path and time stamp is not used.
@@ -18,15 +19,8 @@ import datasets
 from datasets import Dataset, DatasetDict
 
 from models.files import UnreadableFile, plain_file
-from toolkit.file_check import check_file
-from toolkit.files.cache import CACHE_VERSION, kept
-from toolkit.files.digest import digest
-from toolkit.files.packed import begins_packed
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, write_as_utf8
-from toolkit.files.whole import sha256
-from toolkit.recipe.keys import ENCODED_KINDS
-from toolkit.recipe.recipe import Recipe, settled
-from toolkit.rows import (
+from toolkit.data.file_check import check_file
+from toolkit.data.rows import (
     READERS,
     as_written,
     explained,
@@ -38,7 +32,14 @@ from toolkit.rows import (
     stored,
     wrong_delimiter,
 )
-from toolkit.splits import SPLITS
+from toolkit.data.splits import SPLITS
+from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.digest import digest
+from toolkit.files.packed import begins_packed
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, write_as_utf8
+from toolkit.files.whole import sha256
+from toolkit.recipe.keys import ENCODED_KINDS
+from toolkit.recipe.recipe import Recipe, settled
 
 #: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
 LARGE_FILE = 100 * 2**20

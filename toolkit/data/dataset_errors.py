@@ -13,11 +13,11 @@ import datasets
 
 from models.hub import forget_partial, refusal
 from models.hub_errors import GOES_ON, HubError, Wanted, explain
+from toolkit.data.rows import no_log, reraise_full_disk, said
 from toolkit.errors import UserError
 from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.yaml_source import suggest
-from toolkit.rows import no_log, reraise_full_disk, said
 
 
 def check_reader(recipe: Recipe, builder: Any, allowed: Collection[str]) -> None:

@@ -21,14 +21,14 @@ from datasets.utils.file_utils import xopen
 from tqdm import tqdm
 
 from models.hub_errors import Wanted, offline
-from toolkit.dataset_errors import check_reader, load_explained
+from toolkit.data.dataset_errors import check_reader, load_explained
+from toolkit.data.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
+from toolkit.data.row_selection import row_filter
+from toolkit.data.rows import READERS, as_written, quietly, scratch_in, stored
+from toolkit.data.splits import SPLITS, chosen
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
-from toolkit.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
 from toolkit.recipe.recipe import Recipe
-from toolkit.row_selection import row_filter
-from toolkit.rows import READERS, as_written, quietly, scratch_in, stored
-from toolkit.splits import SPLITS, chosen
 
 #: Of an entry of the cache: by split, how its rows were found.
 COUNTS = "counts.json"

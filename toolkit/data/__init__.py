@@ -1,0 +1,4 @@
+"""From a recipe's `data` section to rows, splits and batches: local files, folders, the hub, built-in corpora.
+
+It may import `recipe` and the rooms of the ground. Begin with `load.py`.
+"""
