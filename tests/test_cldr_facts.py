@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolkit.corpora import cldr_facts
-from toolkit.corpora.cldr_facts import SPLITS, Options, facts_by_split, load
+from toolkit.tasks.corpora import cldr_facts
+from toolkit.tasks.corpora.cldr_facts import SPLITS, Options, facts_by_split, load
 
 
 @pytest.fixture(scope="module")

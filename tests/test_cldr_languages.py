@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from toolkit.corpora import cldr_languages
-from toolkit.corpora.cldr_languages import LANGUAGES, SEPARATOR, SPLITS, Options
+from toolkit.tasks.corpora import cldr_languages
+from toolkit.tasks.corpora.cldr_languages import LANGUAGES, SEPARATOR, SPLITS, Options
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.corpora import cldr_languages
 from toolkit.data import load as data
 from toolkit.data.batches import collate
 from toolkit.data.built_in import built_in, nothing_but_options
@@ -19,6 +18,7 @@ from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.classification import task as classification
+from toolkit.tasks.corpora import cldr_languages
 
 HEAD = """\
 train: {epochs: 1, learning_rate: 1e-3}

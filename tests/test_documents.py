@@ -10,8 +10,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from toolkit.corpora import python_docs
 from toolkit.data.batches import collate
+from toolkit.tasks.corpora import python_docs
 from toolkit.tasks.language_modeling import task as language_modeling
 from toolkit.tasks.language_modeling.documents import Blocks, cut, divide, unigram_perplexity
 

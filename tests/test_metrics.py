@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from toolkit import metrics
+from toolkit.tasks import metrics
 
 
 def test_accuracy_and_f1_are_what_a_person_counts():

@@ -16,7 +16,6 @@ from test_data import HEAD, cache, problem, recipe  # noqa: F401
 from test_tables import read, write
 from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 
-from toolkit import metrics
 from toolkit.assembly import assemble
 from toolkit.data.batches import collate
 from toolkit.errors import UserError
@@ -26,6 +25,7 @@ from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_gate import gate_request
+from toolkit.tasks import metrics
 from toolkit.tasks.classification import task as classification
 
 KINDS = list(WORDS)

@@ -20,9 +20,9 @@ from loopback_hub import LoopbackHub
 from test_readme import FENCED, README, ROOT
 
 from toolkit import cli
-from toolkit.corpora import cldr_languages
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
+from toolkit.tasks.corpora import cldr_languages
 
 
 @dataclass(frozen=True)

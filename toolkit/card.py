@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.files.whole import write_text
 from toolkit.machine import runtime
-from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS
 from toolkit.tasks import Description, Run
+from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 
 if TYPE_CHECKING:

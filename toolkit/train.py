@@ -42,7 +42,6 @@ from toolkit.identity import check_identity, write_identity
 from toolkit.judged import see_judged
 from toolkit.machine import interruption, runtime
 from toolkit.machine.disk import missing_room, size_of
-from toolkit.metrics import COUNTS
 from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.recipe.revisions import hub_origin, settle_commits
@@ -57,6 +56,7 @@ from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
 from toolkit.tasks import Run, task_of
+from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.progress import format_number
 from toolkit.terminal.quiet import silence_startup

@@ -97,7 +97,7 @@ def _configuration(
 def _write_texts(folder: Path, model: str) -> int:
     """Leave the sections of the Python Language Reference and a tokenizer that is trained on them, with the files that
     ``AutoTokenizer`` reads; returns how many texts these are."""
-    from toolkit.corpora import python_docs
+    from toolkit.tasks.corpora import python_docs
 
     texts = [text for text, _ in python_docs.sections()]
     module = part(model, "tokenizer")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from toolkit.metrics import COUNTS
 from toolkit.pages.document import table
 from toolkit.pages.markup import element
 from toolkit.pages.plot import STYLES, Series, lines
 from toolkit.run_folder.tracking import LEADING_COLUMNS
+from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.progress import format_number
 
 #: What a row has beside metrics.

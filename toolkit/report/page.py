@@ -15,7 +15,6 @@ from toolkit.files import strict_json
 from toolkit.files.whole import write_text
 from toolkit.identity import FILE as IDENTITY
 from toolkit.machine.disk import megabytes
-from toolkit.metrics import COUNTS
 from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
@@ -27,6 +26,7 @@ from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import read_metrics
 from toolkit.tasks import task_of
+from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.progress import format_number
 
 #: The page's name in a run folder, and that of the gate.

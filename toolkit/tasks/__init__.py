@@ -34,7 +34,7 @@ class Task(Protocol):
     HEADS: dict[str, str]
     #: Metric that ``train.save_best`` may name -> whether lower values are better.
     LOWER_IS_BETTER: dict[str, bool]
-    #: Built-in data set -> its module (see :mod:`toolkit.corpora`).
+    #: Built-in data set -> its module (see :mod:`toolkit.tasks.corpora`).
     CORPORA: dict[str, str]
     #: The task in words, for the model card and messages.
     DESCRIPTION: Description

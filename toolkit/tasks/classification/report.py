@@ -11,7 +11,6 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from toolkit.metrics import confusion, scores_of_classes
 from toolkit.pages.document import table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
@@ -19,6 +18,7 @@ from toolkit.pages.plot import named_bins, share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.task import PROBABILITY_OF
+from toolkit.tasks.metrics import confusion, scores_of_classes
 
 #: Labels of the largest confusion matrix; of more, it has those with the most mistakes.
 MATRIX_LABELS = 30

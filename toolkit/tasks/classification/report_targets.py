@@ -10,7 +10,6 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from toolkit.metrics import scores_of_several
 from toolkit.pages.document import table
 from toolkit.pages.excerpts import excerpt
 from toolkit.pages.markup import element
@@ -18,6 +17,7 @@ from toolkit.pages.plot import named_bins, share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.task import PROBABILITY_OF
+from toolkit.tasks.metrics import scores_of_several
 
 #: Errors that are listed.
 ERRORS_SHOWN = 25

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toolkit import metrics
 from toolkit.data import batches
 from toolkit.data.batches import without_padding
 from toolkit.recipe.recipe import settled
-from toolkit.tasks import Description, Labelled, Prepared
+from toolkit.tasks import Description, Labelled, Prepared, metrics
 from toolkit.terminal.escape import visible
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ LOWER_IS_BETTER = {
     **dict.fromkeys(("accuracy", "macro_f1", "micro_f1", "subset_accuracy", "pearson", "spearman"), False),
     **dict.fromkeys(("mse", "mae", "loss"), True),
 }
-CORPORA = {"cldr_languages": "toolkit.corpora.cldr_languages"}
+CORPORA = {"cldr_languages": "toolkit.tasks.corpora.cldr_languages"}
 PREDICTS_FROM: tuple[str, ...] = ("texts",)
 ROW_COLUMNS: tuple[str, ...] = ("text",)
 DESCRIPTION = Description(
@@ -155,7 +154,7 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, .
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """Those of :func:`toolkit.metrics.of_texts`."""
+    """Those of :func:`toolkit.tasks.metrics.of_texts`."""
     return metrics.of_texts(*outputs)
 
 

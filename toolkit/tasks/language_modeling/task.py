@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HEADS = {"ctrl": "causal_lm", "reformer": "causal_lm"}
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
-CORPORA = {"python_docs": "toolkit.corpora.python_docs"}
+CORPORA = {"python_docs": "toolkit.tasks.corpora.python_docs"}
 PREDICTS_FROM: tuple[str, ...] = ()
 ROW_COLUMNS: tuple[str, ...] = ()
 DESCRIPTION = Description(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HEADS = {"reformer": "question_answering"}
 LOWER_IS_BETTER = {"f1": False, "exact_match": False, "loss": True}
-CORPORA = {"cldr_facts": "toolkit.corpora.cldr_facts"}
+CORPORA = {"cldr_facts": "toolkit.tasks.corpora.cldr_facts"}
 PREDICTS_FROM: tuple[str, ...] = ("question", "context")
 ROW_COLUMNS: tuple[str, ...] = ("question", "context")
 DESCRIPTION = Description(

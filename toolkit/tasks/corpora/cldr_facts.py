@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolkit.corpora.cldr_languages import SPLITS, generator, place
+from toolkit.tasks.corpora.cldr_languages import SPLITS, generator, place
 from toolkit.tasks.question_answering.questions import squad_features
 
 if TYPE_CHECKING:
