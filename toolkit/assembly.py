@@ -22,7 +22,7 @@ from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
 if TYPE_CHECKING:
-    from toolkit.tasks import Prepared, Task
+    from toolkit.tasks.interface import Prepared, Task
 
 #: Training texts on which the gate compares the tokenizers, and characters of each: of a million, both sides' ids,
 #: offsets and decoded texts took minutes, and of 50 million gigabytes.

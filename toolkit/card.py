@@ -16,7 +16,7 @@ from toolkit.model_config import TITLES
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS
-from toolkit.tasks import Description, Run
+from toolkit.tasks.interface import Description, Run
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 

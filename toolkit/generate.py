@@ -9,7 +9,7 @@ from toolkit.errors import UserError
 from toolkit.model_config import TITLES
 from toolkit.predict import MEND, load_run
 from toolkit.run_folder.read import read_json, reading
-from toolkit.tasks import Run
+from toolkit.tasks.interface import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
 from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
 

@@ -22,7 +22,8 @@ from toolkit.run_folder.checkpoint import first_not_finite
 from toolkit.run_folder.folder import amending
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import complaint_of_finished
-from toolkit.tasks import Run, task_of
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run
 from toolkit.terminal.quiet import silence_startup
 from toolkit.train import make_trainer, metrics_table
 

@@ -22,7 +22,8 @@ from toolkit.files.table_writer import check_target, table_writer
 from toolkit.files.tables import TEXT as TEXT_COLUMN
 from toolkit.files.tables import Rows, Table, kind_of, read_table
 from toolkit.predict import load_run, read_recipe
-from toolkit.tasks import Run, Task, task_of
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run, Task
 from toolkit.terminal.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -55,14 +55,15 @@ from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.run_gate import pass_gate
 from toolkit.schedule import Schedule
-from toolkit.tasks import Run, task_of
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.progress import format_number
 from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:
-    from toolkit.tasks import Prepared, Task
+    from toolkit.tasks.interface import Prepared, Task
     from toolkit.trainer import Finetuner
 
 #: Beginnings of the flags that follow from how many processes share the cores.

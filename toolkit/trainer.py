@@ -57,7 +57,7 @@ from toolkit.run_folder.tracking import Tracker
 from toolkit.sampler import EpochPermutation
 from toolkit.schedule import Best, Schedule, examples_of_step
 from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
-from toolkit.tasks import Task
+from toolkit.tasks.interface import Task
 from toolkit.terminal.progress import ProgressBar, format_number
 
 #: Metrics that the line of a validation has room for.

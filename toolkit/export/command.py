@@ -26,7 +26,7 @@ from toolkit.terminal.quiet import silence_startup
 
 if TYPE_CHECKING:
     from toolkit.export.check import Difference
-    from toolkit.tasks import Run
+    from toolkit.tasks.interface import Run
 
 #: What an exported folder says of itself, its files among them: a folder that holds these and nothing else may be
 #: replaced.

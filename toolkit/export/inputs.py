@@ -11,7 +11,8 @@ from toolkit.data.batches import collate
 from toolkit.errors import UserError
 from toolkit.export.graph import INPUTS
 from toolkit.recipe.recipe import Recipe
-from toolkit.tasks import Run, task_of
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run
 
 #: Texts that are compared, and at a time: several of a batch, and a batch of another size.
 TEXTS, AT_ONCE = 14, 4

@@ -8,6 +8,9 @@ from typing import Any
 
 from toolkit.recipe.recipe import Recipe
 
+#: In a file of predictions, the name of a label's probability is this prefix and the label.
+PROBABILITY_OF = "probability_"
+
 KEY = "data.label_names"
 #: A label that is a whole number, written as text or not.
 WHOLE = re.compile(r"-?[0-9]{1,18}")

@@ -16,7 +16,7 @@ from toolkit.pages.markup import element
 from toolkit.pages.plot import named_bins, share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
-from toolkit.tasks.classification.task import PROBABILITY_OF
+from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.metrics import scores_of_several
 
 #: Errors that are listed.

@@ -16,7 +16,9 @@ import numpy as np
 from toolkit.data import batches
 from toolkit.data.batches import without_padding
 from toolkit.recipe.recipe import settled
-from toolkit.tasks import Description, Labelled, Prepared, metrics
+from toolkit.tasks import metrics
+from toolkit.tasks.classification.label_names import PROBABILITY_OF
+from toolkit.tasks.interface import Description, Labelled, Prepared
 from toolkit.terminal.escape import visible
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from models.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
-    from toolkit.tasks import Run
+    from toolkit.tasks.interface import Run
 
 HEADS = {"reformer": "sequence_classification", "ctrl": "sequence_classification"}
 
@@ -51,8 +53,6 @@ DESCRIPTION = Description(
 SHOWN_CHARACTERS = 60
 #: Rows of a split that are read at once.
 ROWS_AT_ONCE = 256
-#: In a file of predictions, the name of a label's probability is this prefix and the label.
-PROBABILITY_OF = "probability_"
 #: Of several labels a text has those whose probability is above this.
 THRESHOLD = 0.5
 #: The column of the table of predictions, by the problem.
@@ -366,7 +366,7 @@ def prediction_columns(run: Run) -> dict[str, type]:
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-    """The label of each text; see :meth:`toolkit.tasks.Task.label_rows`."""
+    """The label of each text; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.classification.pairs import joined
 
     texts = columns["text"]

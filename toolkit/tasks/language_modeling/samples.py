@@ -16,7 +16,7 @@ from toolkit.terminal.escape import markdown, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toolkit.tasks import Run
+    from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
 #: New tokens of a sample, and the most tokens of the prompt before it.

@@ -15,7 +15,7 @@ from models import families
 from models.files import UnreadableFile
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
-from toolkit.tasks import Description, Labelled, Prepared
+from toolkit.tasks.interface import Description, Labelled, Prepared
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from toolkit.recipe.recipe import Recipe
-    from toolkit.tasks import Run
+    from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
 HEADS = {"ctrl": "causal_lm", "reformer": "causal_lm"}

@@ -11,16 +11,15 @@ import numpy as np
 from toolkit.data.batches import collate, without_padding
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
-from toolkit.tasks import Labelled
+from toolkit.tasks.interface import Labelled
 from toolkit.tasks.question_answering.preparation import make_windows
 from toolkit.tasks.question_answering.squad import Example
-from toolkit.tasks.question_answering.task import outputs
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from toolkit.tasks import Run
-    from toolkit.tasks.question_answering.spans import Answer
+    from toolkit.tasks.interface import Run
+    from toolkit.tasks.question_answering.squad import Answer
     from toolkit.tasks.question_answering.windows import Windows
 
 
@@ -67,7 +66,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
         paddle.seed(run.recipe.seed)  # or LSH would hash a window as its place among the others has it
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}
-            found.append(outputs(run.model(**inputs), inputs, windows))
+            found.append(spans.best_of_batch(run.model(**inputs), inputs, windows))
         complete = len(windows.examples) if past == len(windows) else int(windows.example_of[past])
         advance(complete - done)
         done = complete
@@ -84,7 +83,7 @@ def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-    """The best answer to each question; see :meth:`toolkit.tasks.Task.label_rows`."""
+    """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering.windows import has_room
 
     data = run.recipe.data

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from toolkit.tasks.question_answering.windows import Windows
+from toolkit.tasks.question_answering.squad import Answer
+from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR, Windows
 from toolkit.tasks.question_answering.words import whole_words
 
 #: Spans that are kept of each window, and answers of each question.
 N_BEST = 20
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A span of a context.
-
-    Attributes:
-        text: ``context[start:end]``; "" for no answer.
-        score: the sum of the two positions' scores.
-        probability: of this one among the question's best (softmax of their scores).
-    """
-
-    text: str
-    start: int
-    end: int
-    score: float
-    probability: float
 
 
 def best_spans(
@@ -141,3 +124,15 @@ def _ranked(
         Answer(context[start:end], start, end, score, share)
         for (score, start, end), share in zip(candidates, shares, strict=True)
     ]
+
+
+def best_of_batch(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
+    """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
+    import paddle
+
+    start, end = (scores.astype("float32").numpy() for scores in (output.start_logits, output.end_logits))
+    first = (batch["input_ids"].numpy() == SEPARATOR).argmax(axis=1) + 1
+    past = batch["attention_mask"].numpy().sum(axis=1)
+    spans = best_spans(start, end, first, past, dataset.max_answer_length)
+    nothing = start[:, NO_ANSWER].astype(np.float64) + end[:, NO_ANSWER]
+    return tuple(paddle.to_tensor(part, place=paddle.CPUPlace()) for part in (*spans, nothing))

@@ -36,6 +36,23 @@ SHOWN = 60
 
 
 @dataclass(frozen=True)
+class Answer:
+    """A span of a context.
+
+    Attributes:
+        text: ``context[start:end]``; "" for no answer.
+        score: the sum of the two positions' scores.
+        probability: of this one among the question's best (softmax of their scores).
+    """
+
+    text: str
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+@dataclass(frozen=True)
 class Example:
     """A question about a context.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from toolkit.recipe.recipe import settled
-from toolkit.tasks import Description, Labelled, Prepared
+from toolkit.tasks.interface import Description, Labelled, Prepared
 from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from models.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
-    from toolkit.tasks import Run
-    from toolkit.tasks.question_answering.spans import Answer
+    from toolkit.tasks.interface import Run
+    from toolkit.tasks.question_answering.squad import Answer
     from toolkit.tasks.question_answering.windows import Windows
 
 HEADS = {"reformer": "question_answering"}
@@ -126,18 +126,10 @@ def token_counts(dataset: Windows) -> np.ndarray:
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
-    """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
-    import paddle
+    """:func:`.spans.best_of_batch`."""
+    from toolkit.tasks.question_answering.spans import best_of_batch
 
-    from toolkit.tasks.question_answering.spans import best_spans
-    from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR
-
-    start, end = (scores.astype("float32").numpy() for scores in (output.start_logits, output.end_logits))
-    first = (batch["input_ids"].numpy() == SEPARATOR).argmax(axis=1) + 1
-    past = batch["attention_mask"].numpy().sum(axis=1)
-    spans = best_spans(start, end, first, past, dataset.max_answer_length)
-    nothing = start[:, NO_ANSWER].astype(np.float64) + end[:, NO_ANSWER]
-    return tuple(paddle.to_tensor(part, place=paddle.CPUPlace()) for part in (*spans, nothing))
+    return best_of_batch(output, batch, dataset)
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, float]:
@@ -244,7 +236,7 @@ def prediction_columns(run: Run) -> dict[str, type]:
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-    """The best answer to each question; see :meth:`toolkit.tasks.Task.label_rows`."""
+    """The best answer to each question; see :meth:`toolkit.tasks.interface.Task.label_rows`."""
     from toolkit.tasks.question_answering import answering
 
     return answering.label_rows(run, columns, advance)

@@ -23,7 +23,7 @@ from toolkit.files.digest import digest
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
-    from toolkit.tasks.question_answering.spans import Answer
+    from toolkit.tasks.question_answering.squad import Answer
 
 SEPARATOR = 1
 
