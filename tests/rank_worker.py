@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from models import randomness
-from toolkit import ranks
 from toolkit.assembly import assemble
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import Interrupted
@@ -23,7 +22,8 @@ from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup
 from toolkit.train import load_model, make_trainer, measure_best
-from toolkit.trainer import Finetuner, TrainerCallback
+from toolkit.training import ranks
+from toolkit.training.trainer import Finetuner, TrainerCallback
 
 #: Cells of a mask from which on two are never equal by chance.
 LARGE = 256

@@ -27,7 +27,7 @@ runtime.configure("cpu")
 
 from toolkit.assembly import assemble  # noqa: E402
 from toolkit.train import finetune  # noqa: E402
-from toolkit.trainer import Finetuner  # noqa: E402
+from toolkit.training.trainer import Finetuner  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 

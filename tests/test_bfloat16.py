@@ -39,7 +39,7 @@ from models.reformer import ReformerConfig, ReformerForSequenceClassification  #
 from toolkit.machine.interruption import Interrupted  # noqa: E402
 from toolkit.recipe.load import load_recipe  # noqa: E402
 from toolkit.train import finetune  # noqa: E402
-from toolkit.trainer import ScheduleCallback  # noqa: E402
+from toolkit.training.trainer import ScheduleCallback  # noqa: E402
 
 SMALL_CTRL = {**CTRL_TRIAL, "n_layer": 2}
 BOTH = ("float64", "bfloat16")

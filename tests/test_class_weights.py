@@ -39,7 +39,7 @@ from toolkit.run_folder.predictions import read_predictions
 from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import class_weights
 from toolkit.tasks.classification import task as classification
-from toolkit.trainer import Finetuner
+from toolkit.training.trainer import Finetuner
 
 WEIGHTS = (0.25, 3.0, 1.5)
 #: The labels of four texts: one each (one of them to be ignored), or several.

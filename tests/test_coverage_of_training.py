@@ -19,7 +19,7 @@ import pytest
 from gates import ROOT
 
 #: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
-COMPUTES = ("models/*.py", "toolkit/optimizer.py", "toolkit/data/batches.py")
+COMPUTES = ("models/*.py", "toolkit/training/optimizer.py", "toolkit/data/batches.py")
 STORES = (
     "models/files.py",
     "models/hub.py",

@@ -22,9 +22,9 @@ from toolkit import cli
 from toolkit.errors import Inconclusive, ParityDrift, ToolkitError, UserError
 from toolkit.files.ownership import LEDGER
 from toolkit.machine.interruption import STATUSES
-from toolkit.ranks import LOST
 from toolkit.recipe import load
 from toolkit.terminal.failure import UNFORESEEN, describe
+from toolkit.training.ranks import LOST
 
 ROOT = Path(__file__).parents[1]
 TOOLKIT = [sys.executable, "-m", "toolkit"]

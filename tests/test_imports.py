@@ -46,7 +46,7 @@ DONE: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "training": (
-        f"{ON_THE_CPU}import toolkit.train, toolkit.data.load, models.reformer.modeling, toolkit.trainer",
+        f"{ON_THE_CPU}import toolkit.train, toolkit.data.load, models.reformer.modeling, toolkit.training.trainer",
         {"paddle", "paddlenlp", *DATA},
     ),
     "metrics of a classifier": (

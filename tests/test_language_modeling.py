@@ -356,7 +356,7 @@ def test_recomputing_activations_changes_no_weight(recipe_file, tmp_path):
 
 
 def test_the_settings_of_the_recipe_reach_the_trainer(recipe_file, tmp_path):
-    from toolkit.trainer import Schedule, _training_arguments
+    from toolkit.training.trainer import Schedule, _training_arguments
 
     arguments = _training_arguments(load_recipe(recipe_file, ["train.recompute=true"]), tmp_path, Schedule(1, 1, 1))
     assert arguments.recompute

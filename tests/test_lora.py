@@ -29,7 +29,7 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.mutants import LORA
 from toolkit.parity.trials.mutation import trial_request, try_mutants
 from toolkit.recipe.load import load_recipe
-from toolkit.trainer import Finetuner
+from toolkit.training.trainer import Finetuner
 
 runtime.configure("cpu")
 

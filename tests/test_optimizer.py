@@ -11,7 +11,7 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from toolkit.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters, scale_in_place  # noqa: E402
+from toolkit.training.optimizer import ClipGradByGlobalNorm, adamw, decayed_parameters, scale_in_place  # noqa: E402
 
 
 class Network(paddle.nn.Layer):

@@ -17,7 +17,7 @@ from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSe
 from toolkit.data.batches import without_padding
 from toolkit.parity.job.job import TASKS
 from toolkit.parity.measure.evaluation import READ_WITHOUT_PADDING
-from toolkit.shared_evaluation import EveryNth, in_own_order, longest_first
+from toolkit.training.shared_evaluation import EveryNth, in_own_order, longest_first
 
 #: What the tests vary of the model.
 SHAPES = {

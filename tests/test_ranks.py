@@ -22,10 +22,11 @@ from kills import assert_same_bits, toolkit, write_recipes
 from rank_worker import train
 from recipe_fuzz import BASES, write_data
 
-from toolkit import launch, passed_gate, ranks
+from toolkit import launch, passed_gate
 from toolkit.errors import ToolkitError, UserError
 from toolkit.launch import Team
 from toolkit.machine.scratch import child
+from toolkit.training import ranks
 
 WORKER = str(Path(__file__).with_name("rank_worker.py"))
 #: Nothing is drawn at random but by a seed of the model's own; 20 steps, over the end of an epoch.

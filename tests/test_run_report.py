@@ -32,7 +32,7 @@ from toolkit.tasks.classification import report as classification
 from toolkit.tasks.language_modeling import report as language_modeling
 from toolkit.tasks.question_answering import report as question_answering
 from toolkit.train import finetune
-from toolkit.trainer import Finetuner
+from toolkit.training.trainer import Finetuner
 
 LABELS = ("</script><script>alert(1)</script>", "<img src=http://x.test/a onerror=alert(2)>", 'a,"b"\n\x1b[31m', "=1+1")
 SCORES = {"loss", "accuracy", "macro_f1"}

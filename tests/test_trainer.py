@@ -30,11 +30,11 @@ import paddle  # noqa: E402
 from models.ctrl.config import CTRLConfig  # noqa: E402
 from models.pretrained import model_outputs  # noqa: E402
 from toolkit.data.batches import collate  # noqa: E402
-from toolkit.optimizer import decayed_parameters  # noqa: E402
 from toolkit.run_folder.tracking import Tracker, read_metrics  # noqa: E402
-from toolkit.sampler import EpochPermutation  # noqa: E402
-from toolkit.schedule import Best  # noqa: E402
-from toolkit.trainer import (  # noqa: E402
+from toolkit.training.optimizer import decayed_parameters  # noqa: E402
+from toolkit.training.sampler import EpochPermutation  # noqa: E402
+from toolkit.training.schedule import Best  # noqa: E402
+from toolkit.training.trainer import (  # noqa: E402
     Diverged,
     Finetuner,
     Interrupted,

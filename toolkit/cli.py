@@ -89,7 +89,7 @@ def _interrupted() -> int:
 
 def _with_others() -> bool:
     """Whether this process has met others to train with."""
-    return "toolkit.ranks" in sys.modules and sys.modules["toolkit.ranks"].joined()
+    return "toolkit.training.ranks" in sys.modules and sys.modules["toolkit.training.ranks"].joined()
 
 
 @dataclass

@@ -1,9 +1,10 @@
 """What trains is what the gate has judged: the object that is about to train, compared with the one that was judged.
 
-The gate's process of the port has a port and a trainer, too. Both are described there (:mod:`toolkit.described`), and
-the port makes a step of the run's own examples as it does when it is judged; the report keeps that (``judged`` in
-``parity.json``). Here what is about to train is described, and its trainer makes that step. What differs is named, and
-nothing trains: a rate of dropout that was lost on the way, class weights, a parameter that is not trained.
+The gate's process of the port has a port and a trainer, too. Both are described there
+(:mod:`toolkit.training.described`), and the port makes a step of the run's own examples as it does when it is judged;
+the report keeps that (``judged`` in ``parity.json``). Here what is about to train is described, and its trainer makes
+that step. What differs is named, and nothing trains: a rate of dropout that was lost on the way, class weights, a
+parameter that is not trained.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from rich.console import Console
 from models import families
 from toolkit.assembly import Job
 from toolkit.data.batches import collate
-from toolkit.described import described, digests
 from toolkit.errors import ParityDrift
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_gate import first_examples
+from toolkit.training.described import described, digests
 
 if TYPE_CHECKING:
     from toolkit.parity import Judged
-    from toolkit.trainer import Finetuner
+    from toolkit.training.trainer import Finetuner
 
 REFUSED = "what is about to train is not what the gate judged"
 UNCOMPARED = "what trains is not compared with what was judged"

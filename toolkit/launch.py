@@ -29,12 +29,12 @@ from toolkit.files.ownership import claim
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES, Interruption
 from toolkit.machine.scratch import child
-from toolkit.ranks import LOST, SUPERVISED
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import LOGS, occupied
 from toolkit.run_folder.tracking import check_trackers
 from toolkit.terminal.escape import one_line
 from toolkit.train import prove
+from toolkit.training.ranks import LOST, SUPERVISED
 
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
 GRACE, GRACE_AFTER_KILL = 10.0, 0.5

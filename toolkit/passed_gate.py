@@ -19,9 +19,9 @@ import numpy as np
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256
 from toolkit.machine import runtime
-from toolkit.ranks import SUPERVISED
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT
+from toolkit.training.ranks import SUPERVISED
 
 if TYPE_CHECKING:
     from toolkit.assembly import Job

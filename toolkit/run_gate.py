@@ -17,7 +17,7 @@ from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder.folder import REPORT
-from toolkit.schedule import Schedule
+from toolkit.training.schedule import Schedule
 
 if TYPE_CHECKING:
     from toolkit.parity import GateRequest

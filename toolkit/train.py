@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit import ranks
 from toolkit.adapter_file import ADAPTER, write_adapter
 from toolkit.assembly import Job, assemble, reference_python
 from toolkit.backward import settle_backward
@@ -54,17 +53,18 @@ from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.run_gate import pass_gate
-from toolkit.schedule import Schedule
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.progress import format_number
 from toolkit.terminal.quiet import silence_startup
+from toolkit.training import ranks
+from toolkit.training.schedule import Schedule
 
 if TYPE_CHECKING:
     from toolkit.tasks.interface import Prepared, Task
-    from toolkit.trainer import Finetuner
+    from toolkit.training.trainer import Finetuner
 
 #: Beginnings of the flags that follow from how many processes share the cores.
 THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
@@ -367,7 +367,7 @@ def make_trainer(
 ) -> Finetuner:
     """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
     with collector.paused():
-        from toolkit.trainer import Finetuner
+        from toolkit.training.trainer import Finetuner
 
     return Finetuner(
         model,

@@ -34,8 +34,8 @@ def _computation(workload: Workload) -> Measured:
     import paddle
     from safetensors.numpy import load_file
 
-    from toolkit.optimizer import adamw
     from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate
+    from toolkit.training.optimizer import adamw
 
     folder = Path(workload.folder)
     kinds = part(workload.model, "modeling").CLASSES

@@ -1,16 +1,16 @@
-"""What is judged of a run's port, described as the run describes what it trains (:mod:`toolkit.described`)."""
+"""What is judged of a run's port, described as the run describes what it trains (:mod:`toolkit.training.described`)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from models import precision
-from toolkit.described import described, digests
 from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step
 from toolkit.parity.job import files
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import Judged
+from toolkit.training.described import described, digests
 
 
 def of_run(job: Job, folder: Path) -> Judged | None:

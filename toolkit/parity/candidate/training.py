@@ -19,7 +19,7 @@ import paddle
 from paddle import nn
 
 from models import weights
-from toolkit import optimizer, tasks, trainer
+from toolkit import tasks
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore
 from toolkit.parity.job import files
@@ -31,6 +31,7 @@ from toolkit.parity.measure.updates import as_given, given_gradient, loss_terms,
 from toolkit.recipe import keys as recipe_keys
 from toolkit.recipe import recipe
 from toolkit.terminal.console import LiteralConsole
+from toolkit.training import optimizer, trainer
 
 #: The key of a batch that says which examples are in it.
 EXAMPLE = "example"

@@ -14,7 +14,7 @@ def _port() -> SimpleNamespace:
     import paddle
 
     from models import losses, pretrained
-    from toolkit import trainer
+    from toolkit.training import trainer
 
     return SimpleNamespace(paddle=paddle, losses=losses, port=pretrained.Port, finetuner=trainer.Finetuner)
 

@@ -22,7 +22,7 @@ def _port() -> SimpleNamespace:
     from models import losses, ops
     from models.ctrl import modeling
     from models.reformer import attention
-    from toolkit import trainer
+    from toolkit.training import trainer
 
     return SimpleNamespace(
         paddle=paddle, ops=ops, losses=losses, attention=attention, ctrl=modeling, finetuner=trainer.Finetuner

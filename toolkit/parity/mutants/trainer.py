@@ -14,7 +14,7 @@ from toolkit.parity.mutants.fault import Mutant, around
 def _port() -> SimpleNamespace:
     import paddle
 
-    from toolkit import optimizer, trainer
+    from toolkit.training import optimizer, trainer
 
     return SimpleNamespace(paddle=paddle, optimizer=optimizer, trainer=trainer, finetuner=trainer.Finetuner)
 

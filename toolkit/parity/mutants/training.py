@@ -12,7 +12,7 @@ from toolkit.parity.mutants.fault import Mutant, around
 def _port() -> SimpleNamespace:
     import paddle
 
-    from toolkit import optimizer
+    from toolkit.training import optimizer
 
     return SimpleNamespace(paddle=paddle, optimizer=optimizer)
 

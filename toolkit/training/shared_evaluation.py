@@ -10,9 +10,9 @@ import numpy as np
 import paddle
 from safetensors.numpy import load, save
 
-from toolkit import ranks
 from toolkit.files.digest import digest
 from toolkit.machine.interruption import Interrupted
+from toolkit.training import ranks
 
 #: Of a batch: its mean loss, and what the task keeps of its examples.
 Found = tuple[np.ndarray, list[np.ndarray]]

@@ -5,13 +5,13 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
 - *Accumulation.* The Trainer averages the means of its micro-batches, and carries the gradients of an epoch's last,
   incomplete group into the next epoch. Here a batch of the loop is the whole accumulated batch; :meth:`training_step`
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
-- *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.sampler`.
+- *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.training.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
   each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.machine.interruption`). A validation
   is then left between two batches; the checkpoint says so, and the run that goes on from it begins with that
   validation.
-- *Several processes* (:mod:`toolkit.ranks`). The mean loss is that over all that counts in all of them, and gradients
-  are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
+- *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is that over all that counts in all of them, and
+  gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.precision`), which are the same
   on every device, and which the gate compares.
 - *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
@@ -45,7 +45,6 @@ from paddlenlp.trainer.trainer_utils import EvalLoopOutput
 from paddlenlp.trainer.training_args import TrainingArguments
 
 # isort: split
-from toolkit import optimizer, ranks
 from toolkit.data.batches import collate, loss_weights, split_batch, weight_of_labels, without_padding
 from toolkit.errors import ToolkitError
 from toolkit.machine.interruption import Interrupted, Interruption
@@ -54,11 +53,12 @@ from toolkit.recipe.recipe import Recipe, settled
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.tracking import Tracker
-from toolkit.sampler import EpochPermutation
-from toolkit.schedule import Best, Schedule, examples_of_step
-from toolkit.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 from toolkit.tasks.interface import Task
 from toolkit.terminal.progress import ProgressBar, format_number
+from toolkit.training import optimizer, ranks
+from toolkit.training.sampler import EpochPermutation
+from toolkit.training.schedule import Best, Schedule, examples_of_step
+from toolkit.training.shared_evaluation import EveryNth, evaluate_shared, in_own_order, longest_first, seed_of_batch
 
 #: Metrics that the line of a validation has room for.
 SHOWN_METRICS = 4

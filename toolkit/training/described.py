@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from toolkit.trainer import Finetuner
+    from toolkit.training.trainer import Finetuner
 
 #: Of the Trainer's arguments, what makes the loop and the schedule; the optimizer is described as it is.
 ARGUMENTS = ("max_steps", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps")
