@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from models import randomness
-from toolkit.assembly import assemble
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.finetune import load_model, make_trainer, measure_best
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import Interrupted
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
 from toolkit.terminal.quiet import silence_startup
-from toolkit.train import load_model, make_trainer, measure_best
 from toolkit.training import ranks
 from toolkit.training.trainer import Finetuner, TrainerCallback
 

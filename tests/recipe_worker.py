@@ -16,10 +16,10 @@ from pathlib import Path
 from rich.console import Console
 
 from toolkit.errors import ToolkitError
+from toolkit.finetune.memory import memory_of_recipe
+from toolkit.finetune.model_config import check_model
 from toolkit.machine.runtime import configure
-from toolkit.model_config import check_model
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe_memory import memory_of_recipe
 from toolkit.terminal.quiet import silence_startup
 
 #: Laid over a recipe that is trained for one step.
@@ -44,7 +44,7 @@ def answer(text: bytes, overrides: list[str], train: bool) -> dict:
 
 
 def one_step(overrides: list[str]) -> dict:
-    from toolkit.train import finetune
+    from toolkit.finetune.finetune import finetune
 
     shutil.rmtree("run", ignore_errors=True)
     try:

@@ -15,18 +15,18 @@ from rich.console import Console
 from test_train import recipe_file  # noqa: F401
 
 from models.families import part
-from toolkit import recipe_memory
-from toolkit.backward import settle_backward
 from toolkit.errors import UserError
+from toolkit.finetune import memory as recipe_memory
+from toolkit.finetune.backward import settle_backward
+from toolkit.finetune.memory import FILLED, choose_backward, training_of
 from toolkit.machine import runtime
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe_memory import FILLED, choose_backward, training_of
 from toolkit.run_folder.folder import occupied
 
 runtime.configure("cpu")
 
-from toolkit.assembly import assemble  # noqa: E402
-from toolkit.train import finetune  # noqa: E402
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.training.trainer import Finetuner  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,7 +114,7 @@ def test_a_check_says_the_choice_and_what_it_takes(recipe_file, memory, command_
 
 
 def test_the_port_and_the_gate_are_given_the_choice(recipe_file, memory, tmp_path):  # noqa: F811
-    from toolkit.run_gate import gate_request
+    from toolkit.finetune.gate import gate_request
 
     for there, chosen in ((1e12, "autograd"), (1.0, "reversible")):
         memory(there)

@@ -19,11 +19,11 @@ from damages import DAMAGES, SURELY_BAD, damage
 from safetensors.numpy import save_file
 
 from models import families
-from toolkit.assembly import first_weights
 from toolkit.data.load import build_tokenizer
 from toolkit.data_check import check_data
 from toolkit.errors import ToolkitError
-from toolkit.model_config import check_model
+from toolkit.finetune.assembly import first_weights
+from toolkit.finetune.model_config import check_model
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 

@@ -36,9 +36,9 @@ import paddle  # noqa: E402
 from models import ops, precision  # noqa: E402
 from models.ctrl import CTRLConfig, CTRLLMHeadModel  # noqa: E402
 from models.reformer import ReformerConfig, ReformerForSequenceClassification  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.machine.interruption import Interrupted  # noqa: E402
 from toolkit.recipe.load import load_recipe  # noqa: E402
-from toolkit.train import finetune  # noqa: E402
 from toolkit.training.trainer import ScheduleCallback  # noqa: E402
 
 SMALL_CTRL = {**CTRL_TRIAL, "n_layer": 2}

@@ -24,8 +24,9 @@ from test_trainer import CLASSES, Network, examples, finetuner, gradients
 from models import losses
 from models.families import FAMILIES
 from models.pretrained import model_outputs
-from toolkit.assembly import assemble
 from toolkit.errors import UserError
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.gate import gate_request
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job.build import batch_of, job_of, labels_of
 from toolkit.parity.job.class_labels import by_weight, contrasting
@@ -36,7 +37,6 @@ from toolkit.parity.reference import own_loss
 from toolkit.parity.trials.mutation import trial_request, try_mutants, weighted_trials
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
-from toolkit.run_gate import gate_request
 from toolkit.tasks.classification import class_weights
 from toolkit.tasks.classification import task as classification
 from toolkit.training.trainer import Finetuner

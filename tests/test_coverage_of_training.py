@@ -37,7 +37,8 @@ from coverage import Coverage
 
 tracer = Coverage.current()
 tracer.stop()
-from toolkit import cli, train
+from toolkit import cli
+from toolkit.finetune import finetune as train
 from toolkit.parity.job import processes
 
 make_trainer, child = train.make_trainer, processes.child

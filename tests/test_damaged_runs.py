@@ -22,9 +22,9 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 from toolkit import cli
+from toolkit.finetune.finetune import finetune
 from toolkit.recipe.load import load_recipe
 from toolkit.terminal.console import LiteralConsole
-from toolkit.train import finetune
 
 #: Settings under which a run takes a second.
 SHORT = {"max_steps": 4, "eval_steps": 2, "batch_size": 4}

@@ -20,10 +20,10 @@ from toolkit.export import onnx_file
 from toolkit.export.check import PortLogits, compare
 from toolkit.export.command import export_run
 from toolkit.export.graph import run_graph
+from toolkit.finetune.finetune import finetune
 from toolkit.predict import load_run
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
-from toolkit.train import finetune
 
 TEXTS = ["cat dog cow", "saw axe", "pear fig plum kiwi " * 4]
 

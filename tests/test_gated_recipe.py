@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from test_train import recipe_file  # noqa: F401
 
-from toolkit.assembly import assemble
+from toolkit.finetune.assembly import assemble
+from toolkit.finetune.gate import gate_request
 from toolkit.parity.job.build import job_of, labels_of
 from toolkit.recipe.keys import Model, Parity, Runtime, Train
 from toolkit.recipe.load import load_recipe
-from toolkit.run_gate import gate_request
 
 #: By key, another value than the recipe's (and what has to change with it).
 OTHER: dict[str, tuple[str, ...]] = {

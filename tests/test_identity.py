@@ -19,8 +19,8 @@ from toolkit.terminal.quiet import silence_startup
 silence_startup()
 runtime.configure("cpu")
 
-from toolkit.assembly import assemble  # noqa: E402
-from toolkit.train import finetune  # noqa: E402
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
 
 RECIPE = """\
 train: {max_steps: 6, eval_steps: 2, learning_rate: 1e-3, output_dir: run}

@@ -46,7 +46,8 @@ DONE: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "training": (
-        f"{ON_THE_CPU}import toolkit.train, toolkit.data.load, models.reformer.modeling, toolkit.training.trainer",
+        f"{ON_THE_CPU}import toolkit.finetune.finetune, toolkit.data.load, models.reformer.modeling, "
+        "toolkit.training.trainer",
         {"paddle", "paddlenlp", *DATA},
     ),
     "metrics of a classifier": (

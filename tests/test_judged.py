@@ -10,11 +10,11 @@ from rich.console import Console
 from test_train import recipe_file, train  # noqa: F401 - a small recipe and its data
 
 from models.randomness import Dropout
-from toolkit import train as training
 from toolkit.errors import ParityDrift
-from toolkit.judged import UNCOMPARED
+from toolkit.finetune import finetune as training
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.judged import UNCOMPARED
 from toolkit.recipe.load import load_recipe
-from toolkit.train import finetune
 from toolkit.training import optimizer
 
 SHORT = ("train.max_steps=2", "train.eval_steps=2", "parity.dtype=float32")

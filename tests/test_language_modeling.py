@@ -22,14 +22,14 @@ from toolkit.terminal.quiet import silence_startup
 silence_startup()
 runtime.configure("cpu")
 
-from toolkit.assembly import assemble  # noqa: E402
 from toolkit.data.batches import collate  # noqa: E402
 from toolkit.data_check import check_data  # noqa: E402
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.generate import generate_text  # noqa: E402
 from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.run_folder.tracking import read_metrics  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
-from toolkit.train import finetune  # noqa: E402
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 ANIMALS = ("cat", "dog", "cow", "hen", "fox", "owl", "ant", "bee")
@@ -293,7 +293,7 @@ def test_rows_with_a_column_of_control_codes_work_too(recipe_file, tmp_path):
 
 
 def test_the_gate_is_asked_about_blocks_and_the_tokenizer(recipe_file, tmp_path):
-    from toolkit.run_gate import gate_request
+    from toolkit.finetune.gate import gate_request
 
     recipe = load_recipe(recipe_file)
     job = assemble(recipe)
@@ -333,7 +333,7 @@ def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tm
 
 
 def test_sharding_asks_for_a_process_for_each_gpu(recipe_file):
-    from toolkit.train import check_device
+    from toolkit.finetune.finetune import check_device
 
     recipe = load_recipe(recipe_file, ["train.sharding=stage2"])
     with pytest.raises(UserError, match=r"needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1"):
@@ -503,7 +503,7 @@ def test_texts_come_from_a_file_for_each_split_or_a_column_without_groups(reform
 
 
 def test_the_gate_is_asked_about_padded_blocks_of_a_reformer(reformer_file, tmp_path):
-    from toolkit.run_gate import gate_request
+    from toolkit.finetune.gate import gate_request
 
     recipe = load_recipe(reformer_file)
     request = gate_request(recipe, assemble(recipe), "cpu", tmp_path)

@@ -21,12 +21,13 @@ from safetensors.numpy import load_file
 
 from models.lengths import LENGTH, LengthError
 from models.reformer import lengths, positions, schema
-from toolkit import model_config, predict
+from toolkit import predict
 from toolkit.errors import UserError
+from toolkit.finetune import model_config
+from toolkit.finetune.finetune import finetune
 from toolkit.parity.options import make_request
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder import checkpoint as checkpoints
-from toolkit.train import finetune
 
 LONGEST = 20_000
 ENWIK8 = {

@@ -232,7 +232,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit_from_the_adapter_alone(
     ],
 )
 def test_a_mistake_is_said_at_its_line(key, value, said, recipe_file):  # noqa: F811
-    from toolkit.model_config import check_model
+    from toolkit.finetune.model_config import check_model
 
     with pytest.raises(UserError) as problem:
         check_model(load_recipe(recipe_file, [f"train.lora.{key}={value}"]))
@@ -240,7 +240,7 @@ def test_a_mistake_is_said_at_its_line(key, value, said, recipe_file):  # noqa: 
 
 
 def test_a_head_that_the_checkpoint_lacks_is_trained_and_new_weights_are_said_to_be_random(recipe_file):  # noqa: F811
-    from toolkit.assembly import assemble
+    from toolkit.finetune.assembly import assemble
 
     job = assemble(load_recipe(recipe_file, ["train.lora={rank: 2}"]))
     assert job.lora is not None and all(name.startswith("classifier.") for name in job.lora.whole) and job.lora.whole

@@ -12,12 +12,12 @@ from test_train import recipe_file  # noqa: F401
 
 from models import kernels
 from models.families import part
-from toolkit import recipe_memory
+from toolkit.finetune import memory as recipe_memory
+from toolkit.finetune.training_memory import TrainingMemory, training_memory
 from toolkit.machine.memory import parameters_of
 from toolkit.parity.job import stretch
 from toolkit.parity.job.request import GateRequest
 from toolkit.recipe.load import load_recipe
-from toolkit.training_memory import TrainingMemory, training_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 CTRL = part("ctrl", "schema").resolve({})  # the published model's numbers are the defaults
@@ -147,7 +147,7 @@ def test_the_published_ctrl_goes_stage_by_stage_and_takes_what_was_seen():
 
 
 def test_a_run_that_cannot_fit_says_what_takes_less(recipe_file, monkeypatch):  # noqa: F811
-    from toolkit.assembly import assemble
+    from toolkit.finetune.assembly import assemble
 
     recipe = load_recipe(recipe_file, ["model.backward=autograd"])
     job = assemble(recipe)

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from models.reformer.tokenizer import ByteTokenizer
-from toolkit import model_config
 from toolkit.errors import UserError
+from toolkit.finetune import model_config
 from toolkit.recipe.load import load_recipe
 
 RECIPE = """\

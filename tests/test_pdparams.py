@@ -14,9 +14,9 @@ from models.ctrl import CTRLForSequenceClassification, CTRLLMHeadModel
 from models.files import UnreadableFile
 from models.pdparams import read_pdparams
 from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceClassification, ReformerModelWithLMHead
-from toolkit import model_config
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
+from toolkit.finetune import model_config
 from toolkit.recipe.load import load_recipe
 
 REFORMER = {

@@ -22,13 +22,13 @@ from toolkit import cli, predict_file
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
+from toolkit.finetune.finetune import finetune
 from toolkit.machine.disk import WriteFailed
 from toolkit.predict import load_run
 from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer
-from toolkit.train import finetune
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Batches of other sizes, and CTRL's padding, sum in another order: float32's rounding, some times over.

@@ -22,9 +22,9 @@ from kills import assert_same_bits, toolkit, write_recipes
 from rank_worker import train
 from recipe_fuzz import BASES, write_data
 
-from toolkit import launch, passed_gate
 from toolkit.errors import ToolkitError, UserError
-from toolkit.launch import Team
+from toolkit.finetune import launch, passed_gate
+from toolkit.finetune.launch import Team
 from toolkit.machine.scratch import child
 from toolkit.training import ranks
 

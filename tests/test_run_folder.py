@@ -14,9 +14,9 @@ import pytest
 from damages import SURELY_BAD
 
 from toolkit import cli
-from toolkit.card import parity_statement
 from toolkit.errors import UserError
 from toolkit.files.ownership import LEDGER, claim, prefix_in
+from toolkit.finetune.card import parity_statement
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import in_next_folder, occupied, read_starts, record_start

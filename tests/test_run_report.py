@@ -22,16 +22,16 @@ from rich.console import Console
 
 from toolkit import cli
 from toolkit.errors import UserError
+from toolkit.finetune.finetune import finetune
+from toolkit.finetune.report.curves import curves
+from toolkit.finetune.report.page import page
 from toolkit.pages.excerpts import LONGEST, excerpt
 from toolkit.pages.plot import MOST_POINTS, Series, lines, named_bins, round_ticks
 from toolkit.recipe.load import load_recipe
-from toolkit.report.curves import curves
-from toolkit.report.page import page
 from toolkit.run_folder.predictions import read_predictions, write_predictions
 from toolkit.tasks.classification import report as classification
 from toolkit.tasks.language_modeling import report as language_modeling
 from toolkit.tasks.question_answering import report as question_answering
-from toolkit.train import finetune
 from toolkit.training.trainer import Finetuner
 
 LABELS = ("</script><script>alert(1)</script>", "<img src=http://x.test/a onerror=alert(2)>", 'a,"b"\n\x1b[31m', "=1+1")

@@ -13,7 +13,7 @@ from models.reformer.tokenizer import ByteTokenizer
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
-from toolkit.identity import identity_of
+from toolkit.finetune.identity import identity_of
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks import task_of
 

@@ -305,7 +305,7 @@ def test_of_several_processes_only_the_first_has_a_run_at_wandb(tmp_path, nobody
 
 
 def test_without_wandb_in_the_recipe_it_is_not_imported():
-    code = "import sys, toolkit.run_folder.tracking, toolkit.run_gate; print('wandb' in sys.modules)"
+    code = "import sys, toolkit.run_folder.tracking, toolkit.finetune.gate; print('wandb' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -34,9 +34,9 @@ from toolkit.terminal.quiet import silence_startup
 silence_startup()
 runtime.configure("cpu")
 
-from toolkit.assembly import assemble  # noqa: E402
+from toolkit.finetune.assembly import assemble  # noqa: E402
+from toolkit.finetune.finetune import finetune, load_model  # noqa: E402
 from toolkit.run_folder.tracking import read_metrics  # noqa: E402
-from toolkit.train import finetune, load_model  # noqa: E402
 
 WORDS = {
     "animals": ("cat", "dog", "horse", "lion", "cow"),

@@ -198,7 +198,7 @@ def finetune(
     if new:
         checked = _in_next_folder(checked)
     if processes is not None or gpus is not None:
-        from toolkit.launch import Team, finetune_together
+        from toolkit.finetune.launch import Team, finetune_together
 
         here = [key for key in overrides if not (new and key.startswith("train.output_dir="))]
         folder = [f"train.output_dir={json.dumps(str(checked.output_dir))}"] if new else []
@@ -207,7 +207,7 @@ def finetune(
         return finetune_together(checked, skip_parity, Team.of(processes, gpus), arguments, LiteralConsole())
 
     with collector.paused():
-        from toolkit.train import finetune as run
+        from toolkit.finetune.finetune import finetune as run
 
     run(checked, skip_parity, LiteralConsole())
     return 0
@@ -416,9 +416,9 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     takes.
     """
     from toolkit.data_check import check_data
-    from toolkit.model_config import check_model
+    from toolkit.finetune.memory import memory_of_recipe
+    from toolkit.finetune.model_config import check_model
     from toolkit.recipe.load import load_recipe
-    from toolkit.recipe_memory import memory_of_recipe
 
     checked = load_recipe(path, overrides)
     for note in (*checked.notes, *check_model(checked), *check_data(checked)):

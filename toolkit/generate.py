@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import UserError
-from toolkit.model_config import TITLES
+from toolkit.finetune.model_config import TITLES
 from toolkit.predict import MEND, load_run
 from toolkit.run_folder.read import read_json, reading
 from toolkit.tasks.interface import Run

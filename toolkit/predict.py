@@ -12,9 +12,10 @@ from models import families
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
+from toolkit.finetune.finetune import make_trainer, metrics_table
+from toolkit.finetune.model_config import length_of
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
-from toolkit.model_config import length_of
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import recorded_commits
@@ -25,7 +26,6 @@ from toolkit.run_folder.tracking import complaint_of_finished
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.terminal.quiet import silence_startup
-from toolkit.train import make_trainer, metrics_table
 
 #: What to do about a model that cannot be loaded.
 MEND = "restore the run's model folder from a copy, or train again"
@@ -73,7 +73,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
         UserError: a file of it is missing, damaged, or of another model.
     """
     from models.pretrained import CONSTANTS
-    from toolkit.model_config import model_class, port_settings
+    from toolkit.finetune.model_config import model_class, port_settings
 
     kind, settings = model_class(recipe), port_settings(recipe)
     with reading(folder / "config.json", MEND):

@@ -10,9 +10,9 @@ from typing import Any
 
 from models.files import UnreadableFile, open_tensors
 from models.hub_errors import Wanted, explain_push
-from toolkit.card import parity_statement, with_model
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.whole import write_text
+from toolkit.finetune.card import parity_statement, with_model
 from toolkit.machine.scratch import scratch_folder
 from toolkit.predict import MEND, read_recipe
 from toolkit.run_folder.folder import REPORT, read_starts

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from toolkit.errors import UserError
+from toolkit.finetune.finetune import make_trainer, write_split_predictions
+from toolkit.finetune.report.page import REMEDY, write_report
 from toolkit.machine.disk import check_writable
 from toolkit.predict import load_run, read_recipe
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.recipe.shipped import new_file
-from toolkit.report.page import REMEDY, write_report
 from toolkit.run_folder.folder import amending
 from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json
 from toolkit.run_folder.tracking import complaint_of_finished
 from toolkit.tasks import task_of
-from toolkit.train import make_trainer, write_split_predictions
 
 if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe

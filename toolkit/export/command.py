@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from models.files import read_object
-from toolkit.card import with_model
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
+from toolkit.finetune.card import with_model
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder

@@ -1,7 +1,7 @@
 """The recipe: what a run is made of. YAML checked by a schema, every error at its line, every default filled in.
 
 This module decides what can be decided from the recipe alone. What needs the data or a model's configuration is decided
-later (:mod:`toolkit.data.load`, :mod:`toolkit.model_config`), with the same error positions, through
+later (:mod:`toolkit.data.load`, :mod:`toolkit.finetune.model_config`), with the same error positions, through
 :meth:`Recipe.error`.
 """
 

@@ -13,7 +13,7 @@ from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
 from toolkit.recipe.recipe import Recipe
 
-#: In a run folder: what the run was begun with (:mod:`toolkit.identity`).
+#: In a run folder: what the run was begun with (:mod:`toolkit.finetune.identity`).
 IDENTITY = "identity.json"
 
 
@@ -93,7 +93,7 @@ def recorded_commits(folder: Path) -> dict[str, str]:
         return {}
     try:
         found = read_object(folder / IDENTITY).get("commits")
-    except (OSError, ValueError):  # :func:`toolkit.identity.check_identity` says so
+    except (OSError, ValueError):  # :func:`toolkit.finetune.identity.check_identity` says so
         return {}
     return (
         {name: commit for name, commit in found.items() if isinstance(commit, str)} if isinstance(found, dict) else {}

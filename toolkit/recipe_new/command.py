@@ -11,8 +11,8 @@ from pathlib import Path
 from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.files.whole import write_text
+from toolkit.finetune.model_config import check_model
 from toolkit.machine.scratch import scratch_folder
-from toolkit.model_config import check_model
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.shipped import new_file
 from toolkit.recipe_new import tasks

@@ -27,7 +27,7 @@ from toolkit.run_folder.read import reading
 LOCK = ".lock"
 #: The report of the gate, which may be there before a run has begun.
 REPORT = ownership.REPORT
-#: What the processes but the first say that :mod:`toolkit.launch` has started; gone when the run has finished.
+#: What the processes but the first say that :mod:`toolkit.finetune.launch` has started; gone when the run has finished.
 LOGS = "logs"
 #: The folder of the run's checkpoints.
 CHECKPOINTS = "checkpoints"
@@ -132,7 +132,7 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
     for place in (folder / REPORT, folder / CHECKPOINTS):
         if os.path.lexists(place) and not place.is_dir():
             raise recipe.error("train.output_dir", f"{place} is no folder; move it away")
-    if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.backward`)
+    if recipe.model.backward == "auto":  # there it is settled (:mod:`toolkit.finetune.backward`)
         differing = [key for key in differing if not key.startswith("model.backward: ")]
     if differing:
         raise recipe.error(

@@ -1,6 +1,6 @@
 """What a trainer and its model are, written out field by field, and what a step of theirs gives, to the bit.
 
-The gate's process of the port describes what it judges, and :mod:`toolkit.judged` what is about to train.
+The gate's process of the port describes what it judges, and :mod:`toolkit.finetune.judged` what is about to train.
 """
 
 from __future__ import annotations

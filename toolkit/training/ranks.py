@@ -1,7 +1,7 @@
 """What the processes that train together tell each other: sums, texts, and that the first has passed the gate.
 
-They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.launch` or by Paddle's launcher, over gloo on
-CPUs and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
+They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.finetune.launch` or by Paddle's launcher, over
+gloo on CPUs and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
 
 Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``: that sends each one
 from a hook of its parameter as soon as the backward has made it, and a reversible backward, which runs each layer's
@@ -27,16 +27,18 @@ from toolkit.files.digest import digest
 from toolkit.machine import interruption
 from toolkit.machine.runtime import is_first_process, processes, rank
 
-#: Set for the processes that :mod:`toolkit.launch` has started, to the number of the pipe that the first reads.
+#: Set for the processes that :mod:`toolkit.finetune.launch` has started, to the number of the pipe that the first
+#: reads.
 SUPERVISED = "TOOLKIT_SUPERVISED"
-#: The exit status by which a process tells :mod:`toolkit.launch` that it ended since another one had (EX_TEMPFAIL).
+#: The exit status by which a process tells :mod:`toolkit.finetune.launch` that it ended since another one had
+#: (EX_TEMPFAIL).
 LOST = 75
 #: Seconds between two looks at what the first process has announced.
 INTERVAL = 0.2
 
 
 class Lost(ToolkitError):
-    """Another process of the run has ended. Where :mod:`toolkit.launch` watches them, it names that one."""
+    """Another process of the run has ended. Where :mod:`toolkit.finetune.launch` watches them, it names that one."""
 
     def __init__(self) -> None:
         watched = SUPERVISED in os.environ
@@ -69,7 +71,8 @@ def join() -> None:
 
 def _check_meeting_place() -> None:
     """See that this process can bind the port at which the others look for it, of which Paddle makes an abort half a
-    minute later (SIGABRT). Whoever has bound it and does not listen, as :mod:`toolkit.launch`, is not in the way.
+    minute later (SIGABRT). Whoever has bound it and does not listen, as :mod:`toolkit.finetune.launch`, is not in the
+    way.
 
     Raises:
         UserError: it cannot.

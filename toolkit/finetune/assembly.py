@@ -14,9 +14,9 @@ from models import collector, families
 from models.lengths import Fit
 from models.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
-from toolkit.identity import identity_of
+from toolkit.finetune.identity import identity_of
+from toolkit.finetune.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
 from toolkit.machine.install import REFERENCE_PYTHON
-from toolkit.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
@@ -49,7 +49,7 @@ class Job:
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
         checkpoint: the folder whose safetensors the first weights were read from; None for new ones.
-        identity: the content of all that comes from files (:mod:`toolkit.identity`).
+        identity: the content of all that comes from files (:mod:`toolkit.finetune.identity`).
     """
 
     task: Task
@@ -159,7 +159,7 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     """The stored model's weights to start from: the checkpoint's, and new ones by the seed for what it does not have.
 
     Args:
-        config: of the stored model (:func:`toolkit.model_config.build_config`).
+        config: of the stored model (:func:`toolkit.finetune.model_config.build_config`).
         checkpoint: the folder with safetensors; None for new weights alone.
 
     Returns:

@@ -26,6 +26,7 @@ from rich.console import Console
 from models import another_python
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.ownership import claim
+from toolkit.finetune.finetune import prove
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import STATUSES, Interruption
 from toolkit.machine.scratch import child
@@ -33,7 +34,6 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import LOGS, occupied
 from toolkit.run_folder.tracking import check_trackers
 from toolkit.terminal.escape import one_line
-from toolkit.train import prove
 from toolkit.training.ranks import LOST, SUPERVISED
 
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
@@ -105,7 +105,7 @@ def finetune_together(
         The exit status.
 
     Raises:
-        As :func:`toolkit.train.finetune`, and:
+        As :func:`toolkit.finetune.finetune.finetune`, and:
         ToolkitError: a process has ended before its time: which, how, and where its log is.
     """
     if team.gpus is None and recipe.runtime.device == "gpu":

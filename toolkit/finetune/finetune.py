@@ -28,31 +28,31 @@ from rich.console import Console
 from rich.table import Table
 
 from models import collector, families
-from toolkit.adapter_file import ADAPTER, write_adapter
-from toolkit.assembly import Job, assemble, reference_python
-from toolkit.backward import settle_backward
-from toolkit.card import write_card
 from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
 from toolkit.files import strict_json, whole
 from toolkit.files.digest import digest
 from toolkit.files.whole import write_text
-from toolkit.identity import check_identity, write_identity
-from toolkit.judged import see_judged
+from toolkit.finetune.adapter_file import ADAPTER, write_adapter
+from toolkit.finetune.assembly import Job, assemble, reference_python
+from toolkit.finetune.backward import settle_backward
+from toolkit.finetune.card import write_card
+from toolkit.finetune.gate import pass_gate
+from toolkit.finetune.identity import check_identity, write_identity
+from toolkit.finetune.judged import see_judged
+from toolkit.finetune.memory import missing_memory
+from toolkit.finetune.passed_gate import handed_over, to_hand_over, verdict_of
+from toolkit.finetune.report.page import PAGE, write_report
 from toolkit.machine import interruption, runtime
 from toolkit.machine.disk import missing_room, size_of
-from toolkit.passed_gate import handed_over, to_hand_over, verdict_of
 from toolkit.recipe.recipe import Recipe, settled
 from toolkit.recipe.revisions import hub_origin, settle_commits
-from toolkit.recipe_memory import missing_memory
-from toolkit.report.page import PAGE, write_report
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import differing_keys, occupied, record_start
 from toolkit.run_folder.predictions import predictions_file, write_predictions
 from toolkit.run_folder.read import read_json, reading
 from toolkit.run_folder.tracking import Tracker, check_trackers
-from toolkit.run_gate import pass_gate
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.tasks.metrics import COUNTS
@@ -101,7 +101,7 @@ def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Consol
     """All that comes before training, for so many processes that are started after it.
 
     Returns:
-        What the first of them is to be told (:mod:`toolkit.passed_gate`).
+        What the first of them is to be told (:mod:`toolkit.finetune.passed_gate`).
 
     Raises:
         As :func:`finetune`.
@@ -340,7 +340,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     from safetensors.numpy import load_file
 
     from models.adapter import adapt
-    from toolkit.model_config import model_class
+    from toolkit.finetune.model_config import model_class
     from toolkit.parity import CONSTANTS
 
     model = model_class(recipe)(job.config)

@@ -13,14 +13,14 @@ from xml.etree.ElementTree import Element
 
 from toolkit.files import strict_json
 from toolkit.files.whole import write_text
-from toolkit.identity import FILE as IDENTITY
+from toolkit.finetune.identity import FILE as IDENTITY
+from toolkit.finetune.model_config import TITLES
+from toolkit.finetune.report.curves import curves
+from toolkit.finetune.report.style import STYLE
 from toolkit.machine.disk import megabytes
-from toolkit.model_config import TITLES
 from toolkit.pages.document import document, table
 from toolkit.pages.markup import element
 from toolkit.recipe.recipe import Recipe
-from toolkit.report.curves import curves
-from toolkit.report.style import STYLE
 from toolkit.run_folder.folder import REPORT, read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS, predictions_file
 from toolkit.run_folder.read import read_json, reading

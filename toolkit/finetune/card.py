@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.files.whole import write_text
+from toolkit.finetune.model_config import TITLES
 from toolkit.machine import runtime
-from toolkit.model_config import TITLES
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import read_starts, steps_of
 from toolkit.run_folder.predictions import SPLITS

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 
-from toolkit.assembly import Job, reference_python
 from toolkit.data.batches import collate
 from toolkit.errors import Inconclusive, ParityDrift
+from toolkit.finetune.assembly import Job, reference_python
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
@@ -75,7 +75,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
         scratch: a folder to put the tokenizer's file in; it must outlive the gate.
         processes: that are to train together.
     """
-    from toolkit.model_config import head_of, port_settings
+    from toolkit.finetune.model_config import head_of, port_settings
     from toolkit.parity import GateRequest, TrainingSettings, dtypes_of, tokenizer_in
 
     chosen, train, weights = recipe.parity, recipe.train, job.prepared.class_weights

@@ -1,8 +1,8 @@
 """How the first of several processes learns that the gate of its very run has passed in the process that started it.
 
-:mod:`toolkit.launch` runs the gate before it starts them, so that none waits for it. What it hands over comes through a
-pipe of its own, and is believed only for the same recipe, data, first weights and versions, and beside the report of
-that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
+:mod:`toolkit.finetune.launch` runs the gate before it starts them, so that none waits for it. What it hands over comes
+through a pipe of its own, and is believed only for the same recipe, data, first weights and versions, and beside the
+report of that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolkit.run_folder.folder import REPORT
 from toolkit.training.ranks import SUPERVISED
 
 if TYPE_CHECKING:
-    from toolkit.assembly import Job
+    from toolkit.finetune.assembly import Job
 
 
 def to_hand_over(

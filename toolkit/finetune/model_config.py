@@ -40,7 +40,7 @@ def model_class(recipe: Recipe) -> Any:
 
 def port_settings(recipe: Recipe) -> dict[str, Any]:
     """The settings of the port itself, which are no part of the model. A backward that is not settled yet
-    (:mod:`toolkit.backward`) is left to the port: what does not train has none."""
+    (:mod:`toolkit.finetune.backward`) is left to the port: what does not train has none."""
     settings = {"backward": recipe.model.backward, "residual": recipe.model.residual}
     return {key: value for key, value in settings.items() if value not in (None, "auto")}
 

@@ -12,11 +12,11 @@ import numpy as np
 from models import families, kernels
 from models.lora import maps, parameters
 from toolkit.errors import ToolkitError
+from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
+from toolkit.finetune.training_memory import TrainingMemory, amount, training_memory
 from toolkit.machine import runtime
 from toolkit.machine.memory import container_limit, physical_memory
-from toolkit.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.recipe.recipe import Recipe
-from toolkit.training_memory import TrainingMemory, amount, training_memory
 
 AUTO = "auto"
 #: The share of the memory that ``model.backward: auto`` fills: an estimate is off by up to a third, and a machine has

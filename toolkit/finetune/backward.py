@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import yaml
 
 from models import families
+from toolkit.finetune.memory import AUTO, choose_backward
 from toolkit.recipe.recipe import Recipe
-from toolkit.recipe_memory import AUTO, choose_backward
 
 if TYPE_CHECKING:
-    from toolkit.assembly import Job
+    from toolkit.finetune.assembly import Job
 
 
 def settle_backward(

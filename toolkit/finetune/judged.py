@@ -18,14 +18,14 @@ import numpy as np
 from rich.console import Console
 
 from models import families
-from toolkit.assembly import Job
 from toolkit.data.batches import collate
 from toolkit.errors import ParityDrift
+from toolkit.finetune.assembly import Job
+from toolkit.finetune.gate import first_examples
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
 from toolkit.run_folder.folder import REPORT
 from toolkit.run_folder.read import read_json, reading
-from toolkit.run_gate import first_examples
 from toolkit.training.described import described, digests
 
 if TYPE_CHECKING:
