@@ -31,7 +31,7 @@ def answer(text: bytes, overrides: list[str], train: bool) -> dict:
     Path("x.yaml").write_bytes(text)
     try:
         recipe = load_recipe("x.yaml", overrides)
-        from toolkit.data_check import check_data
+        from toolkit.commands.recipe_check import check_data
 
         check_model(recipe)
         check_data(recipe)

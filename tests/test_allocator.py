@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.doctor import frameworks
+from toolkit.commands.doctor import frameworks
 from toolkit.errors import UserError
 from toolkit.machine import allocator
 
@@ -213,7 +213,7 @@ collector.in_a_command()
 runtime.configure("cpu", threads=2)
 import paddle
 from models.reformer.modeling import CLASSES, ReformerConfig
-from toolkit.bench.serve import forget_peak, resident
+from toolkit.commands.bench.serve import forget_peak, resident
 forget_peak()
 before = resident("VmRSS")
 model = CLASSES["sequence_classification"](ReformerConfig(

@@ -19,8 +19,8 @@ from damages import DAMAGES, SURELY_BAD, damage
 from safetensors.numpy import save_file
 
 from models import families
+from toolkit.commands.recipe_check import check_data
 from toolkit.data.load import build_tokenizer
-from toolkit.data_check import check_data
 from toolkit.errors import ToolkitError
 from toolkit.finetune.assembly import first_weights
 from toolkit.finetune.model_config import check_model

@@ -8,9 +8,9 @@ import math
 
 import pytest
 
-from toolkit.bench.duel import Duel, Measurements
-from toolkit.bench.ratios import CONFIDENCE, ratio
-from toolkit.bench.workload import Workload
+from toolkit.commands.bench.duel import Duel, Measurements
+from toolkit.commands.bench.ratios import CONFIDENCE, ratio
+from toolkit.commands.bench.workload import Workload
 
 ONES = [1.0] * 7
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toolkit.commands.recipe_check import check_data
 from toolkit.data import load as data
 from toolkit.data.batches import collate
 from toolkit.data.built_in import built_in, nothing_but_options
-from toolkit.data_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe

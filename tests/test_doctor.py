@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from test_disk import needs_mount, on_small_disk
 
-from toolkit.doctor import command, frameworks, gpu, machine, services, versions
-from toolkit.doctor.child import ask
-from toolkit.doctor.command import diagnose, examine
-from toolkit.doctor.finding import Finding
+from toolkit.commands.doctor import doctor as command
+from toolkit.commands.doctor import frameworks, gpu, machine, services, versions
+from toolkit.commands.doctor.child import ask
+from toolkit.commands.doctor.doctor import diagnose, examine
+from toolkit.commands.doctor.finding import Finding
 
 ROOT = Path(__file__).parents[1]
 SITE = Path(sysconfig.get_path("purelib"))
@@ -159,7 +160,8 @@ def test_a_cache_that_cannot_be_written_is_a_fault_that_names_the_variable(monke
 
 @needs_mount
 def test_a_disk_without_room_is_a_fault_that_says_where(tmp_path):
-    code = "from toolkit.doctor import machine; [print(f.state, f.what, '|', f.mend) for f in machine.check_disk()]"
+    found = "[print(f.state, f.what, '|', f.mend) for f in machine.check_disk()]"
+    code = f"from toolkit.commands.doctor import machine; {found}"
     script = f'cd "$0"; "{sys.executable}" -c "{code}"'
     disk = tmp_path / "disk"
     done = on_small_disk(disk, "1m", script, TMPDIR=str(disk), TOOLKIT_CACHE=str(disk / "c"), PYTHONPATH=str(ROOT))
@@ -348,7 +350,7 @@ def test_an_installation_without_almost_anything_and_a_cache_that_cannot_be_writ
 
 def test_nothing_heavy_is_imported_by_the_command_itself():
     code = (
-        "import sys; from toolkit.doctor import command, machine\n"
+        "import sys; from toolkit.commands.doctor import command, machine\n"
         "for check in (machine.check_memory, machine.check_disk, machine.check_caches): list(check())\n"
         "print([name for name in ('paddle', 'torch', 'datasets', 'wandb', 'paddlenlp') if name in sys.modules])"
     )

@@ -14,14 +14,14 @@ import test_question_answering as qa
 from rich.console import Console
 from test_train import recipe_file, train  # noqa: F401
 
-import toolkit.export.check
+import toolkit.commands.export.check
+from toolkit.commands.export import onnx_file
+from toolkit.commands.export.check import PortLogits, compare
+from toolkit.commands.export.export import export_run
+from toolkit.commands.export.graph import run_graph
+from toolkit.commands.predict import load_run
 from toolkit.errors import ParityDrift, UserError
-from toolkit.export import onnx_file
-from toolkit.export.check import PortLogits, compare
-from toolkit.export.command import export_run
-from toolkit.export.graph import run_graph
 from toolkit.finetune.finetune import finetune
-from toolkit.predict import load_run
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 
@@ -110,7 +110,7 @@ def test_a_folder_for_transformers_has_the_model_and_a_card_that_loads_it(run, t
 
 
 def test_a_model_that_differs_by_more_than_rounding_is_not_left(run, tmp_path, monkeypatch):
-    import toolkit.export.graph as graph
+    import toolkit.commands.export.graph as graph
 
     def wrong(folder, batches):
         return [tuple(one + 1e-4 * np.abs(one).max() for one in outputs) for outputs in run_graph(folder, batches)]
@@ -155,8 +155,11 @@ def test_a_choice_that_float64_has_as_near_as_rounding_is_found():
     mask = np.array([[1, 1], [1, 0]])
     exact = np.array([[[1.0, 0.5], [0.2, 0.9]], [[1.0, -0.2], [1.0, 1.0 - 1e-9]]]).reshape(2, 1, 2, 1, 2)
     moved = exact + 1e-8
-    assert toolkit.export.check._clear([moved], [exact], mask).tolist() == [True, True]  # padding does not count
-    assert toolkit.export.check._clear([moved], [exact], np.ones_like(mask)).tolist() == [True, False]
+    assert toolkit.commands.export.check._clear([moved], [exact], mask).tolist() == [
+        True,
+        True,
+    ]  # padding does not count
+    assert toolkit.commands.export.check._clear([moved], [exact], np.ones_like(mask)).tolist() == [True, False]
 
 
 def test_onnx_says_what_is_missing_before_anything_is_computed(run, tmp_path, monkeypatch):

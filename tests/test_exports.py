@@ -20,10 +20,10 @@ from models.ctrl.tokenizer import train_bpe
 from models.reformer import tokenizer as reformer_tokenizer
 from models.reformer.byte_file import is_byte_file, tokenizer_file
 from models.reformer.tokenizer import ByteTokenizer, train_sentencepiece
+from toolkit.commands.generate import generate_text
+from toolkit.commands.predict import load_run
 from toolkit.finetune.finetune import finetune
-from toolkit.generate import generate_text
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
-from toolkit.predict import load_run
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer

@@ -32,7 +32,8 @@ DONE: dict[str, tuple[str, set[str]]] = {
     "recipe show": (RUN_COMMAND.format(["recipe", "show", "recipes/reformer_cls.yaml"]), set()),
     # Each but for the work itself.
     "predict": (
-        f"{ON_THE_CPU}import toolkit.predict, toolkit.generate, models.reformer.modeling, models.reformer.tokenizer",
+        f"{ON_THE_CPU}import toolkit.commands.predict, toolkit.commands.generate, models.reformer.modeling, "
+        "models.reformer.tokenizer",
         {"paddle", "paddlenlp"},
     ),
     "a run's gate that is cached": ("import toolkit.parity.gate", set()),

@@ -12,7 +12,7 @@ from test_train import recipe_file, train  # noqa: F401
 from models import compiled, ops
 from models.families import FAMILIES, part
 from models.kernels import can_compile, chosen
-from toolkit.doctor import frameworks
+from toolkit.commands.doctor import frameworks
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
 from toolkit.parity.job.build import job_of

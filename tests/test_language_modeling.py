@@ -22,12 +22,12 @@ from toolkit.terminal.quiet import silence_startup
 silence_startup()
 runtime.configure("cpu")
 
+from toolkit.commands.generate import generate_text  # noqa: E402
+from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
+from toolkit.commands.recipe_check import check_data  # noqa: E402
 from toolkit.data.batches import collate  # noqa: E402
-from toolkit.data_check import check_data  # noqa: E402
 from toolkit.finetune.assembly import assemble  # noqa: E402
 from toolkit.finetune.finetune import finetune  # noqa: E402
-from toolkit.generate import generate_text  # noqa: E402
-from toolkit.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.run_folder.tracking import read_metrics  # noqa: E402
 from toolkit.tasks.language_modeling import task as language_modeling  # noqa: E402
 
@@ -427,7 +427,7 @@ def test_a_reformer_goes_on_from_a_prompt_alone(reformer_run):
 
 
 def test_a_character_of_several_bytes_is_shown_when_it_is_whole(reformer_run, monkeypatch):
-    from toolkit import generate as module
+    from toolkit.commands import generate as module
 
     monkeypatch.setattr(module, "generate", lambda *_: iter(module_tokens))
     module_tokens = load_run(reformer_run).tokenizer.encode("né 好\U0001f600.")

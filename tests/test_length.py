@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from models.lengths import LENGTH, LengthError
 from models.reformer import lengths, positions, schema
-from toolkit import predict
+from toolkit.commands import predict
 from toolkit.errors import UserError
 from toolkit.finetune import model_config
 from toolkit.finetune.finetune import finetune

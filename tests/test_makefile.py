@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from toolkit.doctor.versions import read_pins
+from toolkit.commands.doctor.versions import read_pins
 from toolkit.parity.job import interpreter
 
 ROOT = Path(__file__).resolve().parents[1]

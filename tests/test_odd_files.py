@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.data_check import check_data
+from toolkit.commands.recipe_check import check_data
+from toolkit.commands.recipe_new.look import look
 from toolkit.errors import UserError
 from toolkit.files.packed import LARGEST_RATIO
 from toolkit.files.tables import read_table
 from toolkit.recipe.load import load_recipe
-from toolkit.recipe_new.look import look
 
 HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"
 TABLE = "text,label\n" + "".join(f"text number {index},{'ab'[index % 2]}\n" for index in range(20))
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said_of_the_user_s_file_and_with_its_line(tmp_path, na
 #: The peak of the process itself: ``getrusage`` gives a child that of the process it was forked from, if that is more.
 CHECK = """\
 import sys
-from toolkit.bench.serve import resident
+from toolkit.commands.bench.serve import resident
 from toolkit.cli import main
 try:
     main(sys.argv[1:])

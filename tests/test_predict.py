@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from test_train import recipe_file, run  # noqa: F401 - the same finished run serves both files
 
+from toolkit.commands.predict import evaluate, load_run, predict
 from toolkit.errors import UserError
-from toolkit.predict import evaluate, load_run, predict
 from toolkit.tasks.classification.task import classify
 
 

@@ -18,14 +18,15 @@ from rich.console import Console
 from test_tables import read, write
 from test_train import recipe_file, train  # noqa: F401
 
-from toolkit import cli, predict_file
+from toolkit import cli
+from toolkit.commands import label_file as predict_file
+from toolkit.commands.label_file import label_file
+from toolkit.commands.predict import load_run
 from toolkit.data.source_layout import source_layout
 from toolkit.errors import UserError
 from toolkit.files import table_writer, tables
 from toolkit.finetune.finetune import finetune
 from toolkit.machine.disk import WriteFailed
-from toolkit.predict import load_run
-from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification.task import classify
 from toolkit.tasks.question_answering.answering import answer

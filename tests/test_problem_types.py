@@ -16,13 +16,13 @@ from test_data import HEAD, cache, problem, recipe  # noqa: F401
 from test_tables import read, write
 from test_train import RECIPE, WORDS, recipe_file, train  # noqa: F401
 
+from toolkit.commands.label_file import label_file
+from toolkit.commands.predict import evaluate, predict
 from toolkit.data.batches import collate
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request
-from toolkit.predict import evaluate, predict
-from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.predictions import read_predictions
 from toolkit.tasks import metrics

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
+from toolkit.commands.recipe_new.choose import held_out, steps_for
+from toolkit.commands.recipe_new.write import scalar
 from toolkit.data.rows import quietly
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.yaml_source import read
-from toolkit.recipe_new.choose import held_out, steps_for
-from toolkit.recipe_new.write import scalar
 
 WORDS = ["good", "bad", "very", "film", "the", "plot", "Größe", "is", "long", "dull", "fine", "a", "was", "not", "it"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from toolkit.data_check import check_data
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification

@@ -13,7 +13,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from loopback_hub import LoopbackHub
 
-from toolkit.data_check import check_data
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.recipe.recipe import Recipe

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from toolkit import cli
-from toolkit.data_check import check_data
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.question_answering import scoring, squad

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.reformer.tokenizer import ByteTokenizer
-from toolkit.data_check import check_data
+from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
 from toolkit.finetune.identity import identity_of

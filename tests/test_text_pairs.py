@@ -13,9 +13,9 @@ from test_tables import read
 from test_train import WORDS, recipe_file, train  # noqa: F401
 
 from toolkit import cli
+from toolkit.commands.label_file import label_file
+from toolkit.commands.predict import predict
 from toolkit.errors import UserError
-from toolkit.predict import predict
-from toolkit.predict_file import label_file
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task as classification
 

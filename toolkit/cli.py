@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from models import collector
-from toolkit.bench.command import bench
+from toolkit.commands.bench.bench import bench
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine import allocator, interruption
 from toolkit.machine.home import give_libraries_a_home
@@ -233,7 +233,7 @@ def evaluate(run: Path | None, split: str, squad: tuple[Path, Path] | None) -> N
         return
     if run is None or squad is not None:
         raise UserError("specify RUN, a run folder, or --squad DATASET.json PREDICTIONS.json")
-    from toolkit.predict import evaluate as measure
+    from toolkit.commands.predict import evaluate as measure
     from toolkit.terminal.console import LiteralConsole
 
     measure(_run_folder(run), LiteralConsole(), split)
@@ -271,13 +271,13 @@ def predict(
     from toolkit.terminal.console import LiteralConsole
 
     if any(of_a_file.values()):
-        from toolkit.predict_file import label_file
+        from toolkit.commands.label_file import label_file
 
         if texts or pairs or question or context:
             raise UserError("--input: cannot be combined with --text, --text-pair, --question or --context")
         label_file(_run_folder(run), LiteralConsole(), **of_a_file)
         return
-    from toolkit.predict import predict as ask
+    from toolkit.commands.predict import predict as ask
 
     if pairs and len(pairs) != len(texts):
         raise UserError(f"--text-pair: {len(pairs)} given, and {len(texts)} of --text; each text has one")
@@ -303,7 +303,7 @@ def generate(run: Path, **options: Any) -> None:
 
     Takes the most probable token each time, unless one of --temperature, --top-k, --top-p says to sample.
     """
-    from toolkit.generate import generate_text
+    from toolkit.commands.generate import generate_text
     from toolkit.terminal.console import LiteralConsole
 
     generate_text(_run_folder(run), LiteralConsole(), **options)
@@ -317,7 +317,7 @@ def report(run: Path, output: Path | None) -> None:
 
     Predictions of the best model that the folder lacks are computed and written, too.
     """
-    from toolkit.remake import remake_report
+    from toolkit.commands.report import remake_report
     from toolkit.terminal.console import LiteralConsole
 
     remake_report(_run_folder(run), LiteralConsole(), output)
@@ -334,7 +334,7 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
     hf: a folder for transformers. paddle: a static graph for Paddle Inference. onnx: a file for ONNX Runtime. What goes
     in, what comes out, and how far it is from the port is in export.json.
     """
-    from toolkit.export.command import export_run
+    from toolkit.commands.export.export import export_run
     from toolkit.terminal.console import LiteralConsole
 
     export_run(_run_folder(run), form, output, overwrite, LiteralConsole())
@@ -350,7 +350,7 @@ def export(run: Path, form: str, output: Path | None, overwrite: bool) -> None:
 @click.option("--despite-skipped-parity", is_flag=True, help="Push a run without the gate; its card says so.")
 def push(run: Path, repository: str, **options: Any) -> None:
     """Upload the best model of RUN and its card to the Hugging Face hub: no data, no checkpoints."""
-    from toolkit.push import push_run
+    from toolkit.commands.push import push_run
 
     for line in push_run(_run_folder(run), repository, **options):
         click.echo(visible(line))
@@ -398,7 +398,7 @@ def new_recipe(data: Path, **options: Any) -> None:
 
     DATA is a table (csv, json, parquet; SQuAD's json), a text file, or a folder of them.
     """
-    from toolkit.recipe_new.command import new_recipe as new
+    from toolkit.commands.recipe_new.recipe_new import new_recipe as new
 
     made = new(data, **options)
     for line in made.assumed:
@@ -415,7 +415,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     Checks the keys, the model's configuration, and the columns and labels of local data, and says what memory a run
     takes.
     """
-    from toolkit.data_check import check_data
+    from toolkit.commands.recipe_check import check_data
     from toolkit.finetune.memory import memory_of_recipe
     from toolkit.finetune.model_config import check_model
     from toolkit.recipe.load import load_recipe
@@ -446,7 +446,7 @@ def cache(context: click.Context) -> None:
     It is in $TOOLKIT_CACHE, or in .cache of the current folder.
     """
     if context.invoked_subcommand is None:
-        from toolkit.cache_cleaning import show
+        from toolkit.commands.cache import show
         from toolkit.machine.runtime import cache_place
         from toolkit.terminal.console import LiteralConsole
 
@@ -460,7 +460,7 @@ def clear_cache(older_than: float | None) -> int:
 
     The hub's downloads lie elsewhere and are not touched.
     """
-    from toolkit.cache_cleaning import clear, report_cleared
+    from toolkit.commands.cache import clear, report_cleared
     from toolkit.machine.runtime import cache_place
     from toolkit.terminal.console import LiteralConsole
 
@@ -480,7 +480,7 @@ def doctor(network: bool, reference_python: str | None) -> int:
 
     Exit status: 0 nothing that would stop a run, 1 a fault.
     """
-    from toolkit.doctor.command import diagnose
+    from toolkit.commands.doctor.doctor import diagnose
 
     return diagnose(network, reference_python)
 

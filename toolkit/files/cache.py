@@ -5,7 +5,7 @@ files. It is compared with these each time, so that a disk's mistake, or a file 
 becomes training data: such an entry is said in one line and made anew.
 
 A process that is given an entry's folder (:func:`kept`) holds a shared lock on the entry until it ends, so that
-:mod:`toolkit.cache_cleaning` leaves it alone.
+:mod:`toolkit.commands.cache` leaves it alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,149 @@
+"""`toolkit bench`. Only click is imported at the top, so that --help is instant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+COUNT = click.IntRange(1, 2**31 - 1)
+#: What can be measured, by model, in the order in which ``--all`` does.
+WORKS = {
+    "reformer": ("step", "start", "tokenize", "gate"),
+    "ctrl": ("step", "generate", "generate-without-cache", "start", "tokenize", "gate"),
+}
+#: Lengths and depths of ``--all``.
+LENGTHS = {"reformer": [256, 512, 1024, 2048], "ctrl": [64, 128, 256]}
+DEPTHS = {"reformer": [2, 6, 12], "ctrl": [2, 4, 8]}
+
+
+class Counts(click.ParamType):
+    """Rising whole numbers, parted by commas."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> list[int]:
+        parts = str(value).split(",")
+        if not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
+            self.fail(f"{value} is no list of whole numbers above 0, such as 256,512,1024.", parameter, context)
+        return sorted({int(part) for part in parts})
+
+
+@click.command(
+    "bench",
+    epilog="KEY=VALUE pairs set keys of the model's configuration, for example num_hashes=4. Measure on a machine that "
+    "does nothing else.",
+)
+@click.option("--model", type=click.Choice(["reformer", "ctrl"]), required=True, help="The port to measure.")
+@click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--against", type=click.Choice(["transformers", "paddlenlp"]), default="transformers", show_default=True)
+@click.option(
+    "--work",
+    "works",
+    type=click.Choice(WORKS["ctrl"]),
+    multiple=True,
+    default=["step"],
+    show_default=True,
+    help="A training step with AdamW; tokens one after another; a process from its start to its first step; texts made "
+    "into tokens; a gate, anew and cached. May be given several times.",
+)
+@click.option("--all", "everything", is_flag=True, help="All of it, over lengths and depths as well.")
+@click.option("--layers", type=click.IntRange(1, 10_000), help="Default: 6 of reformer, 4 of ctrl.")
+@click.option("--length", type=COUNT, help="Tokens a sequence. Default: 1024 of reformer, 128 of ctrl.")
+@click.option("--batch-size", type=COUNT, help="Default: 4; of generation always 1.")
+@click.option("--new-tokens", type=COUNT, default=128, show_default=True, help="Of generation.")
+@click.option(
+    "--backward",
+    type=click.Choice(["reversible", "autograd"]),
+    default="reversible",
+    show_default=True,
+    help="How the port makes Reformer's gradients.",
+)
+@click.option("--pairs", type=click.IntRange(1, 1000), default=7, show_default=True, help="Measurements of each side.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="Of each side. Default: the physical cores.")
+@click.option("--lengths", type=Counts(), help="Also measure at these lengths, and plot them.")
+@click.option("--depths", type=Counts(), help="Also measure with so many layers, and plot them.")
+@click.option("--reference-python", metavar="PATH", help="Run transformers with this Python.")
+@click.option("--output", type=click.Path(path_type=Path), default=Path("runs/bench"), show_default=True)
+def bench(
+    overrides: tuple[str, ...],
+    against: str,
+    works: tuple[str, ...],
+    everything: bool,
+    pairs: int,
+    threads: int | None,
+    lengths: list[int] | None,
+    depths: list[int] | None,
+    reference_python: str | None,
+    output: Path,
+    **described: Any,
+) -> int:
+    """Measure how fast the port is beside another implementation.
+
+    Each side is a process of its own; they are measured in turn, and ratios are said with their spread.
+    """
+    from rich.table import Table
+
+    from toolkit.commands.bench import page
+    from toolkit.commands.bench.duel import Duel, duel
+    from toolkit.commands.bench.workloads import make_workload
+    from toolkit.errors import UserError
+    from toolkit.machine import runtime
+    from toolkit.machine.scratch import scratch_folder
+    from toolkit.parity import reference_interpreter
+    from toolkit.terminal.console import LiteralConsole
+
+    model = described["model"]
+    if everything:
+        works, lengths, depths = WORKS[model], lengths or LENGTHS[model], depths or DEPTHS[model]
+    works = tuple(dict.fromkeys(works))
+    if against == "paddlenlp" and (model != "ctrl" or works != ("step",)):
+        raise UserError("--against paddlenlp: is for training steps of ctrl; PaddleNLP's Reformer cannot train here")
+    if wrong := [work for work in works if work not in WORKS[model]]:
+        raise UserError(f"--work {wrong[0]}: is for ctrl, which keeps the keys and values of earlier tokens")
+    if (lengths or depths) and not {"step", "generate", "generate-without-cache"} & set(works):
+        raise UserError("--lengths, --depths: are for training steps and generation; add --work step")
+    python = reference_interpreter(reference_python) if reference_python else None
+    console = LiteralConsole()
+
+    def measured(**changes: Any) -> Duel:
+        with scratch_folder("toolkit-bench-") as folder, console.status("bench") as status:
+            given = {**described, **changes, "threads": threads or runtime.physical_cores(), "overrides": overrides}
+            workload = make_workload(folder, **given)
+            return duel(workload, against, pairs, python, lambda words: status.update(f"bench: {words}"))
+
+    results = page.Results({"cores": runtime.physical_cores(), "processor": runtime.processor()})
+    for work in works:
+        if work == "gate":
+            continue
+        one = results.works[work] = measured(work=work)
+        console.print(page.title_of(one), highlight=False, soft_wrap=True)
+        shown = Table("", "port", against, "port / other")
+        for row in page.rows_of(one):
+            shown.add_row(*row)
+        console.print(shown)
+    if "gate" in works:
+        from toolkit.commands.bench.gate import gate_runs
+
+        with console.status("bench") as status:
+            results.gate = gate_runs(
+                model=model,
+                layers=described["layers"],
+                overrides=overrides,
+                pairs=pairs,
+                reference_python=python,
+                say=lambda words: status.update(f"bench: {words}"),
+            )
+        console.print(results.gate.title, highlight=False, soft_wrap=True)
+        table = Table("", "")
+        for cells in results.gate.rows():
+            table.add_row(*cells)
+        console.print(table)
+    for name, option, values in (("length", "length", lengths), ("layers", "layers", depths)):
+        for value in values or ():
+            one = measured(work=works[0], **{option: value})
+            results.curves.setdefault(name, []).append(one)
+            console.print(f"{page.title_of(one)}: {one.times}", highlight=False, soft_wrap=True)
+    console.print(f"page: {page.write(results, output)}", highlight=False, soft_wrap=True)
+    return 0

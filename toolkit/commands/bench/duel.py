@@ -1,0 +1,204 @@
+"""Two sides, measured in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from models import another_python
+from toolkit.commands.bench.ratios import Ratio, median, ratio
+from toolkit.commands.bench.workload import Workload
+from toolkit.errors import Inconclusive
+from toolkit.machine import allocator, runtime
+from toolkit.machine.scratch import child, scratch_folder
+from toolkit.parity.job import launch
+
+#: Measurements of each side that are thrown away: memory is asked for and kernels are chosen in them.
+WARM_UPS = 2
+#: Seconds between two sides, in which the threads of the last one stop waiting for work.
+PAUSE = 0.25
+#: Bytes below which a side's memory is what its allocator happens to ask for.
+LEAST_MEMORY = 2**20
+OURS = "port"
+#: Environment variables that Paddle starts without unless somebody sets them.
+PADDLE_SETTINGS = ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "MKL_DEBUG_CPU_TYPE")
+
+
+@dataclass
+class Measurements:
+    """Of one side.
+
+    Attributes:
+        seconds: of each measurement.
+        first_value: what the first one gave; see :data:`.serve.Measured`.
+        memory: bytes at most, above what the imports took; of starts, of the whole process.
+        versions: of what it runs on.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    first_value: float = float("nan")
+    memory: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A workload and what both sides took.
+
+    Attributes:
+        sides: name -> measurements, the port's first.
+        operations: of the matrix products of a training step, as the reference counts them; None where not counted.
+        peak: operations a second of a large product.
+    """
+
+    workload: Workload
+    sides: Mapping[str, Measurements]
+    operations: float | None
+    peak: float | None
+
+    @property
+    def times(self) -> Ratio:
+        """The port's seconds over the other's."""
+        ours, theirs = self.sides.values()
+        return ratio(ours.seconds, theirs.seconds)
+
+    @property
+    def memory(self) -> float | None:
+        """The port's memory over the other's; None where the system does not tell, or the work takes next to none."""
+        ours, theirs = self.sides.values()
+        return ours.memory / theirs.memory if theirs.memory >= LEAST_MEMORY else None
+
+    @property
+    def floor(self) -> float | None:
+        """Seconds that the matrix products of a step take at the processor's best."""
+        return self.operations / self.peak if self.operations and self.peak else None
+
+    def amount_per_second(self, side: str) -> float:
+        """Tokens, or texts, by the median time of a side."""
+        return self.workload.amount / median(self.sides[side].seconds)
+
+
+def duel(
+    workload: Workload,
+    against: str,
+    pairs: int,
+    python: str | None,
+    say: Callable[[str], None],
+) -> Duel:
+    """Measure the port and another implementation in turn.
+
+    Args:
+        against: ``transformers`` or ``paddlenlp``.
+        pairs: how often; the first is changed from pair to pair.
+        python: the interpreter of transformers; None: this one.
+        say: is told what is being done.
+
+    Raises:
+        Inconclusive: a side cannot run.
+    """
+    if workload.work == "start":
+        return _starts(workload, against, pairs, python, say)
+    measured = {OURS: Measurements(), against: Measurements()}
+    with contextlib.ExitStack() as running:
+        processes = {side: running.enter_context(Side.started(side, python, workload.threads)) for side in measured}
+        for side, process in processes.items():
+            say(f"preparing {side}")
+            measured[side].versions = process.ask("prepare", workload=workload.to_json())
+            for number in range(WARM_UPS):
+                value = process.ask("measure")["value"]
+                if not number:
+                    measured[side].first_value = value
+        for pair in range(pairs):
+            for side in list(processes)[:: -1 if pair % 2 else 1]:
+                say(f"pair {pair + 1} of {pairs}: {side}")
+                if workload.work == "tokenize":  # by one that remembers no word from the last time
+                    processes[side].ask("prepare", workload=workload.to_json())
+                time.sleep(PAUSE)
+                measured[side].seconds.append(processes[side].ask("measure")["seconds"])
+        for side, process in processes.items():
+            measured[side].memory = process.ask("memory")
+        peak = processes[OURS].ask("peak") if workload.work != "tokenize" else None
+        counted = workload.work == "step" and against == "transformers"
+        operations = processes[against].ask("operations") if counted else None
+    return Duel(workload, measured, operations, peak)
+
+
+def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
+    """From the start of a process to the end of its first training step: its imports, the model, the weights. The first
+    pair, for which files are read from the disk, is thrown away."""
+    measured = {OURS: Measurements(), against: Measurements()}
+    for pair in range(pairs + 1):
+        for side in list(measured)[:: -1 if pair % 2 else 1]:
+            say(f"start {pair} of {pairs}: {side}" if pair else f"preparing {side}")
+            time.sleep(PAUSE)
+            began = time.perf_counter()
+            with Side.started(side, python, workload.threads) as process:
+                measured[side].versions = process.ask("prepare", workload=workload.to_json())
+                measured[side].first_value = process.ask("measure")["value"]
+                if pair:
+                    measured[side].seconds.append(time.perf_counter() - began)
+                    measured[side].memory = max(measured[side].memory, process.ask("whole memory"))
+    return Duel(workload, measured, None, None)
+
+
+class Side:
+    """A process that is asked for one thing at a time."""
+
+    def __init__(self, name: str, process: subprocess.Popen, log: Path) -> None:
+        self.name = name
+        self.process = process
+        self.log = log
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
+        """The side's program; it ends with the ``with`` block."""
+        with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
+            interpreter = python if python and name == "transformers" else sys.executable
+            worker = child(
+                launch.module_command(interpreter, f"toolkit.commands.bench.sides.{name}"),
+                env=_environment(name, threads),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            with worker as process:
+                yield cls(name, process, folder / "log")
+                if process.stdin is not None:
+                    process.stdin.close()
+
+    def ask(self, order: str, **given: Any) -> Any:
+        """Send an order and wait for the answer.
+
+        Raises:
+            Inconclusive: the process ended.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps({"do": order, **given}) + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.process.wait()
+            words = " ".join(self.log.read_text(errors="replace")[-500:].split())
+            raise Inconclusive(f"bench: {self.name} could not run: {words or 'it ended without a word'}")
+        return json.loads(answer)
+
+
+def _environment(side: str, threads: int) -> dict[str, str]:
+    """The port runs as `toolkit finetune` runs it; transformers with as many threads; PaddleNLP as Paddle starts."""
+    here = another_python.environment()
+    inherited = {key: value for key, value in here.items() if key not in PADDLE_SETTINGS}
+    if side == "paddlenlp":
+        return inherited
+    if side == OURS:
+        return {**inherited, **runtime.environment(threads), **allocator.environment()}
+    return {**inherited, "OMP_NUM_THREADS": str(threads)}

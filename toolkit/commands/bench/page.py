@@ -1,0 +1,202 @@
+"""What was measured: lines for the terminal, a JSON file and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree.ElementTree import Element
+
+from toolkit.commands.bench.duel import OURS, Duel
+from toolkit.commands.bench.ratios import median
+from toolkit.files import strict_json
+from toolkit.files.whole import write_text
+from toolkit.machine.disk import megabytes
+from toolkit.pages.document import document, table
+from toolkit.pages.markup import element
+from toolkit.pages.plot import STYLE, Series, lines
+
+if TYPE_CHECKING:
+    from toolkit.commands.bench.gate import GateRuns
+
+PAGE, JSON = "bench.html", "bench.json"
+
+
+@dataclass
+class Results:
+    """All that was measured.
+
+    Attributes:
+        hardware: what it ran on.
+        works: what was done -> its comparison.
+        curves: what was changed, ``length`` or ``layers`` -> comparisons of the first of ``works`` in its order.
+        gate: None where it was not measured.
+    """
+
+    hardware: Mapping[str, Any]
+    works: dict[str, Duel] = field(default_factory=dict)
+    curves: dict[str, list[Duel]] = field(default_factory=dict)
+    gate: GateRuns | None = None
+
+
+def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
+    """What is told of a comparison, a row each: what it is, the port's figure, the other's, and their ratio."""
+    ours, theirs = duel.sides.values()
+    other = next(side for side in duel.sides if side != OURS)
+    work, memory = duel.workload, duel.memory
+    what = f"{work.new_tokens} tokens" if work.generates else f"{work.texts} texts" if work.texts else "a step"
+    each, first = ("texts", "tokens in all") if work.texts else ("tokens", "value of the first")
+    ours_rate, other_rate = (f"{duel.amount_per_second(side):,.0f}" for side in (OURS, other))
+    rows = [
+        (
+            "seconds to the first step" if work.work == "start" else f"seconds for {what}",
+            f"{median(ours.seconds):.4g}",
+            f"{median(theirs.seconds):.4g}",
+            str(duel.times),
+        ),
+        *([] if work.work == "start" else [(f"{each} a second", ours_rate, other_rate, "")]),
+        (
+            "memory of the process" if work.work == "start" else "memory above the imports",
+            megabytes(ours.memory),
+            megabytes(theirs.memory),
+            "" if memory is None else f"{memory:.2f}",
+        ),
+        (first, f"{ours.first_value:.6g}", f"{theirs.first_value:.6g}", ""),
+    ]
+    if duel.floor is not None and duel.peak is not None:
+        share = duel.floor / median(ours.seconds)
+        other_share = duel.floor / median(theirs.seconds)
+        rows.append(
+            (
+                f"matrix products alone, {duel.floor:.3g} s at {duel.peak / 1e9:,.0f} GFLOP/s",
+                f"{share:.0%} of it",
+                f"{other_share:.0%} of it",
+                "",
+            )
+        )
+    return rows
+
+
+def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
+    """All measurements."""
+    found = []
+    for duel in duels:
+        workload = duel.workload.to_json()
+        del workload["folder"]
+        found.append(
+            {
+                "workload": workload,
+                "sides": {name: asdict(side) for name, side in duel.sides.items()},
+                "ratio": asdict(duel.times),
+                "memory_ratio": duel.memory,
+                "operations": duel.operations,
+                "peak": duel.peak,
+            }
+        )
+    return found
+
+
+def write(results: Results, folder: Path) -> Path:
+    """Leave the page and the JSON file in a folder; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {
+        "hardware": dict(results.hardware),
+        "works": dict(zip(results.works, as_json(list(results.works.values())), strict=True)),
+        **{name: as_json(duels) for name, duels in results.curves.items()},
+        "gate": results.gate and results.gate.to_json(),
+    }
+    write_text(folder / JSON, strict_json.dumps(told, indent=1) + "\n")
+    write_text(folder / PAGE, _page(results))
+    return folder / PAGE
+
+
+def title_of(duel: Duel) -> str:
+    """What was measured, in a line."""
+    work = duel.workload
+    if work.work == "tokenize":
+        return f"{work.model}, tokenization: {work.texts} texts, {work.threads} threads"
+    done = {
+        "step": "a training step",
+        "start": "from the start of a process to its first training step",
+        "generate": "generation",
+        "generate-without-cache": "generation without cache",
+    }
+    depth = len(work.config["attn_layers"]) if work.model == "reformer" else work.config["n_layer"]
+    backward = f", backward {work.backward}" if work.model == "reformer" and work.work == "step" else ""
+    return (
+        f"{work.model}, {done[work.work]}: {depth} layers, {work.batch_size} x {work.length} tokens, "
+        f"{work.threads} threads{backward}"
+    )
+
+
+def _page(results: Results) -> str:
+    title = "toolkit bench"
+    body: list[Element | None] = [
+        element("h1", title),
+        element(
+            "p",
+            "A ratio is the median of pairs that were measured in turn, with an interval that holds the true median "
+            "with 95%. Where the interval holds 1, no difference is said.",
+            class_="soft",
+        ),
+    ]
+    for duel in results.works.values():
+        other = next(side for side in duel.sides if side != OURS)
+        figures = table(("", "port", other, "port / other"), rows_of(duel), class_="numbers")
+        body += [element("h2", title_of(duel)), element("div", figures, class_="wide")]
+    if results.gate is not None:
+        body += [element("h2", results.gate.title), element("div", table(("", ""), results.gate.rows()), class_="wide")]
+    for name, duels in results.curves.items():
+        body += _over(name, duels)
+    versions = {
+        f"{side} {key}": value
+        for duel in results.works.values()
+        for side, found in duel.sides.items()
+        for key, value in found.versions.items()
+    }
+    body.append(element("h2", "Where"))
+    facts = {**{key: str(value) for key, value in results.hardware.items()}, **versions}
+    body.append(element("div", table(("", "value"), list(facts.items())), class_="facts"))
+    return document(title, STYLE, element("body", element("main", *body)))
+
+
+def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
+    """Curves and a table of what was measured over lengths or depths."""
+    other = next(side for side in duels[0].sides if side != OURS)
+    curves = (_curve(f"seconds by {name}", name, duels, "seconds"),
+              _curve(f"MB above the imports by {name}", name, duels, "memory"))  # fmt: skip
+    titles = (name, "port, s", f"{other}, s", "port / other", "memory, port / other")
+    return [
+        element("h2", f"Over {name}: {title_of(duels[0]).partition(':')[0]}"),
+        element("div", *curves, class_="charts"),
+        element("div", table(titles, [_curve_row(name, one) for one in duels]), class_="wide"),
+    ]
+
+
+def _place(name: str, duel: Duel) -> int:
+    """The length or depth of a comparison."""
+    if name == "length":
+        return duel.workload.length
+    config = duel.workload.config
+    return len(config["attn_layers"]) if duel.workload.model == "reformer" else config["n_layer"]
+
+
+def _curve(title: str, name: str, duels: Sequence[Duel], what: str) -> Element | None:
+    def height(duel: Duel, side: str) -> float:
+        found = duel.sides[side]
+        return median(found.seconds) if what == "seconds" else found.memory / 1e6
+
+    series = [Series(side, [(_place(name, duel), height(duel, side)) for duel in duels]) for side in duels[0].sides]
+    return lines(title, series, name)
+
+
+def _curve_row(name: str, duel: Duel) -> tuple[str, ...]:
+    ours, theirs = duel.sides.values()
+    return (
+        f"{_place(name, duel):,}",
+        f"{median(ours.seconds):.4g}",
+        f"{median(theirs.seconds):.4g}",
+        str(duel.times),
+        "" if duel.memory is None else f"{duel.memory:.2f}",
+    )

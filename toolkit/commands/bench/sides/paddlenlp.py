@@ -1,0 +1,50 @@
+"""The side of PaddleNLP's own CTRL, as Paddle starts by default. Its Reformer cannot be trained on Paddle 3.3."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddlenlp.transformers import CTRLConfig, CTRLLMHeadModel
+from safetensors.numpy import load_file
+
+from toolkit.commands.bench.serve import Measured, serve
+from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
+
+
+def prepare(workload: Workload) -> Measured:
+    """PaddleNLP's model with new weights on the workload's batch."""
+    given = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
+    known = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "dff", "resid_pdrop", "embd_pdrop",
+             "layer_norm_epsilon", "initializer_range", "pad_token_id")  # fmt: skip
+    model = CTRLLMHeadModel(CTRLConfig(**{key: given[key] for key in known}))
+    batch = {
+        name: paddle.to_tensor(value)
+        for name, value in load_file(Path(workload.folder) / "batch.safetensors").items()
+        if name in ("input_ids", "labels")
+    }
+    model.train()
+    optimizer = paddle.optimizer.AdamW(
+        parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(MAX_GRAD_NORM), **ADAMW
+    )
+
+    def step() -> float:
+        loss = model(**batch)[0]
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        return float(loss)
+
+    return step
+
+
+def extra(workload: Workload, order: str) -> Any:
+    """Nothing."""
+    raise AssertionError(order)
+
+
+if __name__ == "__main__":
+    names = ("paddlepaddle", "paddlenlp")
+    serve(prepare, extra, {name: importlib.metadata.version(name) for name in names})

@@ -1,0 +1,135 @@
+"""The side of transformers, on torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from toolkit.commands.bench.serve import Measured, serve
+from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
+from toolkit.parity.job.family_part import family_part
+from toolkit.parity.reference import environment
+from toolkit.parity.reference.optimizer import decayed_parameters
+
+
+def prepare(workload: Workload) -> Measured:
+    """The reference on the workload's weights and batch."""
+    if workload.work == "tokenize":
+        return _tokenization(workload)
+    torch.set_num_threads(workload.threads)
+    model, batch = _loaded(workload)
+    if workload.generates:
+        model.eval()
+        settings: dict[str, Any] = {
+            "max_new_tokens": workload.new_tokens,
+            "do_sample": False,
+            "use_cache": workload.work == "generate",
+            "eos_token_id": None,
+        }
+
+        def generate() -> float:
+            with torch.no_grad():
+                return float(model.generate(batch["input_ids"], **settings)[0, -1])
+
+        return generate
+    optimizer = torch.optim.AdamW(
+        _groups(model), lr=ADAMW["learning_rate"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["epsilon"]
+    )
+
+    def step() -> float:
+        loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step
+
+
+def _tokenization(workload: Workload) -> Measured:
+    """The tokenizer that ``AutoTokenizer`` gives a user, a compiled one where there is one; it has seen no text yet."""
+    from transformers import AutoTokenizer
+
+    folder = Path(workload.folder)
+    texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
+    tokenizer = AutoTokenizer.from_pretrained(folder / TOKENIZER)
+    return lambda: float(sum(map(len, tokenizer(texts)["input_ids"])))
+
+
+def extra(workload: Workload, order: str) -> Any:
+    """``operations``: how many multiplications and additions the matrix products of a training step are."""
+    assert order == "operations"
+    model, batch = _loaded(workload)
+    with _Products() as counted:
+        model(**batch).loss.backward()
+    return counted.operations
+
+
+class _Products(TorchDispatchMode):
+    """Counts the multiplications and additions of matrix products, in the backward, too.
+
+    torch's own counter also says in which module they are, and cannot where a backward is a module's own, as in a
+    reversible layer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        count = flop_registry.get(function.overloadpacket)
+        if count is not None:
+            self.operations += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def _loaded(workload: Workload) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """The reference's model in training mode, and the batch."""
+    family = family_part(workload.model, "reference").STEP
+    folder = Path(workload.folder)
+    model = family.heads[workload.head](_configuration(workload))
+    values = load_file(folder / "weights.safetensors")
+    held = model.state_dict().keys()
+    values.update({alias: values[name] for alias, name in family.aliases.items() if alias in held and name in values})
+    model.load_state_dict(values, strict=True)
+    model.train()
+    return model, load_file(folder / "batch.safetensors")
+
+
+def _configuration(workload: Workload) -> Any:
+    """The reference's configuration object, as a user of transformers has it: with its cache."""
+    family = family_part(workload.model, "reference").STEP
+    config = family.configuration(None, workload.config)
+    config.use_cache = workload.work == "generate"
+    return config
+
+
+def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The parameters that weight decay applies to, and the others."""
+    decayed = set(decayed_parameters(model))
+    groups: dict[bool, list] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[name in decayed].append(parameter)
+    return [
+        {"params": groups[True], "weight_decay": ADAMW["weight_decay"]},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
+
+
+if __name__ == "__main__":
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    for module in ("reformer", "ctrl"):  # memory is counted above what imports take
+        family_part(module, "reference")
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(prepare, extra, environment.versions())

@@ -1,0 +1,136 @@
+"""What a run computes with: Paddle, PaddleNLP and the ports, threads and flags, and the gate's reference."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from toolkit.commands.doctor.child import ask
+from toolkit.commands.doctor.finding import Finding, reinstall, told, version_of
+from toolkit.commands.doctor.gpu import driver, gpu_finding, without_paddle
+from toolkit.errors import UserError
+from toolkit.machine.install import install_command
+
+PADDLE = """
+from toolkit.machine import runtime
+device = runtime.configure("auto")
+import paddle
+say(version=paddle.__version__, cuda=paddle.is_compiled_with_cuda())
+say(gpus=paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0)
+total = float((paddle.ones([8, 8]) @ paddle.ones([8, 8])).sum())
+assert total == 512.0, f"the sum of a product of ones is {total}"
+say(device=device)
+"""
+
+
+def check_paddle() -> Iterator[Finding]:
+    """Paddle's wheels, that it computes, and the GPU: the driver's and Paddle's view of it."""
+    from toolkit.machine.runtime import explain_paddle_installation
+
+    try:
+        explain_paddle_installation()
+    except UserError as problem:
+        yield Finding("paddle", "fault", *told(problem))
+        yield without_paddle(*driver())
+        return
+    answer = ask(PADDLE)
+    wheel = "paddlepaddle-gpu" if version_of("paddlepaddle-gpu") else "paddlepaddle"
+    if answer.failed:
+        yield Finding("paddle", "fault", f"{wheel} does not work: {answer.failed}", reinstall())
+    else:
+        yield Finding("paddle", "ok", f"{wheel} {answer.said['version']}, computes on {answer.said['device']}")
+    gpus, fault = driver()
+    if answer.failed and "gpus" not in answer.said:
+        yield without_paddle(gpus, fault)
+    else:
+        yield gpu_finding(gpus, fault, answer.said["cuda"], answer.said.get("gpus", 0))
+
+
+PADDLENLP = """
+from toolkit.terminal import quiet
+from toolkit.machine import runtime
+quiet.silence_startup()
+runtime.configure("cpu")
+import paddlenlp
+from paddlenlp.trainer import Trainer
+from models.reformer import ReformerForSequenceClassification
+say(version=paddlenlp.__version__)
+"""
+
+
+def check_paddlenlp() -> Iterator[Finding]:
+    """That the training loop and the ports can be imported."""
+    answer = ask(PADDLENLP)
+    if answer.failed:
+        yield Finding("paddlenlp", "fault", f"cannot be imported: {answer.failed}", reinstall())
+    else:
+        yield Finding("paddlenlp", "ok", f"{answer.said['version']}, and the ports")
+
+
+def check_environment() -> Iterator[Finding]:
+    """The variables that :func:`toolkit.machine.runtime.environment` sets, where the shell has set them otherwise."""
+    from models import kernels
+    from toolkit.machine import allocator
+    from toolkit.machine.runtime import environment, physical_cores
+
+    cores = physical_cores()
+    set_here = environment()
+    wanted = {
+        "OMP_NUM_THREADS": (str(cores), f"of {cores} physical cores"),
+        "FLAGS_paddle_num_threads": (str(cores), f"of {cores} physical cores"),
+        "NVIDIA_TF32_OVERRIDE": ("0", "on a GPU float32 is then not float32"),
+        "FLAGS_cudnn_deterministic": ("1", "on a GPU a run does then not repeat"),
+    }
+    wrong = {name: reason for name, (value, reason) in wanted.items() if set_here[name] != value}
+    if wrong:
+        what = "; ".join(f"{name}={set_here[name]} is set, {reason}" for name, reason in wrong.items())
+        yield Finding("threads", "warn", what, f"unset {' '.join(wrong)}")
+    else:
+        path = set_here.get("MKL_DEBUG_CPU_TYPE")
+        yield Finding("threads", "ok", f"{cores} on {cores} physical cores{f', MKL code path {path}' if path else ''}")
+    if set_here[kernels.VARIABLE] == kernels.PADDLE:
+        what = f"{kernels.VARIABLE}={kernels.PADDLE} is set: on a CPU runs are slower, and lose digits"
+        yield Finding("kernels", "warn", what, f"unset {kernels.VARIABLE}")
+    try:
+        whose = allocator.chosen()
+    except UserError as problem:
+        yield Finding("memory", "fault", str(problem), f"unset {allocator.VARIABLE}")
+    else:
+        install = "" if allocator.libraries() else " (pip install tbb)"
+        tip = f"; with TOOLKIT_MALLOC=tbb{install} long texts of one length take less"
+        said = {
+            allocator.TBB: "oneTBB's allocator",
+            allocator.UNCACHED: f"glibc's allocator, without its caches{tip}",
+            allocator.SYSTEM: f"the C library's allocator{tip}",
+        }
+        yield Finding("memory", "ok", said[whose])
+
+
+REFERENCE = """
+import torch, transformers
+assert transformers.ReformerConfig and transformers.CTRLConfig
+assert float(torch.ones(8, 8).sum()) == 64.0
+say(torch=torch.__version__, transformers=transformers.__version__)
+"""
+
+
+def check_reference(python: str | None) -> Iterator[Finding]:
+    """That the reference's process has what it needs: without it there is no gate."""
+    from toolkit.parity.job.interpreter import reference_interpreter
+
+    place = reference_interpreter(python) if python else sys.executable
+    missing = [] if python else [name for name in ("torch", "transformers") if not version_of(name)]
+    if missing:
+        what = f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed, and so no gate can run"
+        mend = f"{install_command('reference')}, or --reference-python PATH of a Python that has them"
+        yield Finding("reference", "fault", what, mend)
+        return
+    answer = ask(REFERENCE, place)
+    if answer.failed:
+        yield Finding(
+            "reference", "fault", f"torch and transformers do not work: {answer.failed}", install_command("reference")
+        )
+        return
+    where = f" in {place}" if python else ""
+    what = f"torch {answer.said['torch']}, transformers {answer.said['transformers']}{where}"
+    yield Finding("reference", "ok", what)

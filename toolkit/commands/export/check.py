@@ -1,0 +1,171 @@
+"""Whether an exported model gives the port's logits: by how much it may differ is measured, never a fixed number.
+
+The noise baseline is what float32 itself makes of the port: the port in float32 against the port in float64, on the
+same texts with the same rotations. The exported model may be as many times that away from the port as the parity gate
+lets the port be from the reference in float32 (:mod:`toolkit.parity.judge.bounds`).
+
+LSH attention hashes a vector to the nearest of some directions. Where two are equally near but for rounding, float32
+decides either way, and both are right; such texts are left out while at least half of them remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import paddle
+
+from models import randomness
+from toolkit.commands.export.graph import INPUTS, OUTPUTS
+from toolkit.commands.export.rotations import Constant
+from toolkit.parity.judge.bounds import FLOOR_UNITS, ROUNDING_FACTOR, ROUNDING_FACTOR_MAX, UNIT
+
+#: A choice between two buckets is rounding's where they are nearer than so many times what rounding moves them by.
+NEAR = 4.0
+
+
+@dataclass(frozen=True)
+class PortLogits:
+    """The port's own logits.
+
+    Attributes:
+        float32, float64: [texts, ...] for each output.
+        clear: [texts], False where rounding decides about a bucket.
+    """
+
+    float32: list[np.ndarray]
+    float64: list[np.ndarray]
+    clear: np.ndarray
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far an exported model is from the port; over all logits, the worst output.
+
+    Attributes:
+        texts: compared.
+        left_out: where rounding decides about a bucket of LSH attention.
+        rms, max: of the difference.
+        rms_bound, max_bound: the most that they may be.
+        logits_rms: of the port's logits, for the scale.
+    """
+
+    texts: int
+    left_out: int
+    rms: float
+    rms_bound: float
+    max: float
+    max_bound: float
+    logits_rms: float
+
+    @property
+    def within(self) -> bool:
+        """Whether it is rounding; NaN is not."""
+        return self.rms <= self.rms_bound and self.max <= self.max_bound
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def port_logits(
+    narrow: Any, wide: Any, rotations: Sequence[paddle.Tensor], batches: Sequence[dict[str, np.ndarray]]
+) -> PortLogits:
+    """The logits of the port in float32 (``narrow``) and of the same in float64 (``wide``)."""
+    collected: dict[str, list[list[np.ndarray]]] = {"float32": [], "float64": []}
+    clear = []
+    for batch in batches:
+        hashed = {}
+        for dtype, model in (("float32", narrow), ("float64", wide)):
+            outputs, hashed[dtype] = _forward(model, rotations, batch)
+            collected[dtype].append(outputs)
+        clear.append(_clear(hashed["float32"], hashed["float64"], batch["attention_mask"]))
+    joined = {
+        dtype: [np.concatenate(parts) for parts in zip(*found, strict=True)] for dtype, found in collected.items()
+    }
+    return PortLogits(joined["float32"], joined["float64"], np.concatenate(clear))
+
+
+def _forward(
+    model: Any, rotations: Sequence[paddle.Tensor], batch: dict[str, np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The outputs, and of each LSH layer how near each vector is to each direction: (B, H, T, R, half the buckets)."""
+    near: list[np.ndarray] = []
+    with paddle.no_grad(), randomness.use(Constant(rotations)), _hashing(model, near):
+        output = model(**{name: paddle.to_tensor(batch[name]) for name in INPUTS})
+    return [getattr(output, name).numpy() for name in OUTPUTS[model.head]], near
+
+
+class _hashing:
+    """Inside the ``with`` block the model's hashes are written down."""
+
+    def __init__(self, model: Any, near: list[np.ndarray]) -> None:
+        self.layers = [layer for layer in model.sublayers() if hasattr(layer, "hash_vectors")]
+        self.near = near
+
+    def __enter__(self) -> None:
+        for layer in self.layers:
+            layer.__dict__["hash_vectors"] = self._noting(layer, layer.hash_vectors)
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self.layers:
+            del layer.__dict__["hash_vectors"]
+
+    def _noting(self, layer: Any, original: Any) -> Any:
+        def hash_vectors(vectors: paddle.Tensor, rotations: paddle.Tensor, batch: int, mask: Any) -> paddle.Tensor:
+            heads, size, rounds, half = rotations.shape
+            rotated = paddle.matmul(vectors.reshape([batch, heads, -1, size]), rotations.reshape([heads, size, -1]))
+            factors = layer.bucket_factors(vectors.shape[0] // (batch * heads))
+            rows = rotated.reshape([batch, heads, -1, rounds, half]).numpy()
+            stops = np.cumsum([factor // 2 for factor in factors])[:-1]
+            self.near.extend(np.split(rows, stops, axis=-1))
+            return original(vectors, rotations, batch, mask)
+
+        return hash_vectors
+
+
+def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -> np.ndarray:
+    """[B]: False for a text of which a vector is as near to two directions as rounding is large."""
+    clear = np.ones(len(mask), bool)
+    for ours, exact in zip(narrow, wide, strict=True):
+        moved = np.abs(ours - exact).max(axis=(1, 2, 3, 4))  # (B,)
+        both = np.sort(np.concatenate([exact, -exact], axis=-1), axis=-1)
+        gap = np.where(mask[:, None, :, None] > 0, both[..., -1] - both[..., -2], np.inf)  # (B, H, T, R)
+        clear &= gap.min(axis=(1, 2, 3)) > NEAR * moved
+    return clear
+
+
+def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Difference:
+    """How far the exported model is from the port.
+
+    Args:
+        exported: its outputs, batch after batch, in the order of :data:`toolkit.commands.export.graph.OUTPUTS`.
+    """
+    theirs = [np.concatenate(parts) for parts in zip(*exported, strict=True)]
+    kept = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)
+    found = [
+        _one(ours[kept].astype(np.float64), exact[kept], other[kept].astype(np.float64))
+        for ours, exact, other in zip(port.float32, port.float64, theirs, strict=True)
+    ]
+    worst = max(found, key=lambda one: _ratio(one["max"], one["max_bound"]))
+    return Difference(texts=int(kept.sum()), left_out=int((~kept).sum()), **worst)
+
+
+def _one(ours: np.ndarray, exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
+    noise, difference, floor = ours - exact, other - ours, FLOOR_UNITS * UNIT["float32"]
+    return {
+        "rms": _rms(difference),
+        "rms_bound": ROUNDING_FACTOR * _rms(noise) + floor * _rms(exact),
+        "max": float(np.abs(difference).max()),
+        "max_bound": ROUNDING_FACTOR_MAX * float(np.abs(noise).max()) + floor * float(np.abs(exact).max()),
+        "logits_rms": _rms(exact),
+    }
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _ratio(value: float, bound: float) -> float:
+    return float("inf") if np.isnan(value) else value / bound if bound else float(value > 0)

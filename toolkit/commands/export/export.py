@@ -1,0 +1,229 @@
+"""`toolkit export RUN --format FORMAT`: make it, compare it with the port, and only then put it where it is to be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from models.files import read_object
+from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
+from toolkit.errors import ParityDrift, UserError
+from toolkit.files.strict_json import dumps
+from toolkit.files.whole import write_text
+from toolkit.finetune.card import with_model
+from toolkit.machine import runtime
+from toolkit.machine.disk import check_writable, writing
+from toolkit.machine.scratch import scratch_folder
+from toolkit.recipe.revisions import recorded_commits
+from toolkit.run_folder.read import reading
+from toolkit.terminal.quiet import silence_startup
+
+if TYPE_CHECKING:
+    from toolkit.commands.export.check import Difference
+    from toolkit.tasks.interface import Run
+
+#: What an exported folder says of itself, its files among them: a folder that holds these and nothing else may be
+#: replaced.
+ABOUT = "export.json"
+FORMATS = ("hf", "paddle", "onnx")
+#: Files of `model/` that hold weights: the other formats have their own.
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "constants.safetensors")
+
+
+def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, console: Console) -> Path:
+    """Export the best model of a run.
+
+    Args:
+        folder: a finished run.
+        form: one of :data:`FORMATS`.
+        output: a folder to make; by default ``export/FORMAT`` in the run folder.
+        overwrite: replace an earlier export.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: the run is none, or the output is taken.
+        ParityDrift: the exported model does not give the port's logits. Nothing is left of it.
+    """
+    recipe = read_recipe(folder)
+    target = folder / "export" / form if output is None else output
+    _check_target(target, overwrite)
+    silence_startup()
+    runtime.configure("cpu", recipe.runtime.threads)  # before anything imports Paddle
+    if form == "onnx":
+        from toolkit.commands.export.onnx_file import check_installed
+
+        check_installed()
+    recipe.commits.update(recorded_commits(folder))
+
+    from toolkit.commands.export.inputs import batches, load_rows
+
+    splits = load_rows(recipe)
+    run = load_run(folder)
+    inputs, of = batches(run, splits)
+    with writing(target, resumes=False), _made_beside(target) as (made, scratch):
+        difference, about = _export(run, form, made, scratch, inputs)
+        _say(console, target, difference, of)
+        if not difference.within:
+            raise ParityDrift(f"{target}: not written: the exported model does not give the port's logits")
+        found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
+        files = {"files": sorted(_files_in(made))}
+        write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
+        _check_target(target, overwrite)  # it has taken its time
+        _put(made, target, scratch)
+    return target
+
+
+def _export(
+    run: Run, form: str, made: Path, scratch: Path, inputs: list[dict[str, Any]]
+) -> tuple[Difference, dict[str, Any]]:
+    """Write the model into ``made``; returns how far it is from the port, and what is to be known of its format."""
+    import paddle
+
+    from toolkit.commands.export.check import compare, port_logits
+    from toolkit.commands.export.graph import INPUTS, OUTPUTS, Exported, run_graph, save_graph
+    from toolkit.commands.export.rotations import draw
+
+    paddle.set_device("cpu")  # where the graphs are compared, whatever the run was on
+    run.model.to(device="cpu")
+    stored = run.folder / "model"
+    first = {name: paddle.to_tensor(inputs[0][name]) for name in INPUTS}
+    rotations = draw(run.model, first, run.recipe.seed)
+    wide = load_model(run.recipe, stored).to(dtype="float64")
+    wide.eval()
+    port = port_logits(run.model, wide, rotations, inputs)
+    about: dict[str, Any] = {}
+    if rotations:
+        about["lsh_rotations"] = (
+            f"{len(rotations)} layers': constants of the graph, those of toolkit predict "
+            f"({'hash_seed' if run.model.config.hash_seed is not None else 'drawn by the seed of the run'})"
+        )
+    outputs = list(OUTPUTS[run.model.head])
+    if form == "hf":
+        _copy(run.folder, made)
+        if rotations:
+            about["lsh_rotations"] = "not stored: who loads the model draws them"
+        copied = port_logits(load_model(run.recipe, made), wide, rotations, inputs)
+        return compare(port, [copied.float32]), {**about, "outputs": outputs}
+    for path in stored.iterdir():
+        if not any(path.match(pattern) for pattern in WEIGHTS):
+            shutil.copy(path, made)
+    graph = made if form == "paddle" else scratch / "graph"
+    graph.mkdir(exist_ok=True)
+    save_graph(Exported(run.model, rotations), run.length, graph)
+    if form == "paddle":
+        about["paddle_inference"] = "as it was compared: paddle.inference.Config, disable_mkldnn() on a CPU"
+        return compare(port, run_graph(made, inputs)), {**about, "outputs": outputs}
+    from toolkit.commands.export.onnx_file import OPSET, convert, output_names, run_onnx
+
+    convert(graph, made)
+    named = dict(zip(output_names(made), outputs, strict=True))
+    return compare(port, run_onnx(made, inputs)), {**about, "opset": OPSET, "outputs": named}
+
+
+def _copy(folder: Path, made: Path) -> None:
+    """`model/` as it is, and the card, which names this folder in place of that one."""
+    with reading(folder / "model", MEND):
+        shutil.copytree(folder / "model", made, dirs_exist_ok=True)
+    if (card := folder / "README.md").is_file():
+        with reading(card, "remove it"):
+            write_text(made / "README.md", with_model(card.read_text(encoding="utf-8"), "."))
+
+
+def _about(run: Run, form: str) -> dict[str, Any]:
+    """What somebody needs who has the folder alone."""
+    from toolkit.commands.export.graph import INPUTS
+
+    length = "any" if form == "hf" else run.length
+    return {
+        "format": form,
+        "run": run.folder.resolve().name,
+        "task": run.recipe.task,
+        "inputs": {name: {"dtype": "int64", "shape": ["batch", length]} for name in INPUTS},
+        "padding": {
+            "to": run.length,
+            "side": "right",
+            "input_ids": run.tokenizer.pad_token_id,
+            "attention_mask": 0,
+            "text_cut_to": run.recipe.data.max_length,
+        },
+        "label_names": run.label_names,
+        "versions": runtime.versions(),
+    }
+
+
+def _say(console: Console, target: Path, found: Difference, of: str) -> None:
+    verdict = "within" if found.within else "BEYOND"
+    left = f" ({found.left_out} left out: rounding decides about an LSH bucket)" if found.left_out else ""
+    console.print(
+        f"{target}: on {found.texts} texts of the {of}{left}, the exported logits differ from the port's by at most "
+        f"{found.max:.1e} (bound {found.max_bound:.1e}), RMS {found.rms:.1e} (bound {found.rms_bound:.1e}) of "
+        f"{found.logits_rms:.2g}: {verdict} float32's rounding",
+        soft_wrap=True,
+    )
+
+
+# -- where it goes ----------------------------------------------------------------------------------------------------
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if refused := check_writable(target.absolute().parent):
+        raise UserError(f"--output {target}: {target.absolute().parent}: {refused}")
+    if not os.path.lexists(target):
+        return
+    about = _said_in(target)
+    if about is None:
+        raise UserError(f"--output {target}: is there and is no export; name another folder")
+    if not overwrite:
+        raise UserError(f"--output {target}: is there already; add --overwrite, or name another folder")
+    if "files" not in about:
+        raise UserError(
+            f"--output {target}: {ABOUT} does not list what is of the export; remove it, or name another folder"
+        )
+    if extra := sorted(_files_in(target) - {ABOUT, *map(str, about["files"])}):
+        raise UserError(f"--output {target}: holds {extra[0]}, which is not of the export there; name another folder")
+
+
+def _said_in(target: Path) -> dict[str, Any] | None:
+    """What an exported folder says of itself; None of a folder that is none."""
+    if target.is_symlink():
+        return None
+    try:
+        about = read_object(target / ABOUT)
+    except (OSError, ValueError):
+        return None
+    return about if about.get("format") in FORMATS and isinstance(about.get("files", []), list) else None
+
+
+def _files_in(folder: Path) -> set[str]:
+    """All that is below a folder and is no folder."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+
+
+@contextmanager
+def _made_beside(target: Path) -> Iterator[tuple[Path, Path]]:
+    """A folder to fill and another for what is not kept, on the disk of ``target``; both are gone afterwards."""
+    parent = target.absolute().parent
+    new = [place for place in (parent, *parent.parents) if not place.exists()]
+    parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with scratch_folder(".export-", beside=parent) as scratch:
+            (scratch / "made").mkdir()
+            yield scratch / "made", scratch
+    finally:
+        for place in new:
+            if not any(place.iterdir()):
+                place.rmdir()
+
+
+def _put(made: Path, target: Path, scratch: Path) -> None:
+    if target.exists():
+        os.replace(target, scratch / "replaced")
+    os.replace(made, target)

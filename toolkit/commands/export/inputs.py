@@ -1,0 +1,53 @@
+"""The texts on which an exported model is compared with the port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from models.tokenization import pad
+from toolkit.commands.export.graph import INPUTS
+from toolkit.data.batches import collate
+from toolkit.errors import UserError
+from toolkit.recipe.recipe import Recipe
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run
+
+#: Texts that are compared, and at a time: several of a batch, and a batch of another size.
+TEXTS, AT_ONCE = 14, 4
+#: In the place of data that is no longer there: scripts, control characters, and lengths.
+FIXED = (
+    "The quick brown fox jumps over the lazy dog.",
+    "a",
+    "Straße, naïve, Ελλάδα, Москва, 日本語, العربية 🙂",
+    "1234567890 !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
+    "In the beginning was the word, and the word was with the tokenizer. " * 8,
+    "line\nline\ttab " * 40,
+)
+
+
+def load_rows(recipe: Recipe) -> Any:
+    """The run's data; None where it is unavailable. Before PaddleNLP is imported, which changes ``load_dataset``."""
+    try:
+        return task_of(recipe).load_splits(recipe)
+    except UserError:
+        return None
+
+
+def batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], str]:
+    """The inputs, int64 [B, T] each, and what they are of."""
+    if splits is None:
+        rows = [run.tokenizer.encode(text)[: run.recipe.data.max_length] for text in FIXED]
+        padded = pad(rows, run.length, run.tokenizer.pad_token_id)
+        return _cut({name: padded[name] for name in INPUTS}), "fixed texts, since the run's data is unavailable"
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    name = "validation" if prepared.test is None else "test"
+    examples = getattr(prepared, name)
+    batch = collate([examples[index] for index in range(min(TEXTS, len(examples)))])
+    return _cut({name: batch[name] for name in INPUTS}), f"{name} split"
+
+
+def _cut(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    count = len(batch[INPUTS[0]])
+    return [{name: rows[start : start + AT_ONCE] for name, rows in batch.items()} for start in range(0, count, AT_ONCE)]

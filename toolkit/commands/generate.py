@@ -1,0 +1,140 @@
+"""What `toolkit generate` does: continue a prompt, of a CTRL under a control code, with a run's language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.commands.predict import MEND, load_run
+from toolkit.errors import UserError
+from toolkit.finetune.model_config import TITLES
+from toolkit.run_folder.read import read_json, reading
+from toolkit.tasks.interface import Run
+from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
+from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
+
+#: The text of bytes ends with it as long as their last character is not whole.
+UNKNOWN_CHARACTER = "\ufffd"
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def trained_codes(run: Run) -> list[str]:
+    """The control codes that a run was trained on."""
+    path, remedy = run.folder / "metrics.json", "restore it from a copy, or train again"
+    metrics = read_json(path, remedy)
+    with reading(path, remedy):
+        known = [name.removeprefix(PERPLEXITY_OF) for name in metrics["validation"] if name.startswith(PERPLEXITY_OF)]
+        if not known:
+            raise ValueError("it names no control code")
+    return known
+
+
+def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:
+    """The tokens to continue: the control code, if the model knows any, and the prompt.
+
+    Raises:
+        UserError: no such control code, nothing to continue, or more tokens than the model has positions.
+    """
+    if control is None:
+        tokens = run.tokenizer.encode(prompt)
+        if not tokens:
+            raise UserError("--prompt: missing; without control codes the model needs a text to go on from")
+        _check_room(run, f"a prompt of {len(tokens)} tokens", len(tokens), length)
+        return tokens
+    try:
+        tokens = [run.tokenizer.control_code(control), *run.tokenizer.encode(prompt)]
+    except ValueError as problem:
+        if control in (known := trained_codes(run)):
+            files = f"{run.folder / 'model'}: merges.txt or vocab.json is damaged"
+            raise UserError(f"{files} ({problem}, and the run was trained with it); {MEND}") from None
+        raise UserError(f"--control: {problem}; the run was trained with {', '.join(known)}") from None
+    _check_room(run, f"the control code, a prompt of {len(tokens) - 1} tokens", len(tokens), length)
+    return tokens
+
+
+def _check_room(run: Run, given: str, count: int, length: int) -> None:
+    """See that the model has positions for what is given, ``count`` tokens, and for ``length`` more."""
+    if count + length > (positions := longest_text(run.model)):
+        raise UserError(
+            f"--length: {given} and {length} new ones are {count + length}, but the model has {positions} positions"
+        )
+
+
+def generate_text(
+    folder: Path,
+    console: Console,
+    control: str | None,
+    prompt: str,
+    length: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    beams: int,
+    stop: str | None,
+    repetition_penalty: float | None = None,
+    **options: Any,
+) -> str:
+    """Print the continuation of a prompt, and return it.
+
+    Args:
+        folder: a finished run.
+        console: where the text is printed.
+        control: the control code; None for the first that the run was trained with, if it was with any.
+        prompt: the text to continue; may be empty under a control code.
+        length: the most new tokens.
+        temperature, top_k, top_p: see :class:`.decoding.Decoding`; any of them makes the model sample.
+        beams: more than 1 for beam search.
+        stop: a text of one token, after which generation stops.
+        repetition_penalty: see :class:`.decoding.Decoding`; None for the model's own.
+        options: other settings of :class:`.decoding.Decoding`.
+
+    Raises:
+        UserError: the folder holds no finished run of a language model, or the options fit neither it nor each other.
+    """
+    run = load_run(folder)
+    if run.model.head != "causal_lm":
+        kind, command = run.task.DESCRIPTION.name, run.task.DESCRIPTION.command(folder)
+        raise UserError(f"{folder}: is a run of {kind}, not of a language model: {command}")
+    sample = not (temperature is None and top_k is None and top_p is None)
+    if sample and beams > 1:
+        raise UserError("--beams: beam search does not sample; remove --temperature, --top-k and --top-p")
+    stop_ids = [] if stop is None else run.tokenizer.encode(stop)
+    if stop is not None and len(stop_ids) != 1:
+        raise UserError(f"--stop: {stop!r} is {len(stop_ids)} tokens; it should be one")
+    stop_id = stop_ids[0] if stop_ids else None
+    penalty = run.model.repetition_penalty if repetition_penalty is None else repetition_penalty
+    decoding = Decoding(
+        length, beams, sample, temperature or 1.0, top_k, top_p, repetition_penalty=penalty, stop=stop_id, **options
+    )
+    if has_control_codes(run.recipe.model.name):
+        control = control or trained_codes(run)[0]
+    elif control is not None:
+        title = TITLES[run.recipe.model.name]
+        raise UserError(f"--control: {folder} is a run of a {title}, which knows no control codes; remove it")
+    return stream(run, control, prompt, decoding, console)
+
+
+def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, console: Console) -> str:
+    """Print the prompt and then each token as soon as it is chosen; returns the new text.
+
+    Args:
+        control: the control code; None where the model knows none.
+    """
+    tokens = encode_prompt(run, control, prompt, decoding.length)
+    if control is not None and control not in (known := trained_codes(run)):
+        console.print(f"note   {control} is a word of the vocabulary, but the run was trained with {', '.join(known)}")
+    given = tokens if control is None else tokens[1:]
+    new: list[int] = []
+    text = shown = run.tokenizer.readable(given)
+    console.print(shown, end="", soft_wrap=True)
+    next_logits = NextToken(run.model, vocab_size=run.tokenizer.vocab_size)
+    for token in generate(next_logits, tokens, decoding):
+        new.append(token)
+        text = run.tokenizer.readable(given + new)
+        if text.startswith(shown) and not text.endswith(UNKNOWN_CHARACTER):
+            console.print(text[len(shown) :], end="", soft_wrap=True)
+            shown = text
+    console.print(text.removeprefix(shown), soft_wrap=True)
+    return run.tokenizer.readable(new)

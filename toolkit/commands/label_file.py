@@ -1,0 +1,217 @@
+"""`toolkit predict RUN --input FILE --output FILE`: rows in, the same rows with the model's predictions out.
+
+The file is read twice, a chunk of rows at a time: once to find what is wrong with it before anything is computed, and
+once to label it. Memory does not grow with its size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from toolkit.commands.predict import load_run, read_recipe
+from toolkit.data.source_layout import doubt, source_layout
+from toolkit.errors import UserError
+from toolkit.files.nested_columns import MISSING
+from toolkit.files.table_writer import check_target, table_writer
+from toolkit.files.tables import TEXT as TEXT_COLUMN
+from toolkit.files.tables import Rows, Table, kind_of, read_table
+from toolkit.tasks import task_of
+from toolkit.tasks.interface import Run, Task
+from toolkit.terminal.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from toolkit.recipe.recipe import Recipe
+
+#: Row numbers that a note lists.
+LISTED = 10
+
+
+@dataclass
+class Noted:
+    """How many rows have something, and the numbers of the first."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Count these rows, too."""
+        self.count += len(numbers)
+        self.first += numbers[: LISTED - len(self.first)]
+
+    def line(self, what: str) -> str:
+        """``3 rows have no text: 5, 9, 12``."""
+        more = f" and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
+        return (
+            f"{self.count} row{' has' if self.count == 1 else 's have'} {what}: {', '.join(map(str, self.first))}{more}"
+        )
+
+
+def label_file(
+    folder: Path,
+    console: Console,
+    source: Path | None,
+    target: Path | None,
+    overwrite: bool,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    spreadsheet_safe: bool = False,
+    **columns: str | None,
+) -> Path:
+    """Write the rows of a file with the predictions of a run's best model for each, in new columns at the end.
+
+    Args:
+        folder: a finished run.
+        console: where the progress and what is to be known at the end are shown.
+        source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
+        target: the file to write, of any of these kinds but text.
+        overwrite: replace a file that is there.
+        encoding: of ``source``; None for the recipe's, and UTF-8 where that has none.
+        delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
+        spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
+        columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
+            place of the recipe's.
+
+    Returns:
+        ``target``.
+
+    Raises:
+        UserError: the run does not label, or the files or columns are not as they should be. Nothing is written.
+    """
+    recipe = read_recipe(folder)
+    task = task_of(recipe)
+    kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder)
+    if not task.ROW_COLUMNS:
+        raise UserError(f"{folder}: is a run of {kind}, which generates and does not label: {command}")
+    if source is None or target is None:
+        raise UserError(f"--{'input' if source is None else 'output'}: missing; a file is labelled with both")
+    wanted = _columns(recipe, task, source, columns)
+    check_target(target, source, overwrite)
+    if spreadsheet_safe and kind_of(target) != "csv":
+        raise UserError(f"--spreadsheet-safe: is for an --output of csv, not for {target}; remove it")
+    layout = source_layout(recipe, source, encoding, delimiter)
+    with console.status(Text(f"reading {source}")) if console.is_terminal else contextlib.nullcontext():
+        table = read_table(source, list(wanted.values()), typed=kind_of(target) == "parquet", **layout._asdict())
+    run = load_run(folder)
+    added = task.prediction_columns(run)
+    if taken := [name for name in added if name in table.names]:
+        raise UserError(
+            f"{source}: has a column {taken[0]} already, which is one of the predictions; rename or drop it"
+        )
+    begun = time.monotonic()
+    if (note := doubt(recipe, source, encoding)) is not None:
+        console.print(f"note: {note}", soft_wrap=True)
+    options = {"overwrite": overwrite, "quoted": spreadsheet_safe}
+    notes, formulas = _label(run, table, target, wanted, console, options)
+    seconds = time.monotonic() - begun
+    console.print(
+        f"{target}: {table.size} rows in {seconds:.1f} s, {table.size / seconds:.0f} a second", soft_wrap=True
+    )
+    for what, noted in notes.items():
+        console.print(f"note: {noted.line(what)}", soft_wrap=True)
+    if formulas:
+        console.print(f"note: {_of_formulas(formulas, spreadsheet_safe)}", soft_wrap=True)
+    return target
+
+
+def _of_formulas(count: int, quoted: bool) -> str:
+    cells = f"{count} cell{' begins' if count == 1 else 's begin'} with =, +, -, @, a tab or a carriage return"
+    if quoted:
+        return f"{cells} and got an apostrophe in front"
+    return f"{cells}, which a spreadsheet takes for a formula; --spreadsheet-safe puts an apostrophe in front"
+
+
+def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+    """What the task reads -> the column of the file that has it.
+
+    Raises:
+        UserError: a column is given that the task does not read, or the file can have no such columns.
+    """
+    read = _read_columns(recipe, task)
+    for option, column in given.items():
+        if column is not None and option.removesuffix("_column") not in read:
+            known = ", ".join(f"--{name.replace('_', '-')}-column" for name in read)
+            flag = f"--{option.replace('_', '-')}"
+            raise UserError(f"{flag}: is not read by a run of {task.DESCRIPTION.name}, which takes {known}")
+    if kind_of(source) == "text":
+        if len(read) > 1:
+            needed = " and ".join(read.values())
+            raise UserError(f"{source}: a text file has no columns {needed}; use csv, tsv, jsonl, json or parquet")
+        return {next(iter(read)): TEXT_COLUMN}
+    return {name: given.get(f"{name}_column") or column for name, column in read.items()}
+
+
+def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
+    """What the task reads -> the column that the recipe has for it; the second of two texts is the ``text_pair``."""
+    columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
+    if "text" in columns:
+        columns.update(zip(("text", "text_pair"), recipe.data.text_columns, strict=False))
+    return columns
+
+
+def _label(
+    run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console, options: Mapping[str, bool]
+) -> tuple[dict[str, Noted], int]:
+    """Label all rows; returns what some of them have that the user should know, and how many cells are formulas.
+
+    Args:
+        options: of :func:`.table_writer.table_writer`.
+    """
+    notes: dict[str, Noted] = {}
+    done = 0
+    added = run.task.prediction_columns(run)
+    with table_writer(target, table, added, **options) as writer, ProgressBar(console, "rows", table.size) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.update(done)
+
+        for rows in table.chunks():
+            before = done
+            columns = {name: _texts(rows, column) for name, column in wanted.items()}
+            values, found = _predicted(run, rows, columns, advance)
+            writer.write(rows, values)
+            for what, numbers in found.items():
+                notes.setdefault(what, Noted()).add(numbers)
+            done = before + len(rows)
+            bar.update(done)
+        if done != table.size:
+            raise UserError(f"{table.path}: has changed while it was read; try again")
+    return {what: noted for what, noted in notes.items() if noted.count}, writer.formulas
+
+
+def _texts(rows: Rows, column: str) -> list[str | None]:
+    return [None if value is MISSING else value for value in rows.values(column)]
+
+
+def _predicted(
+    run: Run, rows: Rows, columns: Mapping[str, list[str | None]], advance: Any
+) -> tuple[list[list[Any]], dict[str, list[int]]]:
+    """The values of the prediction columns of a chunk, None in rows without text, and what rows have, by number."""
+    complete, notes = [], {f"no {name}": list[int]() for name in columns}
+    for index in range(len(rows)):
+        missing = next((name for name, values in columns.items() if not (values[index] or "").strip()), None)
+        if missing is None:
+            complete.append(index)
+        else:
+            notes[f"no {missing}"].append(rows.first + index)
+    empty: list[list[Any]] = [[None] * len(rows) for _ in run.task.prediction_columns(run)]
+    if not complete:
+        return empty, notes
+    texts = {name: [values[index] or "" for index in complete] for name, values in columns.items()}
+    labelled = run.task.label_rows(run, texts, advance)
+    for target, values in zip(empty, labelled.columns, strict=True):
+        for index, value in zip(complete, values, strict=True):
+            target[index] = value
+    for what, places in labelled.notes.items():
+        notes[what] = [rows.first + complete[place] for place in places]
+    return empty, notes

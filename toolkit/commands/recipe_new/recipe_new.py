@@ -1,0 +1,153 @@
+"""`toolkit recipe new DATA`: look, choose, write; and check what was written before anybody sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.commands.recipe_check import check_data
+from toolkit.commands.recipe_new import tasks
+from toolkit.commands.recipe_new.look import Found, code_of, look
+from toolkit.commands.recipe_new.tasks import QUESTION_COLUMNS, Draft
+from toolkit.errors import UserError
+from toolkit.files.whole import write_text
+from toolkit.finetune.model_config import check_model
+from toolkit.machine.scratch import scratch_folder
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.shipped import new_file
+from toolkit.terminal.escape import one_line
+
+#: Names of files that say nothing of what is in them: then the folder's is taken.
+SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """Attributes:
+    path: the file that was written.
+    assumed: what was taken to be so, a line each.
+    """
+
+    path: Path
+    assumed: list[str]
+
+
+def new_recipe(
+    data: Path, output: Path | None = None, task: str | None = None, text: str | None = None, label: str | None = None
+) -> NewRecipe:
+    """Write a recipe for a file or folder of data.
+
+    Args:
+        output: a file that is not there yet; None for one in the current folder that is called as the data.
+        task: by default what the data looks like.
+        text, label: the columns of a table, for classification.
+
+    Raises:
+        UserError: the data is not there, cannot be read or has nothing to learn in it, or something is at the recipe's
+            place; nothing is written then.
+        WriteFailed: the system refuses it.
+    """
+    path = new_file(output or Path(f"{_name(data)}.yaml"))
+    found = look(data)
+    task = task or _task(found)
+    _check_choice(data, found, task, text or label)
+
+    def write(file: Path) -> str:
+        return _written(file, path)
+
+    if task == "classification":
+        draft = tasks.classification(found, str(data), write, text, label)
+    elif task == "question_answering":
+        draft = tasks.question_answering(found, str(data), write)
+    else:
+        draft = tasks.language_modeling(found, str(data), write)
+    recipe = _head(data, path, draft) + draft.body
+    notes = _checked(recipe, data, path.name)
+    write_text(path, recipe)
+    about = f"about {max(1, round(draft.seconds / 60))} min of training on two CPU cores, beside the parity gate"
+    return NewRecipe(path, [*found.notes, *draft.assumed, *notes, about])
+
+
+def _task(found: Found) -> str:
+    if found.kind == "text":
+        return "classification" if found.classes else "language_modeling"
+    return "question_answering" if found.questions or _asks(found) else "classification"
+
+
+def _asks(found: Found) -> bool:
+    return found.rows is not None and {*QUESTION_COLUMNS, "answers"} <= set(found.rows.column_names)
+
+
+def _check_choice(data: Path, found: Found, task: str, column: str | None) -> None:
+    """See that the data is of a kind that the task wants.
+
+    Raises:
+        UserError: it is not.
+    """
+    likely = _task(found)
+    if column is not None and task != "classification":
+        raise UserError(f"{data}: --text and --label are for classification, not for {task}; remove them")
+    if task == likely:
+        return
+    if found.classes and task == "language_modeling":
+        found.files = {code_of(files[0].parent): files for files in found.files.values()}
+        return
+    if likely == "language_modeling":
+        raise UserError(f"{data}: is plain text without labels or questions; write a table, such as csv, for {task}")
+    if task == "language_modeling":
+        raise UserError(f"{data}: is a table; for a language model, give text files or a folder of them")
+    if task == "question_answering" or found.rows is None:
+        wanted = ", ".join([*QUESTION_COLUMNS, "answers"])
+        raise UserError(f"{data}: is not made for {task}: that wants " + (
+            f"the columns {wanted}, or SQuAD's nested json" if task == "question_answering" else "texts and labels"
+        ))  # fmt: skip
+
+
+def _name(data: Path) -> str:
+    """What to call the recipe."""
+    resolved = data.resolve()
+    stem = resolved.name.partition(".")[0] if resolved.is_file() else resolved.name
+    if resolved.is_file() and SAYS_NOTHING.fullmatch(stem) and resolved.parent.name:
+        stem = resolved.parent.name
+    return re.sub(r"[^\w-]+", "_", stem).strip("_") or "recipe"
+
+
+def _written(file: Path, recipe: Path) -> str:
+    """A path as the recipe names it: as it was given where both are looked for from here, else in full.
+
+    Raises:
+        UserError: no recipe can hold it.
+    """
+    here = not file.is_absolute() and recipe.parent.resolve() == Path.cwd()
+    written = str(file) if here else os.path.abspath(file)
+    try:
+        written.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{one_line(written)}: its name is not UTF-8; rename it") from None
+    return written
+
+
+def _head(data: Path, path: Path, draft: Draft) -> str:
+    said = "".join(f"# {one_line(line)}.\n" for line in draft.assumed)
+    command = f"toolkit finetune {shlex.quote(str(path))}"
+    return f"# Written by `toolkit recipe new {one_line(str(data))}`. Change what is not so:\n{said}# {command}\n"
+
+
+def _checked(recipe: str, data: Path, name: str) -> list[str]:
+    """What `toolkit recipe check` says of a recipe's text.
+
+    Raises:
+        UserError: it refuses it.
+    """
+    with scratch_folder("toolkit-recipe-") as folder:
+        path = Path(folder) / name
+        path.write_text(recipe, encoding="utf-8")
+        try:
+            checked = load_recipe(path)
+            return [*checked.notes, *check_model(checked), *check_data(checked)]
+        except UserError as problem:
+            lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(problem).splitlines()]
+            raise UserError(f"{data}: {'; '.join(lines)}") from None

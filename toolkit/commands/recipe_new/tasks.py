@@ -1,0 +1,330 @@
+"""The recipe of each task, for data that was looked at."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.commands.recipe_new import choose
+from toolkit.commands.recipe_new.columns import SAMPLE, choose_columns
+from toolkit.commands.recipe_new.look import Found
+from toolkit.commands.recipe_new.write import Line, section, training
+from toolkit.errors import UserError
+
+#: How a path is written into the recipe.
+PathWriter = Callable[[Path], str]
+#: A class this many times as frequent as another is said.
+UNEVEN = 10
+
+
+@dataclass
+class Draft:
+    """Attributes:
+    body: the recipe below its first comment.
+    assumed: what was taken to be so, a line each.
+    seconds: that training takes, about, on two cores.
+    """
+
+    body: str
+    assumed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def classification(found: Found, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
+    """A small Reformer from new weights that tells the labels apart.
+
+    Raises:
+        UserError: no columns of texts and labels.
+    """
+    rows = found.rows
+    assert rows is not None
+    columns = choose_columns(where, rows, text, label)
+    texts = _sample(rows, columns.text)
+    tokens = choose.tokens_of(texts, len(rows))
+    shape = choose.reformer(tokens.lengths, len(rows))
+    counts = list(columns.counts.values())
+    share = None if "validation" in found.files and not found.classes else choose.held_out(counts)
+    steps = choose.steps_for(round(len(rows) * (1 - (share or 0))), shape.length)
+    named: list[Line] = [
+        ("text", columns.text, "the column of the texts"),
+        ("label", columns.label, f"the column of the labels, of which there are {len(counts):,}"),
+    ]
+    data: list[Line] = [
+        *(_folders(found, write) if found.classes else [*_files(found, write), *named]),
+        ("max_length", shape.length, f"tokens; shorter texts are padded, longer ones cut{_cut(shape.cut)}"),
+        *_share(share, ", the same share of each label"),
+    ]
+    layers: list[Line] = [
+        ("attn_layers", ["local", "lsh"], "kind of attention, from the first layer to the last"),
+        *_reformer_keys(shape.width),
+        ("local_num_chunks_before", 1, "... and the chunks before them"),
+        ("local_num_chunks_after", shape.ahead,
+         "... and after: the classification head reads position 0, so look ahead"),
+        *_dropout(shape.dropout),
+    ]  # fmt: skip
+    body = (
+        _head("classification", "one label per text")
+        + _model("reformer", layers)
+        + _tokenizer(tokens.pieces)
+        + section("data", data)
+        + "\n"
+        + training(steps, 1.5e-3, "accuracy", "accuracy, macro_f1 or loss")
+    )
+    others = f"; not used: {', '.join(columns.others)}" if columns.others else ""
+    assumed = [
+        f"{len(rows):,} texts ({choose.script_of(texts)})"
+        if found.classes
+        else f"{len(rows):,} rows; texts in the column {columns.text} ({choose.script_of(texts)}), labels in "
+        f"{columns.label}{others}",
+        _labels(columns.counts),
+        _lengths(tokens, shape.length, shape.cut),
+        *_validation(found, share),
+    ]
+    return Draft(body, assumed, steps.seconds)
+
+
+def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
+    """A small Reformer from new weights that finds answers in texts.
+
+    Raises:
+        UserError: there is one text alone.
+    """
+    if found.questions:
+        pairs = [(item.question, item.context) for item in found.questions]
+    else:
+        assert found.rows is not None
+        pairs = list(zip(*(found.rows.select_columns([name])[:][name] for name in QUESTION_COLUMNS), strict=True))
+    chosen = [pairs[place] for place in _places(len(pairs))]
+    tokens = choose.tokens_of([f"{question} {context}" for question, context in chosen], len(pairs))
+    length = choose.length_for(tokens.lengths, most=512, least=128)
+    windows = float(np.ceil(tokens.lengths / (length * 3 / 4)).clip(1).mean()) * len(pairs)
+    contexts = len({context for _, context in pairs})
+    if contexts == 1 and "validation" not in found.files:
+        raise UserError(f"{where}: all questions are about one text; to hold some out, two or more are needed")
+    share = None if "validation" in found.files else choose.held_out([contexts])
+    steps = choose.steps_for(round(windows), length, most_epochs=10)
+    data: list[Line] = [
+        *_files(found, write),
+        ("max_length", length, "tokens of a window: question, separator, context; the question is never cut"),
+        ("stride", length // 4, "tokens that two windows of one text share, where it does not fit into one"),
+        ("misplaced_answers", "find", "where answer_start is wrong: find the answer in its text, drop it, or refuse"),
+        *_share(share),
+    ]
+    layers: list[Line] = [
+        ("attn_layers", ["lsh", "local", "lsh", "local"], "LSH finds the question's words, local reads beside them"),
+        *_reformer_keys(128, local_chunk=16),
+        ("local_num_chunks_before", 1, "... and the chunks before them"),
+        ("local_num_chunks_after", 1, "... and after"),
+        *_dropout(0.0),
+    ]
+    body = (
+        _head("question_answering", "the span of a text that answers a question")
+        + _model("reformer", layers)
+        + _tokenizer(tokens.pieces)
+        + section("data", data)
+        + "\n"
+        + training(steps, 2e-3, "f1", "f1, exact_match or loss")
+    )
+    assumed = [
+        f"{len(pairs):,} questions about {contexts:,} texts ({choose.script_of([context for _, context in chosen])})",
+        _lengths(tokens, length, 0.0),
+        *_validation(found, share),
+        "new weights learn to answer from tens of thousands of questions; with fewer, expect little",
+    ]
+    return Draft(body, assumed, steps.seconds)
+
+
+#: The columns of a table of questions, in the order of a pair; with the answers, all that it must have.
+QUESTION_COLUMNS = ("question", "context")
+
+
+def language_modeling(found: Found, where: str, write: PathWriter) -> Draft:
+    """A small CTRL from new weights that writes on."""
+    sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
+    size = sum(sizes.values())
+    encoding = found.encoding or "utf-8"
+    texts = [path.read_bytes()[: choose.TRIED_ON].decode(encoding, "ignore") for path in _first(found)]
+    steps = choose.steps_for(max(1, size // 4 // 128), 128, budget=choose.TEXT_BUDGET, most_epochs=12)
+    sources: list[Line] = [
+        (code, [write(path) for path in files] if len(files) > 1 else write(files[0]), f"{_megabytes(sizes[code])}")
+        for code, files in found.files.items()
+    ]
+    data: list[Line] = [
+        ("dataset", "text", "plain text"),
+        ("sources", sources, ""),
+        *_encoding(found),
+        ("max_length", 128, "tokens of a block, the control code included"),
+        ("validation_fraction", 0.1, "of each code's text: to choose the best checkpoint by"),
+        ("test_fraction", 0.1, "... for the final figure"),
+    ]
+    layers: list[Line] = [
+        ("n_layer", 4, "layers"),
+        ("n_embd", 128, "width of a position"),
+        ("n_head", 4, "heads of each layer"),
+        ("dff", 512, "width of the feed-forward layers"),
+        ("n_positions", 256, "the longest text"),
+        ("initializer_range", 0.08, "about 1 / sqrt(n_embd): at 0.02 the positions drown the tokens"),
+        ("resid_pdrop", 0.1, "dropout of what the layers add"),
+        ("embd_pdrop", 0.1, "dropout of the embeddings"),
+    ]
+    vocab_size = choose.word_pieces(size, texts)
+    pieces: list[Line] = [
+        ("kind", "bpe", "CTRL's word pieces"),
+        ("vocab_size", vocab_size, "learn so many on this recipe's training text"),
+    ]
+    body = (
+        _head("language_modeling", "the next token, after a control code that says where the text is from")
+        + _model("ctrl", layers)
+        + section("tokenizer", pieces)
+        + "\n"
+        + section("data", data)
+        + "\n"
+        + training(steps, 5e-3, "perplexity", "perplexity or loss", decay=0.1)
+    )
+    assumed = [
+        f"{_megabytes(size)} of text ({choose.script_of(texts)}), under the control code{'s' * (len(sizes) > 1)} "
+        f"{', '.join(sizes)}",
+        f"{vocab_size:,} word pieces; a tenth of the text to validate on, a tenth to test on",
+    ]
+    return Draft(body, assumed, steps.seconds * choose.BUDGET / choose.TEXT_BUDGET)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _head(task: str, comment: str) -> str:
+    seed = (
+        "seed: 42                        # of the new weights, what is held out, the order of the examples, dropout\n"
+    )
+    return f"{f'task: {task}'.ljust(31)} # {comment}\n{seed}\n"
+
+
+def _model(name: str, config: list[Line]) -> str:
+    family = {"reformer": "Reformer", "ctrl": "CTRL"}[name]
+    lines: list[Line] = [
+        ("name", name, f"the port in models/{name}"),
+        ("weights", None, "new weights; or a Hugging Face folder or hub id to start from"),
+        ("config", config, ""),
+    ]
+    comment = (
+        f"    # keys of transformers.{family}Config; what is not set follows from the length, or has its default\n"
+    )
+    return section("model", lines).replace("  config:\n", f"  config:\n{comment}", 1) + "\n"
+
+
+def _reformer_keys(width: int, local_chunk: int = choose.CHUNK) -> list[Line]:
+    return [
+        ("hidden_size", width, "width of a position"),
+        ("num_attention_heads", 2, "heads of each attention layer"),
+        ("attention_head_size", width // 2, "width of a head"),
+        ("feed_forward_size", 2 * width, "width of the feed-forward layer"),
+        ("axial_pos_embds_dim", [width // 4, width * 3 // 4], "width of the position grid's rows and columns"),
+        ("axial_norm_std", 0.02, "the default of 1.0 drowns the tokens of new weights"),
+        ("initializer_range", round(width**-0.5 * 0.9, 2), "about 1 / sqrt(hidden_size): at 0.02 it learns late"),
+        ("lsh_attn_chunk_length", choose.CHUNK, "LSH attention: positions of like hash that see each other"),
+        ("num_hashes", 1, "LSH rounds"),
+        ("local_attn_chunk_length", local_chunk, "local attention: positions that see each other"),
+    ]
+
+
+def _dropout(rate: float) -> list[Line]:
+    return [
+        ("hidden_dropout_prob", rate, "dropout of the layers' outputs"),
+        ("local_attention_probs_dropout_prob", 0.0, "dropout of local attention"),
+        ("lsh_attention_probs_dropout_prob", 0.0, "dropout of LSH attention"),
+    ]
+
+
+def _tokenizer(pieces: int | None) -> str:
+    if pieces is None:
+        lines: list[Line] = [("kind", "bytes", "UTF-8 bytes: there is little text; or sentencepiece, with vocab_size")]
+    else:
+        lines = [
+            ("kind", "sentencepiece", "pieces of words; or bytes"),
+            ("vocab_size", pieces, "train so many pieces on this recipe's training text"),
+        ]
+    return section("tokenizer", lines) + "\n"
+
+
+def _files(found: Found, write: PathWriter) -> list[Line]:
+    what = {"train": "to train on", "validation": "to choose the best checkpoint by", "test": "for the final figure"}
+    files: list[Line] = [(split, write(paths[0]), what[split]) for split, paths in found.files.items()]
+    delimiter: list[Line] = [("delimiter", found.delimiter, "what parts the columns")] if found.delimiter else []
+    kinds = {"csv": "a table", "json": "rows, a line each; or SQuAD's nested file"}
+    return [
+        ("dataset", found.kind, kinds.get(found.kind, "a table")),
+        ("files", files, ""),
+        *delimiter,
+        *_encoding(found),
+    ]
+
+
+def _folders(found: Found, write: PathWriter) -> list[Line]:
+    """A folder of texts for each label."""
+    folders = {label: Path(glob.escape(str(files[0].parent))) for label, files in found.files.items()}
+    sources: list[Line] = [
+        (label, write(folder / "*.txt"), f"{len(found.files[label]):,} texts") for label, folder in folders.items()
+    ]
+    return [("dataset", "text", "each file is a text"), ("sources", sources, ""), *_encoding(found)]
+
+
+def _encoding(found: Found) -> list[Line]:
+    return [("encoding", found.encoding, "of the files; null: UTF-8")] if found.encoding else []
+
+
+def _share(share: float | None, how: str = "") -> list[Line]:
+    if share is None:
+        return []
+    return [("validation_fraction", share, f"held out of train, to choose the best checkpoint by{how}")]
+
+
+def _sample(rows: Any, column: str) -> list[str]:
+    values = rows.select(_places(len(rows))).select_columns([column])[:][column]
+    return [str(value or "") for value in values]
+
+
+def _places(count: int) -> list[int]:
+    """At most :data:`SAMPLE` of so many rows, drawn so that those of a sorted file are of everywhere."""
+    return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
+
+
+def _first(found: Found) -> Sequence[Path]:
+    return [files[0] for files in found.files.values()]
+
+
+def _cut(share: float) -> str:
+    return f" ({share:.0%} of these)" if share >= 0.005 else ""
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
+
+
+def _labels(counts: dict[str, int]) -> str:
+    many, (least, few) = max(counts.values()), min(counts.items(), key=lambda item: item[1])
+    if len(counts) <= 6:
+        said = ", ".join(f"{name} {count / sum(counts.values()):.0%}" for name, count in counts.items())
+    else:
+        said = f"{few:,} to {many:,} rows each"
+    uneven = f"; {least} is rare: watch macro_f1, or set train.save_best to it" if many > UNEVEN * few else ""
+    return f"{len(counts):,} labels: {said}{uneven}"
+
+
+def _lengths(tokens: choose.Tokens, length: int, cut: float) -> str:
+    kind = "bytes" if tokens.pieces is None else f"tokens (of {tokens.pieces:,} SentencePiece pieces)"
+    middle, most = np.median(tokens.lengths), tokens.lengths.max()
+    longer = f"; {cut:.0%} are longer and are cut" if cut >= 0.005 else ""
+    return f"texts of {middle:,.0f} {kind}, the longest {most:,}: max_length {length:,}{longer}"
+
+
+def _validation(found: Found, share: float | None) -> list[str]:
+    held = [] if share is None else [f"{share:.1%} of the rows are held out to validate on".replace(".0%", "%")]
+    return [
+        *held,
+        *([] if "test" in found.files or found.classes else ["no test file, so no final figure: add data.files.test"]),
+    ]

@@ -1,0 +1,87 @@
+"""What `toolkit report` does: make the page of a finished run anew, and what it needs where that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from toolkit.commands.predict import load_run, read_recipe
+from toolkit.errors import UserError
+from toolkit.finetune.finetune import make_trainer, write_split_predictions
+from toolkit.finetune.report.page import REMEDY, write_report
+from toolkit.machine.disk import check_writable
+from toolkit.recipe.revisions import recorded_commits
+from toolkit.recipe.shipped import new_file
+from toolkit.run_folder.folder import amending
+from toolkit.run_folder.predictions import SPLITS, predictions_file
+from toolkit.run_folder.read import read_json
+from toolkit.run_folder.tracking import complaint_of_finished
+from toolkit.tasks import task_of
+
+if TYPE_CHECKING:
+    from toolkit.recipe.recipe import Recipe
+
+
+def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
+    """Write `report.html` from what is in a run folder; predictions that are not there are computed.
+
+    Args:
+        folder: a finished run.
+        console: where it is said what is done.
+        output: a new file for the page, in place of that in the run folder, which is then only read.
+
+    Returns:
+        The page.
+
+    Raises:
+        UserError: the folder is no finished run, a file of it is damaged, or it cannot be written and has to be.
+    """
+    recipe = read_recipe(folder)
+    if output is not None:
+        new_file(output)
+    results = read_json(folder / "metrics.json", REMEDY)
+    if (wrong := complaint_of_finished(folder)) is not None:
+        console.print(f"note: {wrong}", highlight=False, soft_wrap=True)
+    missing = [split for split in SPLITS if split in results and not predictions_file(folder, split).exists()]
+    if missing or output is None:
+        _check_writable(folder, missing)
+    if missing:
+        _predict(recipe, folder, missing, console)
+    if output is None:
+        with amending(folder):
+            path = write_report(recipe, folder, results)
+    else:
+        path = write_report(recipe, folder, results, output)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    return path
+
+
+def _check_writable(folder: Path, missing: list[str]) -> None:
+    if (refused := check_writable(folder)) is None:
+        return
+    if missing:
+        lacking = predictions_file(folder, missing[0]).name
+        raise UserError(f"{folder}: lacks {lacking}, and {refused}; copy the run to a folder of yours")
+    raise UserError(f"{folder}: {refused}; to have the page elsewhere, add --output FILE")
+
+
+def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
+    """Let the best model answer the splits that lack predictions, and write the task's own files anew."""
+    recipe.commits.update(recorded_commits(folder))
+    splits = task_of(recipe).load_splits(recipe)  # before PaddleNLP is imported: see toolkit.commands.predict.evaluate
+    run = load_run(folder)
+    prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)
+    if prepared.label_names != run.label_names:
+        raise UserError(f"{folder}: the labels of {recipe.data.dataset} have changed since the model was trained")
+    trainer = make_trainer(run.recipe, folder, run.task, run.model, console)
+    outputs = {}
+    for split in missing:
+        if (dataset := getattr(prepared, split)) is None:
+            raise UserError(f"{folder}: its data has no {split} split any more")
+        trainer.measure(dataset, split)
+        outputs[split] = trainer.outputs
+    with amending(folder):
+        write_split_predictions(run, splits, prepared, outputs)
+        run.task.write_artifacts(run, trainer, prepared, console)
