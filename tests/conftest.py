@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from warm_workers import Origins
 
-from models.kernels import can_compile
+from models.operations.kernels import can_compile
 from toolkit.machine import runtime
 from toolkit.parity.job import processes
 

@@ -1,4 +1,4 @@
-"""A program: the real client behind :mod:`models.hub`, asked line by line, so that many questions share a start.
+"""A program: the real client behind :mod:`models.files.hub`, asked line by line, so that many questions share a start.
 
 A line of the standard input is a JSON object: ``id``, ``revision``, ``token`` (or null); or the path of a ``recipe``,
 whose data is loaded. The answer is one, too: ``folder`` and the names of its ``files``, or the ``rows`` of each split;
@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from models.files import UnreadableFile, open_tensors, read_object
-from models.hub import resolve_folder, tensor_files
-from models.hub_errors import HubError
+from models.files.hub import resolve_folder, tensor_files
+from models.files.hub_errors import HubError
+from models.files.plain import UnreadableFile, open_tensors, read_object
 
 
 def loaded(recipe: str) -> dict:

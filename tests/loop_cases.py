@@ -15,7 +15,7 @@ import numpy as np
 import paddle
 from gates import ROOT
 
-from models import loop_code
+from models.operations import loop_code
 from toolkit.parity.candidate import loop_outputs
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
@@ -23,7 +23,9 @@ from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall
 from toolkit.parity.mutants.loops import edited_code, loaded
 
 #: What loops are made of, and what decides how they are called.
-SOURCES = [f"models/{name}.py" for name in ("loops", "loop_code", "compiled", "ops", "randomness", "kernels")]
+SOURCES = [
+    f"models/operations/{name}.py" for name in ("loops", "loop_code", "compiled", "ops", "randomness", "kernels")
+]
 #: Constants beyond it are no sizes, but masks of bits and the like.
 LARGEST = 2**16
 #: Tried whatever the code says.
@@ -170,7 +172,8 @@ class OneAfterAnother:
         return address
 
     def parallel(self, address: int, packed: object, alone: int, flags: int) -> None:
-        """In place of :data:`models.loop_code._parallel`: each cell must be written by one thread, and nothing else."""
+        """In place of :data:`models.operations.loop_code._parallel`: each cell must be written by one thread, and
+        nothing else."""
         run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         contents = [content for _, content in self._memory.held]
         before = [np.full_like(content, 255) for content in contents]

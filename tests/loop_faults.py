@@ -9,7 +9,7 @@ from toolkit.parity.mutants.loops import Edit
 
 @dataclass(frozen=True)
 class Fault:
-    """A change in a file of ``models``, and a function of :mod:`models.compiled` that it makes wrong."""
+    """A change in a file of ``models``, and a function of :mod:`models.operations.compiled` that it makes wrong."""
 
     function: str
     where: str

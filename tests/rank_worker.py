@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models import randomness
+from models.operations import randomness
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.finetune import load_model, make_trainer, measure_best
 from toolkit.machine import interruption, runtime

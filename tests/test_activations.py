@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from models.activations import ACTIVATIONS
+from models.operations.activations import ACTIVATIONS
 from models.reformer import schema
 
 pytestmark = pytest.mark.usefixtures("kernels")

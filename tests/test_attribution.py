@@ -13,7 +13,7 @@ import pytest
 from gates import ROOT, copied_source, quiet, toolkit_in
 from handed import measured
 
-from models import compiled, kernels, loop_code, ops
+from models.operations import compiled, kernels, loop_code, ops
 from toolkit.parity.candidate import attribution as candidate
 from toolkit.parity.candidate import forced_input
 from toolkit.parity.candidate.result import hand_own_step
@@ -241,7 +241,7 @@ def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
     size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
     right = "given = [tensor.data_ptr() for tensor in (x, gain, bias, out)]\n    loop_code.run("
     wrong = right.replace("given", "x = x.astype('float16').astype('float32')\n    given", 1)
-    source = copied_source(tmp_path, "models/compiled.py", (right, wrong))
+    source = copied_source(tmp_path, "models/operations/compiled.py", (right, wrong))
     done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
     assert done.returncode == 1, done.stdout + done.stderr
     first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
@@ -256,9 +256,11 @@ def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
 def test_the_command_names_a_loop_that_only_it_shows(tmp_path, monkeypatch):
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
     size = [f"{key}={CTRL_TRIAL[key]}" for key in ("n_embd", "n_head", "dff", "vocab_size")]
-    source = copied_source(tmp_path, "models/loops.py", ("rest * (S5 + rest * (S6 + rest * S7))", "rest * S5"))
+    source = copied_source(
+        tmp_path, "models/operations/loops.py", ("rest * (S5 + rest * (S6 + rest * S7))", "rest * S5")
+    )
     done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
     assert done.returncode == 1, done.stdout + done.stderr
     first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
-    assert first.startswith("DRIFT loop:softmax_rows (compiled loop, models/loops.py:")
+    assert first.startswith("DRIFT loop:softmax_rows (compiled loop, models/operations/loops.py:")
     assert "units of rounding (RMS)" in second and "4 and 16 are allowed" in second

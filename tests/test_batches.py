@@ -18,7 +18,7 @@ from toolkit.parity.job.texts import FULL, LAYOUTS
 from toolkit.parity.options import make_request
 from toolkit.parity.trials.mutation import trial_request
 
-#: Rows that the port adds up at a time (``models.ops.ROWS``, which would import Paddle).
+#: Rows that the port adds up at a time (``models.operations.ops.ROWS``, which would import Paddle).
 BLOCK = 128
 CONFIGS = {"reformer": TINY_REFORMER, "ctrl": CTRL_TRIAL}
 HEADS = [(model, head) for model in CONFIGS for head in part(model, "weights").HEADS]

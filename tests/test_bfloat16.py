@@ -33,8 +33,8 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from models import ops, precision  # noqa: E402
 from models.ctrl import CTRLConfig, CTRLLMHeadModel  # noqa: E402
+from models.operations import ops, precision  # noqa: E402
 from models.reformer import ReformerConfig, ReformerForSequenceClassification  # noqa: E402
 from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.machine.interruption import Interrupted  # noqa: E402

@@ -19,7 +19,7 @@ import pytest
 from gates import copied_source, request_for, toolkit_in
 from rich.console import Console
 
-from models import activations, losses, ops
+from models.operations import activations, losses, ops
 from toolkit import cli
 from toolkit.parity.bitwise import Bitwise, run_bitwise
 from toolkit.parity.candidate.kernel_client import KernelClient
@@ -203,7 +203,9 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
 def test_an_inaccurate_kernel_is_named(tmp_path, edit, arguments, kind, monkeypatch):
     """A kernel of Paddle's that loses digits in float32 alone: the port is right, and the gate says which kernel."""
     monkeypatch.setenv("TOOLKIT_KERNELS", "composed")
-    done = toolkit_in(copied_source(tmp_path, "models/ops.py", edit), "parity", "--output", "out", *arguments)
+    done = toolkit_in(
+        copied_source(tmp_path, "models/operations/ops.py", edit), "parity", "--output", "out", *arguments
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "rounding float32" in done.stdout
     assert f"with the reference's {kind}: " in done.stdout

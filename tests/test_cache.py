@@ -192,7 +192,11 @@ def test_the_key_of_a_gate_hangs_on_every_file_that_its_workers_import(tmp_path,
     of_project = {file for file in of_project if file.parts[0] in ("models", "toolkit")}
     assert {
         Path(name)
-        for name in ("models/losses.py", "toolkit/run_folder/checkpoint.py", "toolkit/parity/reference/step.py")
+        for name in (
+            "models/operations/losses.py",
+            "toolkit/run_folder/checkpoint.py",
+            "toolkit/parity/reference/step.py",
+        )
     } <= of_project
 
     copy = copied_source(tmp_path / "copy", "toolkit/__init__.py")

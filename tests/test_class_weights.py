@@ -21,9 +21,9 @@ from test_problem_types import write_recipe
 from test_train import RECIPE, WORDS, assert_same_run, recipe_file, train  # noqa: F401
 from test_trainer import CLASSES, Network, examples, finetuner, gradients
 
-from models import losses
 from models.families import FAMILIES
-from models.pretrained import model_outputs
+from models.operations import losses
+from models.port.base import model_outputs
 from toolkit.errors import UserError
 from toolkit.finetune.assembly import assemble
 from toolkit.finetune.gate import gate_request

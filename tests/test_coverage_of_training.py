@@ -21,13 +21,13 @@ from gates import ROOT
 #: What computes: forward, backward, loss, update. How weights are stored and configurations are read, is no part of it.
 COMPUTES = ("models/*.py", "toolkit/training/optimizer.py", "toolkit/data/batches.py")
 STORES = (
-    "models/files.py",
-    "models/hub.py",
+    "models/files/plain.py",
+    "models/files/hub.py",
     "models/*config.py",
     "models/*schema.py",
     "models/families.py",
     "models/*tokeniz*.py",
-    "models/tensor_file.py",
+    "models/files/tensor_file.py",
 )
 
 #: Runs the command line, traced while it trains; of the gate's two processes the port's is traced.

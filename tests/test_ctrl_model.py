@@ -21,7 +21,7 @@ from models.ctrl.modeling import (
     attention_bias,
     position_table,
 )
-from models.weights import load, to_paddle
+from models.port.weights import load, to_paddle
 from toolkit.parity.job.synthetic import SyntheticWeights
 
 SMALL = {"n_embd": 32, "n_head": 4, "dff": 48, "n_layer": 2, "n_positions": 64, "vocab_size": 96, "pad_token_id": 0}

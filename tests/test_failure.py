@@ -186,9 +186,9 @@ def test_what_a_layers_own_backward_raises_keeps_its_words_and_its_line(apply, s
 @pytest.mark.slow
 def test_a_backward_that_fails_is_named_with_its_line_by_training_and_by_the_gate(recipe_file, tmp_path):  # noqa: F811
     line = "x, gain = ctx.saved_tensor()"
-    source = copied_source(tmp_path / "source", "models/ops.py", (line, f"1 / 0; {line}"))
-    number = (source / "models/ops.py").read_text().split("1 / 0; ")[0].count("\n") + 1
-    said = f"ZeroDivisionError: division by zero, in the backward at {source}/models/ops.py:{number}"
+    source = copied_source(tmp_path / "source", "models/operations/ops.py", (line, f"1 / 0; {line}"))
+    number = (source / "models/operations/ops.py").read_text().split("1 / 0; ")[0].count("\n") + 1
+    said = f"ZeroDivisionError: division by zero, in the backward at {source}/models/operations/ops.py:{number}"
     asked = ["finetune", recipe_file, f"train.output_dir={tmp_path / 'run'}"]
     done = toolkit_in(source, *asked, "--skip-parity", "a test")
     assert done.returncode == UNFORESEEN and done.stderr.startswith(f"error: {said}; the traceback is in "), done.stderr

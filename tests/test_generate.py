@@ -216,8 +216,8 @@ def test_texts_that_are_padded_on_the_left_go_on_as_if_they_were_alone(how, monk
 
 
 def test_an_adapted_model_goes_on_with_its_adapter():
-    from models.adapter import adapt
-    from models.lora import LoRA
+    from models.port.adapter import adapt
+    from models.port.lora import LoRA
 
     model = CTRLLMHeadModel(CTRLConfig(vocab_size=50, n_embd=16, n_head=2, n_layer=1, dff=16, n_positions=8))
     adapt(model, LoRA(rank=2, alpha=4.0, dropout=0.0, targets=("Wq", "Wv")))

@@ -18,7 +18,7 @@ from loopback_hub import Corrupt, Cut, LoopbackHub, Pointer, Stall, Status, Wron
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from models.hub import split_revision
+from models.files.hub import split_revision
 from models.reformer import schema
 from models.reformer import weights as reformer
 from models.reformer.tokenizer import load_tokenizer, train_sentencepiece

@@ -82,7 +82,7 @@ def test_paddlenlp_that_is_entered_by_the_short_way_has_all_it_has():
         "from paddlenlp.trainer.trainer import Trainer\n"
         "from paddlenlp.prompt import AutoTemplate\n"
         "from paddlenlp.transformers import PretrainedModel\n"
-        "assert paddlenlp.trainer.Trainer is Trainer and models.pretrained.PretrainedModel is PretrainedModel\n"
+        "assert paddlenlp.trainer.Trainer is Trainer and models.port.base.PretrainedModel is PretrainedModel\n"
         "assert paddlenlp.__version__ and not hasattr(paddlenlp, 'nothing_of_this_name')\n"
         "assert paddlenlp.Taskflow.__module__ == 'paddlenlp.taskflow.taskflow'\n"
         "assert 'fastapi' in sys.modules\n"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from test_train import recipe_file, train  # noqa: F401 - a small recipe and its data
 
-from models.randomness import Dropout
+from models.operations.randomness import Dropout
 from toolkit.errors import ParityDrift
 from toolkit.finetune import finetune as training
 from toolkit.finetune.finetune import finetune

@@ -9,9 +9,9 @@ import pytest
 from gates import TINY_REFORMER, PreparedGates, reformer_request, request_for
 from test_train import recipe_file, train  # noqa: F401
 
-from models import compiled, ops
 from models.families import FAMILIES, part
-from models.kernels import can_compile, chosen
+from models.operations import compiled, ops
+from models.operations.kernels import can_compile, chosen
 from toolkit.commands.doctor import frameworks
 from toolkit.parity.families.ctrl.trial import CONFIG as CTRL_TRIAL
 from toolkit.parity.job import cache
@@ -74,7 +74,7 @@ def test_the_choice_decides_which_operation_is_taken(monkeypatch):
 
 
 def test_without_numba_the_composed_operations_are_taken(monkeypatch):
-    monkeypatch.setattr("models.kernels.can_compile", lambda: False)
+    monkeypatch.setattr("models.operations.kernels.can_compile", lambda: False)
     monkeypatch.delenv("TOOLKIT_KERNELS", raising=False)
     assert chosen() == "composed" and not compiled.suits(paddle.ones([2]))
     monkeypatch.setenv("TOOLKIT_KERNELS", "compiled")

@@ -19,7 +19,7 @@ from gates import PreparedGates
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from models.lengths import LENGTH, LengthError
+from models.port.lengths import LENGTH, LengthError
 from models.reformer import lengths, positions, schema
 from toolkit.commands import predict
 from toolkit.errors import UserError
@@ -204,8 +204,8 @@ def checkpoint(tmp_path_factory) -> Path:
 
 def port(folder: Path, length: int):
     """The checkpoint as it trains on ``length`` tokens, in evaluation."""
+    from models.port.weights import dump, load
     from models.reformer.modeling import ReformerForSequenceClassification as Classifier
-    from models.weights import dump, load
 
     whole = Classifier.from_pretrained(folder)
     stored = dict(dump(whole))

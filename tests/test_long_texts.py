@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from models import tokenization
 from models.ctrl.tokenizer import train_bpe
+from models.port import tokenization
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
 from toolkit.data.load import build_tokenizer
 from toolkit.parity.job.job import TokenizerJob

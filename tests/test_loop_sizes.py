@@ -13,7 +13,7 @@ from gates import ROOT
 from loop_cases import OneAfterAnother, calls, sizes, wrong_with
 from loop_faults import FAULTS, Fault
 
-from models import compiled, kernels, loop_code
+from models.operations import compiled, kernels, loop_code
 from toolkit.parity.candidate import loop_outputs
 from toolkit.parity.judge.loops import faults
 from toolkit.parity.measure import loop_accuracy
@@ -83,7 +83,7 @@ def wrong_by(fault: Fault, monkeypatch) -> str:
     if fault.file == "loops":
         code = functools.cache(lambda loop: edited_code(loop, [fault.edit]))
     else:
-        module = ModuleType("models.compiled")
+        module = ModuleType("models.operations.compiled")
         exec(compile(edited, "compiled.py", "exec"), vars(module))
         monkeypatch.setattr(loop_outputs, "compiled", module)
     threads = OneAfterAnother(code)

@@ -11,7 +11,7 @@ import paddle
 import pytest
 from test_ops import values_and_gradients
 
-from models import compiled, kernels, ops, randomness
+from models.operations import compiled, kernels, ops, randomness
 from models.reformer import reversible
 from models.reformer.attention import against
 
@@ -206,7 +206,7 @@ import torch
 from toolkit.machine import runtime
 runtime.configure("cpu", threads=2)
 import numpy as np, paddle
-from models import compiled
+from models.operations import compiled
 draw = np.random.default_rng(0)
 grad, x = (draw.standard_normal((4096, 64)).astype("float32") for _ in range(2))
 _, sums = compiled.layer_norm_backward(paddle.to_tensor(grad), paddle.to_tensor(x), paddle.ones([64]), 1e-6)
@@ -228,7 +228,7 @@ import sys
 from toolkit.machine import runtime
 runtime.configure("cpu")
 import paddle
-from models import compiled, loop_code
+from models.operations import compiled, loop_code
 loop_code._folders = lambda: [__import__("pathlib").Path(place) for place in sys.argv[1:]]
 assert compiled.add_row(paddle.ones([3, 2]), paddle.to_tensor([1.0, 2.0])).numpy().tolist() == [[2.0, 3.0]] * 3
 print("numba" in sys.modules)
@@ -263,7 +263,7 @@ def test_code_is_kept_in_the_first_folder_that_can_be_written(tmp_path):
 
 
 def test_other_loops_or_another_compiler_have_other_code(monkeypatch):
-    from models import loop_code
+    from models.operations import loop_code
 
     def key() -> str:
         loop_code._key.cache_clear()

@@ -16,10 +16,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from test_train import assert_same_run, recipe_file, run, train  # noqa: F401
 
-from models import lora
 from models.ctrl.config import CTRLConfig
 from models.families import part
-from models.lora import LoRA
+from models.port import lora
+from models.port.lora import LoRA
 from models.reformer.config import ReformerConfig
 from toolkit.errors import UserError
 from toolkit.machine import runtime
@@ -35,8 +35,8 @@ runtime.configure("cpu")
 
 import paddle  # noqa: E402
 
-from models.adapter import LoRALinear, adapt, merge  # noqa: E402
-from models.ops import LayerNorm, Linear, add_bias  # noqa: E402
+from models.operations.ops import LayerNorm, Linear, add_bias  # noqa: E402
+from models.port.adapter import LoRALinear, adapt, merge  # noqa: E402
 
 CONFIGS = {
     "ctrl": (CTRLConfig, CTRL_TRIAL, "causal_lm"),

@@ -7,7 +7,7 @@ import paddle
 import pytest
 import torch
 
-from models import losses
+from models.operations import losses
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

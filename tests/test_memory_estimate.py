@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from test_train import recipe_file  # noqa: F401
 
-from models import kernels
 from models.families import part
+from models.operations import kernels
 from toolkit.finetune import memory as recipe_memory
 from toolkit.finetune.training_memory import TrainingMemory, training_memory
 from toolkit.machine.memory import parameters_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from models.tensor_file import OnDemand, write_tensors
+from models.files.tensor_file import OnDemand, write_tensors
 
 TENSORS = {
     "ä/last": np.arange(6, dtype="float32").reshape(2, 3).T,

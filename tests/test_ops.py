@@ -7,9 +7,9 @@ import paddle
 import paddle.nn.functional as F
 import pytest
 
-from models import ops
-from models.kernels import COMPILED, COMPOSED, PADDLE
-from models.rows import adjacent_chunks, heads_first, reorder
+from models.operations import ops
+from models.operations.kernels import COMPILED, COMPOSED, PADDLE
+from models.operations.rows import adjacent_chunks, heads_first, reorder
 
 pytestmark = pytest.mark.usefixtures("kernels")
 

@@ -304,7 +304,7 @@ def test_a_fault_in_the_source_is_stopped_with_its_module_and_line(tmp_path):
     """One constant of the port edited, as a developer would; the real command, on a copy of the source."""
     edit = ("_normed(x, epsilon)[0] * gain", "_normed(x, 10 * epsilon)[0] * gain")
     arguments = ("--model", "reformer", "--layers", "2", "--length", "64", "--weights", "random", "--output", "out")
-    done = toolkit_in(copied_source(tmp_path, "models/ops.py", edit), "parity", *arguments)
+    done = toolkit_in(copied_source(tmp_path, "models/operations/ops.py", edit), "parity", *arguments)
     assert done.returncode == 1, done.stderr
     assert (
         "DRIFT reformer.encoder.layers.0.attention.layer_norm (LayerNorm, models/reformer/modeling.py:" in done.stdout

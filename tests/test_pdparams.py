@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.ctrl import CTRLForSequenceClassification, CTRLLMHeadModel
-from models.files import UnreadableFile
-from models.pdparams import read_pdparams
+from models.files.pdparams import read_pdparams
+from models.files.plain import UnreadableFile
 from models.reformer import ReformerForQuestionAnswering, ReformerForSequenceClassification, ReformerModelWithLMHead
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import hub
-from models.files import UnreadableFile
+from models.files import hub
+from models.files.plain import UnreadableFile
 from toolkit.parity.job.pickles import safetensors_folder
 
 #: Makes checkpoints as torch writes them, in the folder that it is given.

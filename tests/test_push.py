@@ -12,7 +12,7 @@ import pytest
 from loopback_hub import LoopbackHub, Status
 from test_train import recipe_file, train  # noqa: F401
 
-from models.hub_errors import LOGIN
+from models.files.hub_errors import LOGIN
 from toolkit.run_folder.folder import REPORT, STARTS, record_start
 
 ROOT = Path(__file__).resolve().parents[1]

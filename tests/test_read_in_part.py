@@ -9,7 +9,7 @@ import paddle
 import pytest
 from small_reformers import WHOLE, reformer, texts
 
-from models import kernels
+from models.operations import kernels
 from models.reformer import reversible
 from models.reformer.modeling import ReformerForQuestionAnswering, ReformerForSequenceClassification
 from toolkit.parity.measure.evaluation import READ_IN_PART

@@ -10,7 +10,8 @@ import numpy as np
 import paddle
 import pytest
 
-from models import losses, randomness
+from models.operations import losses, randomness
+from models.port.weights import to_paddle
 from models.reformer import schema, weights
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import (
@@ -19,7 +20,6 @@ from models.reformer.modeling import (
     ReformerForSequenceClassification,
     ReformerModelWithLMHead,
 )
-from models.weights import to_paddle
 from toolkit.parity.job.synthetic import SyntheticWeights
 
 

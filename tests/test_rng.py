@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from models import kernels
+from models.operations import kernels
 from toolkit.parity.comparator.rng_stats import REPEAT_BITS, DrawCounter, strides
 from toolkit.parity.job.results import CandidateResult, GeneratorStats, ReferenceResult
 from toolkit.parity.judge import rng_tests
@@ -249,7 +249,7 @@ def test_a_generator_of_few_masks_is_found():
 @pytest.mark.skipif(not kernels.can_compile(), reason="needs Numba")
 def test_the_gate_sees_a_compiled_generator_that_repeats_itself(edit, monkeypatch):
     """As a port's worker asks it, with two threads."""
-    from models import compiled, loop_code
+    from models.operations import compiled, loop_code
     from toolkit.parity.candidate.generators import SEQUENCES
 
     monkeypatch.setenv(kernels.VARIABLE, kernels.COMPILED)
@@ -355,7 +355,7 @@ def test_the_ports_own_generator_is_right(tiny_config, tiny_batch, seed):
 def test_watching_draws_nothing_of_its_own():
     import paddle
 
-    from models.randomness import Generator
+    from models.operations.randomness import Generator
     from toolkit.parity.candidate.generators import WatchedSource
 
     outcomes = []

@@ -153,7 +153,7 @@ def test_paddle_handles_no_signal_and_leaves_python_its_own(first):
     """Whatever imports it, and whenever it is told to let them alone."""
     code = (
         "signal.signal(signal.SIGTERM, lambda *_: print('ours'))\n"
-        f"import {first}\nimport models.ops, paddle, paddlenlp.transformers, toolkit.training.trainer\n"
+        f"import {first}\nimport models.operations.ops, paddle, paddlenlp.transformers, toolkit.training.trainer\n"
         "paddle.disable_signal_handler()\n"
         "(caught,) = [int(line.split()[1], 16) for line in open('/proc/self/status') if line.startswith('SigCgt')]\n"
         "caught = [one for one in signal.Signals if caught >> one - 1 & 1]\n"

@@ -85,7 +85,10 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, mo
             "ops.py",
             "paddle.rsqrt(mean_square +",
             "paddle.rsqrt(mean_square.detach() +",
-            ("reformer/attention.py", "unit_mean_square("),  # of what models.ops computes, where it is asked for
+            (
+                "reformer/attention.py",
+                "unit_mean_square(",
+            ),  # of what models.operations.ops computes, where it is asked for
             "the backward into mean square of",
         ),
     ],

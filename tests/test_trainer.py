@@ -28,7 +28,7 @@ runtime.configure("cpu")
 import paddle  # noqa: E402
 
 from models.ctrl.config import CTRLConfig  # noqa: E402
-from models.pretrained import model_outputs  # noqa: E402
+from models.port.base import model_outputs  # noqa: E402
 from toolkit.data.batches import collate  # noqa: E402
 from toolkit.run_folder.tracking import Tracker, read_metrics  # noqa: E402
 from toolkit.training.optimizer import decayed_parameters  # noqa: E402

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.pretrained import PortConfig
+from models.port.base import PortConfig
 
 
 class CTRLConfig(PortConfig):

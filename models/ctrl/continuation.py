@@ -21,8 +21,8 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from models.ops import is_on_cpu, layer_norm
-from models.precision import is_lowered
+from models.operations.ops import is_on_cpu, layer_norm
+from models.operations.precision import is_lowered
 
 if TYPE_CHECKING:
     from models.ctrl.modeling import Cache, CTRLLMHeadModel, EncoderLayer
@@ -35,7 +35,7 @@ def _halves(matrix: Tensor) -> Tensor | None:
 
 
 class _Map:
-    """x W + b in evaluation, of a :class:`models.ops.Linear`."""
+    """x W + b in evaluation, of a :class:`models.operations.ops.Linear`."""
 
     def __init__(self, linear: Any) -> None:
         self.weight, self.bias = linear.weight, linear.bias
@@ -49,7 +49,7 @@ class _Map:
 
 
 class _Norm:
-    """A :class:`models.ops.LayerNorm` in evaluation."""
+    """A :class:`models.operations.ops.LayerNorm` in evaluation."""
 
     def __init__(self, norm: Any) -> None:
         self.gain, self.bias, self.epsilon = norm.weight, norm.bias, norm._epsilon

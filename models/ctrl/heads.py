@@ -1,6 +1,6 @@
 """From all heads side by side, as a projection gives them, to one after the other, and back.
 
-On a CPU as a gather of rows (:mod:`models.rows`). A transposed tensor is a view there, which every operation
+On a CPU as a gather of rows (:mod:`models.operations.rows`). A transposed tensor is a view there, which every operation
 that wants its numbers in a row copies one by one, in the backward again: 1.1 ms against 0.02 of 4 x 128 x 320 float32.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from paddle import Tensor
 
-from models.ops import is_composed
-from models.rows import heads_first, reorder
+from models.operations.ops import is_composed
+from models.operations.rows import heads_first, reorder
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from models.lengths import LENGTH, Fit, LengthError
+from models.port.lengths import LENGTH, Fit, LengthError
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:

@@ -18,17 +18,17 @@ import paddle.nn.functional as F
 from paddle import Tensor, nn
 from paddle.distributed.fleet.utils import recompute
 
-from models import losses
 from models.ctrl import schema
 from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.heads import merge_heads, split_heads
-from models.ops import LayerNorm, Linear, is_composed, linear, product, softmax
-from models.precision import carried
-from models.pretrained import Port
-from models.pretrained import model_outputs as outputs
-from models.randomness import Dropout
-from models.trace import at
+from models.operations import losses
+from models.operations.ops import LayerNorm, Linear, is_composed, linear, product, softmax
+from models.operations.precision import carried
+from models.operations.randomness import Dropout
+from models.operations.trace import at
+from models.port.base import Port
+from models.port.base import model_outputs as outputs
 
 #: Epsilon of the norms inside a layer; the reference has it as a constant.
 LAYER_EPSILON = 1e-6
@@ -316,13 +316,13 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
 
         Args:
             input_ids, attention_mask, position_ids: as :meth:`CTRLModel.forward`.
-            labels: as :func:`models.losses.classification`.
+            labels: as :func:`models.operations.losses.classification`.
 
         Returns:
             ``logits`` (B, labels) at the last token that is not ``pad_token_id``, and, given labels, the ``loss``.
 
         Raises:
-            models.schema.ConfigError: several texts, and no ``pad_token_id`` to tell their ends by.
+            models.port.schema.ConfigError: several texts, and no ``pad_token_id`` to tell their ends by.
         """
         padding = self.config.pad_token_id
         if padding is None and input_ids.shape[0] > 1:

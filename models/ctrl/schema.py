@@ -1,6 +1,6 @@
 """Every key of a CTRL ``config.json``: what it may be, what it is by default, and what becomes of it here.
 
-A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.schema`).
+A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.schema import (
+from models.port.schema import (
     MOST_EPSILON,
     SHARED_INERT,
     SHARED_ONLY,
@@ -62,7 +62,7 @@ INERT = SHARED_INERT | {
     "temperature", "top_k", "top_p",
 }  # fmt: skip
 
-#: As :data:`models.schema.SHARED_ONLY`.
+#: As :data:`models.port.schema.SHARED_ONLY`.
 ONLY = {**SHARED_ONLY, "use_bfloat16": False}
 
 

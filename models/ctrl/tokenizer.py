@@ -17,8 +17,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from models.files import parsed_object, read_text
-from models.tokenization import CONFIG_FILE, Span, Tokenizer, added_tokens, read_config, special_token, write_config
+from models.files.plain import parsed_object, read_text
+from models.port.tokenization import (
+    CONFIG_FILE,
+    Span,
+    Tokenizer,
+    added_tokens,
+    read_config,
+    special_token,
+    write_config,
+)
 
 VOCAB_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from models.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
+from models.port.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
 
 __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
 
@@ -19,8 +19,8 @@ ADAPTED = ("Wq", "Wk", "Wv", "dense")
 
 
 def parameters(config: Mapping, head: str) -> dict[str, Parameter]:
-    """Name -> :class:`~models.weights.Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in execution
-    order.
+    """Name -> :class:`~models.port.weights.Parameter` of the whole model with ``head`` (one of :data:`HEADS`), in
+    execution order.
 
     Args:
         config: a resolved configuration (``schema.resolve``), or anything with its keys.

@@ -17,14 +17,14 @@ from typing import Any
 import paddle
 from paddle import Tensor, nn
 
-from models import compiled
-from models.batch import batch_size
-from models.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
-from models.randomness import dropout, normal
+from models.operations import compiled
+from models.operations.batch import batch_size
+from models.operations.ops import Linear, masked_softmax, product, softmax_over, unit_mean_square
+from models.operations.randomness import dropout, normal
+from models.operations.rows import Order, adjacent_chunks, heads_first, reorder
+from models.operations.trace import at
 from models.reformer.config import ReformerConfig
 from models.reformer.schema import num_buckets
-from models.rows import Order, adjacent_chunks, heads_first, reorder
-from models.trace import at
 
 #: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -1e4

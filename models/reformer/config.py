@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.pretrained import PortConfig
-from models.schema import ConfigError
+from models.port.base import PortConfig
+from models.port.schema import ConfigError
 
 #: Settings of this port that are no part of the model, and so of no ``config.json``.
 BACKWARD = ("reversible", "autograd")

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from models.lengths import LENGTH, Fit, LengthError
+from models.port.lengths import LENGTH, Fit, LengthError
+from models.port.schema import MOST
 from models.reformer.positions import cut_config
 from models.reformer.schema import check_training_length, chunk_lengths, num_buckets
-from models.schema import MOST
 
 #: Keys that follow from the length of new weights, unless they are set.
 FOLLOWING = ("axial_pos_shape", "max_position_embeddings")

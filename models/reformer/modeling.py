@@ -16,17 +16,17 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from models import compiled, losses
-from models.activations import ACTIVATIONS, tanh
-from models.ops import LayerNorm, Linear, axial_table, scale_columns
-from models.pretrained import Port
-from models.pretrained import model_outputs as outputs
-from models.randomness import Dropout, Replay, dropout
+from models.operations import compiled, losses
+from models.operations.activations import ACTIVATIONS, tanh
+from models.operations.ops import LayerNorm, Linear, axial_table, scale_columns
+from models.operations.randomness import Dropout, Replay, dropout
+from models.operations.trace import at
+from models.port.base import Port
+from models.port.base import model_outputs as outputs
 from models.reformer import positions, schema
 from models.reformer.attention import LocalSelfAttention, LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_traced
-from models.trace import at
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], chunk_size: int, x: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class ReformerPretrainedModel(Port):
     unreached_rows: np.ndarray | None = None
 
     def stored(self) -> tuple[ReformerConfig, Mapping[str, np.ndarray]]:
-        """As :meth:`models.pretrained.Port.stored`, with the whole position table."""
+        """As :meth:`models.port.base.Port.stored`, with the whole position table."""
         config, weights = super().stored()
         if self.unreached_rows is None:
             return config, weights

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from models import another_python
+from models.files import another_python
 
 #: Loads the model on the standard input and encodes and decodes its own pieces.
 TRIAL = """

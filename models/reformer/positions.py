@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from models.tensor_file import OnDemand
+from models.files.tensor_file import OnDemand
 
 #: The table's first factor, (rows, 1, width).
 ROWS = "reformer.embeddings.position_embeddings.weights.0"

@@ -20,10 +20,10 @@ import paddle
 from paddle import Tensor, nn
 from paddle.autograd import PyLayer
 
-from models import compiled
-from models.precision import carried
-from models.randomness import Replay
-from models.trace import at
+from models.operations import compiled
+from models.operations.precision import carried
+from models.operations.randomness import Replay
+from models.operations.trace import at
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Every key of a Reformer ``config.json``: what it may be, what it is by default, and what becomes of it here.
 
-A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.schema`).
+A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from models.schema import (
+from models.port.schema import (
     MOST_EPSILON,
     SHARED_INERT,
     SHARED_ONLY,
@@ -72,7 +72,7 @@ INERT = SHARED_INERT | {
     "seed", "share_parameters_between_layers", "type_vocab_size",
 }  # fmt: skip
 
-#: As :data:`models.schema.SHARED_ONLY`.
+#: As :data:`models.port.schema.SHARED_ONLY`.
 ONLY = {**SHARED_ONLY, "sinusoidal_pos_embds": False}
 
 ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu", "swish", "tanh", "sigmoid")

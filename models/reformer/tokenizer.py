@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from models.files import plain_file, read_object
-from models.reformer.byte_file import PAD, is_byte_file, tokenizer_file
-from models.reformer.pieces_file import check_pieces
-from models.tokenization import (
+from models.files.plain import plain_file, read_object
+from models.port.tokenization import (
     Span,
     Tokenizer,
     added_tokens,
@@ -31,6 +29,8 @@ from models.tokenization import (
     write_config,
     write_json,
 )
+from models.reformer.byte_file import PAD, is_byte_file, tokenizer_file
+from models.reformer.pieces_file import check_pieces
 
 MODEL_FILE, BYTE_FILE = "spiece.model", "tokenizer.json"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from models.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
+from models.port.weights import Parameter, WeightsError, collect, dump, layer_norm, linear, load, new_values
 
 __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights", "load", "parameters", "select"]
 

@@ -72,7 +72,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
     Raises:
         UserError: a file of it is missing, damaged, or of another model.
     """
-    from models.pretrained import CONSTANTS
+    from models.port.base import CONSTANTS
     from toolkit.finetune.model_config import model_class, port_settings
 
     kind, settings = model_class(recipe), port_settings(recipe)

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from models.files import UnreadableFile, open_tensors
-from models.hub_errors import Wanted, explain_push
+from models.files.hub_errors import Wanted, explain_push
+from models.files.plain import UnreadableFile, open_tensors
 from toolkit.commands.predict import MEND, read_recipe
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.whole import write_text

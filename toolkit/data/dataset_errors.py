@@ -11,8 +11,8 @@ from typing import Any
 
 import datasets
 
-from models.hub import forget_partial, refusal
-from models.hub_errors import GOES_ON, HubError, Wanted, explain
+from models.files.hub import forget_partial, refusal
+from models.files.hub_errors import GOES_ON, HubError, Wanted, explain
 from toolkit.data.rows import no_log, reraise_full_disk, said
 from toolkit.errors import UserError
 from toolkit.recipe.keys import FILE_KINDS

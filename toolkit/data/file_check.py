@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 from toolkit.files.csv_rows import DELIMITERS, csv_rows
 from toolkit.files.json_rows import json_rows
 from toolkit.files.packed import is_packed, opened

@@ -12,7 +12,7 @@ import datasets
 import yaml
 from datasets import DatasetDict
 
-from models.files import UnreadableFile, plain_file, read_text
+from models.files.plain import UnreadableFile, plain_file, read_text
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.file_check import check_file
 from toolkit.data.rows import READERS, as_written, prepare, quietly, scratch_in, stored

@@ -9,7 +9,7 @@ import datasets
 from datasets import DatasetDict
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-from models.hub_errors import Wanted, offline
+from models.files.hub_errors import Wanted, offline
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.rows import READERS, as_written, prepare, scratch_in, stored
 from toolkit.files.cache import CACHE_VERSION, find, kept

@@ -20,7 +20,7 @@ from datasets.download import StreamingDownloadManager
 from datasets.utils.file_utils import xopen
 from tqdm import tqdm
 
-from models.hub_errors import Wanted, offline
+from models.files.hub_errors import Wanted, offline
 from toolkit.data.dataset_errors import check_reader, load_explained
 from toolkit.data.hub_data import STORED_ROWS, builder_of, path_in_repository, settled_commit
 from toolkit.data.row_selection import row_filter

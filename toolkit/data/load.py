@@ -15,7 +15,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 
 from models import families
-from models.tokenization import Tokenizer
+from models.port.tokenization import Tokenizer
 from toolkit.data.built_in import built_in
 from toolkit.data.folder_data import from_folder
 from toolkit.data.hub_data import from_hub

@@ -18,7 +18,7 @@ import pandas
 from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
 from datasets.data_files import DataFilesDict, DataFilesList
 
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 from toolkit.data.file_check import first_fault
 from toolkit.recipe.keys import FILE_KINDS
 

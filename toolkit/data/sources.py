@@ -18,7 +18,7 @@ from typing import Any
 import datasets
 from datasets import Dataset, DatasetDict
 
-from models.files import UnreadableFile, plain_file
+from models.files.plain import UnreadableFile, plain_file
 from toolkit.data.file_check import check_file
 from toolkit.data.rows import (
     READERS,

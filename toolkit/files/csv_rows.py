@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 from toolkit.files.text_encoding import opened_text
 
 #: The longest field of a csv file, which is what an open quote runs on to.

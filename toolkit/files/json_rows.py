@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 from toolkit.files.text_encoding import opened_text
 
 #: Characters that are read of a JSON file at a time.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 
 
 def _unzipped(file: BinaryIO) -> Any:

@@ -1,7 +1,7 @@
 """Checkpoints of PaddleNLP's: converted once into Hugging Face's form, which everything else reads.
 
 The folder of the cache that they become is named by the SHA-256 of what went in. Nothing in a ``.pdparams`` runs
-(:mod:`models.pdparams`).
+(:mod:`models.files.pdparams`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from models.files import UnreadableFile, plain_file, read_object
-from models.hub import pickle_files
-from models.paddlenlp_layout import hf_config, hf_tensors
-from models.pdparams import read_pdparams
+from models.files.hub import pickle_files
+from models.files.pdparams import read_pdparams
+from models.files.plain import UnreadableFile, plain_file, read_object
+from models.port.paddlenlp_layout import hf_config, hf_tensors
 from toolkit.files.cache import kept
 from toolkit.files.digest import digest
 from toolkit.files.whole import sha256

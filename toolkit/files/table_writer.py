@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.tokenization import representable
+from models.port.tokenization import representable
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout
 from toolkit.files.strict_json import finite

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.files import UnreadableFile, plain_file
+from models.files.plain import UnreadableFile, plain_file
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout, csv_layout, csv_rows
 from toolkit.files.json_rows import json_rows

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from models.files import plain_file
+from models.files.plain import plain_file
 from toolkit.errors import ToolkitError
 from toolkit.files.ownership import prefix_in
 from toolkit.machine.disk import InTheWay, writing

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models.tensor_file import write_tensors
-from models.weights import values_of
+from models.files.tensor_file import write_tensors
+from models.port.weights import values_of
 from toolkit.files.whole import appearing
 from toolkit.machine.disk import writing
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import collector, families
-from models.lengths import Fit
-from models.lora import LoRA, new_values
+from models.port.lengths import Fit
+from models.port.lora import LoRA, new_values
 from toolkit.errors import ToolkitError, UserError
 from toolkit.finetune.identity import identity_of
 from toolkit.finetune.model_config import build_config, fit_training_length, head_of, lora_of, trained_config
@@ -165,7 +165,7 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
     Returns:
         Name -> float32 array in Hugging Face's layout, and the names of the new ones.
     """
-    from models.hub import read_tensors
+    from models.files.hub import read_tensors
 
     weights, head = families.part(recipe.model.name, "weights"), head_of(recipe)
     if checkpoint is None:
@@ -184,7 +184,7 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
 
 def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
     """The folder with the checkpoint's safetensors; those of a pickle are made by the reference's process, once."""
-    from models.hub import pickle_files
+    from models.files.hub import pickle_files
     from toolkit.parity import safetensors_folder
 
     if checkpoint is None:

@@ -339,7 +339,7 @@ def load_model(recipe: Recipe, job: Job) -> Any:
     """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
     from safetensors.numpy import load_file
 
-    from models.adapter import adapt
+    from models.port.adapter import adapt
     from toolkit.finetune.model_config import model_class
     from toolkit.parity import CONSTANTS
 
@@ -395,7 +395,7 @@ def measure_best(
     Args:
         folder: where an adapter is left, before it becomes part of the weights; None of all processes but the first.
     """
-    from models.adapter import merge
+    from models.port.adapter import merge
 
     trainer.use_best_weights()
     if trainer.model.adapter is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from models.files import read_object
+from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.digest import digest_of_rows
 from toolkit.files.whole import sha256, write_text
@@ -37,7 +37,7 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
     Raises:
         UserError: a file went away.
     """
-    from models.hub import weight_files
+    from models.files.hub import weight_files
 
     read = [] if checkpoint is None else [checkpoint / "config.json", *weight_files(checkpoint)]
     try:

@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from models import another_python
+from models.files import another_python
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.ownership import claim
 from toolkit.finetune.finetune import prove

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from models import families, kernels
-from models.lora import maps, parameters
+from models import families
+from models.operations import kernels
+from models.port.lora import maps, parameters
 from toolkit.errors import ToolkitError
 from toolkit.finetune.model_config import head_of, known_model, lora_of, port_settings
 from toolkit.finetune.training_memory import TrainingMemory, amount, training_memory

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from models import families
-from models.files import read_object
-from models.lengths import LENGTH, Fit, LengthError
-from models.lora import OF_A_LAYER, LoRA, maps
+from models.files.plain import read_object
+from models.port.lengths import LENGTH, Fit, LengthError
+from models.port.lora import OF_A_LAYER, LoRA, maps
 from toolkit.machine import runtime
 from toolkit.machine.memory import READ_BYTES, TRAINED_BYTES, too_large
 from toolkit.recipe.recipe import Recipe
@@ -93,7 +93,7 @@ def length_of(recipe: Recipe, config: Any) -> int:
         config: of its model.
 
     Raises:
-        models.schema.ConfigError: no model of this configuration was trained by this recipe.
+        models.port.schema.ConfigError: no model of this configuration was trained by this recipe.
     """
     return families.part(recipe.model.name, "lengths").fit(vars(config), recipe.data.max_length).length
 

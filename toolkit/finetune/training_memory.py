@@ -17,8 +17,8 @@ from toolkit.machine.memory import parameters_of
 
 #: Bytes that the program takes with nothing to do: Paddle, PaddleNLP, data sets.
 IDLE = 600e6
-#: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.loop_code`); while they are still to be
-#: compiled, Numba takes 0.1 GB more.
+#: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.operations.loop_code`); while they are still
+#: to be compiled, Numba takes 0.1 GB more.
 LOOPS = 50e6
 #: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
 #: it begins with.
@@ -113,7 +113,7 @@ def training_memory(
         clipped: gradients are (``max_grad_norm``), which takes a copy of them.
         bfloat16: matrix products are computed in it.
         on_gpu: count the memory of the GPU, not that of the machine.
-        compiled: a processor takes compiled loops (:mod:`models.kernels`); a GPU never does.
+        compiled: a processor takes compiled loops (:mod:`models.operations.kernels`); a GPU never does.
         processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
             gradients, too.
     """

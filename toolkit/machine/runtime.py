@@ -16,7 +16,8 @@ import random
 import sys
 from pathlib import Path
 
-from models import collector, kernels
+from models import collector
+from models.operations import kernels
 from toolkit.errors import UserError
 from toolkit.machine.disk import check_writable, missing_room
 from toolkit.machine.heap import keep_freed_memory
@@ -114,7 +115,8 @@ def environment(threads: int | None = None) -> dict[str, str]:
     - ``OMP_NUM_THREADS``, ``FLAGS_paddle_num_threads``: Paddle starts with one thread.
     - ``MKL_DEBUG_CPU_TYPE``: see :func:`mkl_cpu_type`.
     - ``NVIDIA_TF32_OVERRIDE=0``, ``FLAGS_cudnn_deterministic``: float32 means float32, and a run repeats.
-    - ``TOOLKIT_KERNELS``: see :mod:`models.kernels`; set to what is taken, so that it is recorded with the others.
+    - ``TOOLKIT_KERNELS``: see :mod:`models.operations.kernels`; set to what is taken, so that it is recorded with the
+      others.
 
     Raises:
         UserError: that one is set to something else.
@@ -137,7 +139,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
 
 
 def chosen_kernels() -> str:
-    """:func:`models.kernels.chosen`; imports neither Paddle nor Numba.
+    """:func:`models.operations.kernels.chosen`; imports neither Paddle nor Numba.
 
     Raises:
         UserError: ``TOOLKIT_KERNELS`` is no choice.

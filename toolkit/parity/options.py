@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from models.families import part
-from models.hub import commit_of, resolve_folder, split_revision, stored_tensors
-from models.lengths import LENGTH, Fit, LengthError
-from models.schema import ConfigError
-from models.weights import new_values
+from models.files.hub import commit_of, resolve_folder, split_revision, stored_tensors
+from models.port.lengths import LENGTH, Fit, LengthError
+from models.port.schema import ConfigError
+from models.port.weights import new_values
 from toolkit.errors import ToolkitError, UserError
 from toolkit.files.paddle_checkpoint import ENDING, hf_folder
 from toolkit.machine import runtime

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from models.files import read_object
-from models.hub import current_commit, moved_to, resolve_folder
-from models.hub_errors import HubError, Wanted
+from models.files.hub import current_commit, moved_to, resolve_folder
+from models.files.hub_errors import HubError, Wanted
+from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.files.paddle_checkpoint import hf_folder
 from toolkit.recipe.recipe import Recipe

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from models.files import plain_file
-from models.tensor_file import OnDemand, write_tensors
+from models.files.plain import plain_file
+from models.files.tensor_file import OnDemand, write_tensors
 from toolkit.errors import ToolkitError
 from toolkit.files.whole import MANIFEST, DamagedFolder, verify_folder, write_folder
 from toolkit.machine.disk import writing

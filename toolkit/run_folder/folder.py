@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from models.files import plain_file
+from models.files.plain import plain_file
 from toolkit.errors import UserError
 from toolkit.files import ownership
 from toolkit.files.ownership import LEDGER, OF_A_GATE, claim, is_of_a_gate, is_run_folder, prefix_in, remove_leftovers

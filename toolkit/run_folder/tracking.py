@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.files import plain_file
+from models.files.plain import plain_file
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import Console
 
-    from models.tokenization import Tokenizer
+    from models.port.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
 
 

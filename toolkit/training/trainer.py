@@ -12,8 +12,8 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   validation.
 - *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is that over all that counts in all of them, and
   gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
-- *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.precision`), which are the same
-  on every device, and which the gate compares.
+- *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.operations.precision`), which
+  are the same on every device, and which the gate compares.
 - *Weight decay* (decoupled, as AdamW's) applies to neither biases nor LayerNorm parameters, as in transformers.
 
 No other file of the toolkit imports PaddleNLP.
@@ -33,10 +33,8 @@ import numpy as np
 import paddle
 from rich.console import Console
 
-from models import (
-    paddlenlp_entry,  # noqa: F401 - before PaddleNLP, for its short way in
-    precision,
-)
+from models.operations import precision
+from models.port import paddlenlp_entry  # noqa: F401 - before PaddleNLP, for its short way in
 
 # isort: split
 from paddlenlp.trainer.trainer import Trainer

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models import another_python
+from models.files import another_python
 from toolkit.commands.bench.ratios import Ratio, median, ratio
 from toolkit.commands.bench.workload import Workload
 from toolkit.errors import Inconclusive

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from models.families import part
-from models.lengths import LengthError
-from models.schema import ConfigError
+from models.port.lengths import LengthError
+from models.port.schema import ConfigError
 from toolkit.commands.bench.workload import TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
 from toolkit.parity.job.files import write_tensors

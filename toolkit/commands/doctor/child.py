@@ -44,7 +44,7 @@ def say(**found):
 
 def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Answer:
     """Run some lines in a process of its own, in which ``say(key=value)`` answers."""
-    from models.another_python import code_command
+    from models.files.another_python import code_command
     from toolkit.machine.scratch import child
     from toolkit.parity.job.launch import environment
 

@@ -69,7 +69,7 @@ def check_paddlenlp() -> Iterator[Finding]:
 
 def check_environment() -> Iterator[Finding]:
     """The variables that :func:`toolkit.machine.runtime.environment` sets, where the shell has set them otherwise."""
-    from models import kernels
+    from models.operations import kernels
     from toolkit.machine import allocator
     from toolkit.machine.runtime import environment, physical_cores
 

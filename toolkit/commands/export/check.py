@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from models import randomness
+from models.operations import randomness
 from toolkit.commands.export.graph import INPUTS, OUTPUTS
 from toolkit.commands.export.rotations import Constant
 from toolkit.parity.judge.bounds import FLOOR_UNITS, ROUNDING_FACTOR, ROUNDING_FACTOR_MAX, UNIT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from models.files import read_object
+from models.files.plain import read_object
 from toolkit.commands.predict import MEND, load_model, load_run, read_recipe
 from toolkit.errors import ParityDrift, UserError
 from toolkit.files.strict_json import dumps

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 import models
-from models import randomness
+from models.operations import randomness
 from toolkit.commands.export.rotations import Constant
 
 #: What the graph is given, in this order: int64 [batch, length] each.

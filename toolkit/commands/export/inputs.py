@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from models.tokenization import pad
+from models.port.tokenization import pad
 from toolkit.commands.export.graph import INPUTS
 from toolkit.data.batches import collate
 from toolkit.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models import another_python
+from models.files import another_python
 from toolkit.commands.export.graph import INPUTS, STEM
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine.scratch import child

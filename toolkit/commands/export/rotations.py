@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import paddle
 
-from models import randomness
+from models.operations import randomness
 
 
 class Recorded(randomness.Generator):

@@ -13,7 +13,7 @@ from typing import Any
 
 import datasets
 
-from models.files import UnreadableFile, plain_file
+from models.files.plain import UnreadableFile, plain_file
 from toolkit.data.rows import DELIMITERS
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models import compiled
+from models.operations import compiled
 from toolkit.parity.candidate.kernel_client import KernelClient
 from toolkit.parity.candidate.kernels import reference_kernels
 from toolkit.parity.candidate.step import make_step

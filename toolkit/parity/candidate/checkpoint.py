@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models import hub
 from models.families import part
+from models.files import hub
 from toolkit.parity.job.job import Job
 
 

@@ -17,8 +17,8 @@ import paddle
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models import compiled
-from models.trace import observed
+from models.operations import compiled
+from models.operations.trace import observed
 from toolkit.parity.candidate.scores import scores_of
 from toolkit.parity.candidate.step import PLAIN, Step, first_tensor, make_step
 from toolkit.parity.job import files
@@ -118,7 +118,7 @@ class _Point(PyLayer):
 
 def _run(step: Step, points: Points, apart: bool) -> None:
     """Forward and backward, with everything passing through ``points``, and the buckets that are made of R64's vectors
-    handed over. ``apart`` as of :func:`models.trace.observed`."""
+    handed over. ``apart`` as of :func:`models.operations.trace.observed`."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import paddle
 
-from models import randomness
+from models.operations import randomness
 from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step, step_class, watch
 from toolkit.parity.job.handover import Sender
@@ -64,7 +64,7 @@ class HandingOver:
 
 
 class WatchedSource:
-    """A source for :mod:`models.randomness` that hands everything on to another, and tells of the draws.
+    """A source for :mod:`models.operations.randomness` that hands everything on to another, and tells of the draws.
 
     Args:
         own: the source that draws.

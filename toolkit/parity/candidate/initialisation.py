@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from models import lora
 from models.families import part
+from models.port import lora
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.initial_values import TIMES, sampled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models import precision
+from models.operations import precision
 from toolkit.machine import runtime
 from toolkit.parity.candidate.step import make_step
 from toolkit.parity.job import files

@@ -17,7 +17,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle.autograd import PyLayer
 
-from models import activations, compiled, losses, ops
+from models.operations import activations, compiled, losses, ops
 from toolkit.parity.candidate.kernel_client import KernelClient
 
 

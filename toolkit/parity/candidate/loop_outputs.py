@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from models import compiled
+from models.operations import compiled
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.measure import loop_accuracy
 from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, drawn
@@ -44,7 +44,7 @@ def _line(loop: str) -> str:
     """Where a loop is defined; its module is not imported, since Numba would be."""
     lines = Path(compiled.__file__).with_name("loops.py").read_text(encoding="utf-8").splitlines()
     number = next((number for number, line in enumerate(lines, 1) if line.startswith(f"def {loop}(")), None)
-    return f"models/loops.py:{number}" if number else ""
+    return f"models/operations/loops.py:{number}" if number else ""
 
 
 def _described(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from paddle import nn
 
-from models import losses
+from models.operations import losses
 from toolkit.parity.candidate.scores import LOGITS
 from toolkit.parity.job.results import Place
 

@@ -13,8 +13,8 @@ from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
 class RecordedDraws:
-    """The reference's draws as a source for :mod:`models.randomness`. What was asked for, and what the port chose, is
-    handed over; a draw that the reference does not have is filled in, and what goes on from it shows.
+    """The reference's draws as a source for :mod:`models.operations.randomness`. What was asked for, and what the port
+    chose, is handed over; a draw that the reference does not have is filled in, and what goes on from it shows.
 
     Args:
         tensors: name -> mask or rotation.

@@ -12,11 +12,12 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models import precision, randomness, weights
-from models.adapter import adapt
 from models.families import part
-from models.lora import LoRA
-from models.ops import is_on_cpu
+from models.operations import precision, randomness
+from models.operations.ops import is_on_cpu
+from models.port import weights
+from models.port.adapter import adapt
+from models.port.lora import LoRA
 from toolkit.parity.candidate import scored_again
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws

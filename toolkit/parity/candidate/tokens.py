@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 
 from models.ctrl.tokenizer import CTRLTokenizer
+from models.port.tokenization import Tokenizer
 from models.reformer.tokenizer import ByteTokenizer, ReformerTokenizer
-from models.tokenization import Tokenizer
 from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import CandidateResult, Place, Tokens

@@ -18,7 +18,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models import weights
+from models.port import weights
 from toolkit import tasks
 from toolkit.parity.candidate.places import place_of_code
 from toolkit.parity.candidate.step import Measure, Step, ignore

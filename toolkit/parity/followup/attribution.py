@@ -1,7 +1,7 @@
 """Where float64 passes and float32 does not, the port is right and a kernel is inaccurate: which one?
 
 The float32 step is run again, with one of the port's compiled loops at a time composed of Paddle's operations
-(:data:`models.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
+(:data:`models.operations.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
 (:mod:`toolkit.parity.job.kernel_messages`). What brings the tensors back within their bounds is at fault. Where a
 compiled loop is, kernels of the reference restore the bounds by taking its place, and say no more.
 """
@@ -29,7 +29,8 @@ class Substitution:
     """What the reference's kernels of one kind restore, or one compiled loop that is composed.
 
     Attributes:
-        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`; or of :data:`models.compiled.LOOPS`.
+        kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`; or of
+        :data:`models.operations.compiled.LOOPS`.
         before, after: the largest error of any tensor in units of its bound, with the port's kernels and with these.
         tensor: the tensor that is largest ``after``.
         is_loop: whether it is a compiled loop.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.precision import PRODUCTS
+from models.operations.precision import PRODUCTS
 from toolkit.machine import runtime
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.job import files

@@ -29,7 +29,7 @@ from rich.console import Console
 
 import toolkit
 from models.families import FAMILIES, part
-from models.files import read_object
+from models.files.plain import read_object
 from toolkit.errors import UserError
 from toolkit.parity.job import files
 from toolkit.parity.job.build import is_streamed, workers_of, write_request

@@ -19,7 +19,8 @@ class Defaults(NamedTuple):
     """What is compared unless the command line says otherwise.
 
     Attributes:
-        batch_size: odd, so that B * T is no multiple of 128, the rows that :mod:`models.ops` adds up at a time.
+        batch_size: odd, so that B * T is no multiple of 128, the rows that :mod:`models.operations.ops` adds up at a
+        time.
     """
 
     head: str

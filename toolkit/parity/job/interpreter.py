@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 
-from models.another_python import code_command
+from models.files.another_python import code_command
 from toolkit.errors import Inconclusive, UserError
 from toolkit.machine.home import in_own_home
 from toolkit.parity.job import launch

@@ -97,8 +97,8 @@ class Job:
         class_weights: how much each class counts in the loss that trains, in numbers that float32 holds: of one label
             a text torch's ``CrossEntropyLoss(weight=...)``, of several ``BCEWithLogitsLoss(pos_weight=...)``; None for
             all alike. The loss of evaluation has none.
-        lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.precision.PRODUCTS`), on both sides; all
-            else stays in float32.
+        lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
+            sides; all else stays in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
         pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.

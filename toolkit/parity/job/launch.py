@@ -1,9 +1,9 @@
-"""What another Python of the gate is started with (:mod:`models.another_python`)."""
+"""What another Python of the gate is started with (:mod:`models.files.another_python`)."""
 
 from __future__ import annotations
 
-from models import another_python
-from models.another_python import module_command as module_command
+from models.files import another_python
+from models.files.another_python import module_command as module_command
 
 #: Read by glibc from 2.35 on; other C libraries know nothing of it.
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")

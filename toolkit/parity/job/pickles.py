@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.files import UnreadableFile, plain_file
-from models.hub import pickle_files
+from models.files.hub import pickle_files
+from models.files.plain import UnreadableFile, plain_file
 from toolkit.files.cache import kept
 from toolkit.files.digest import digest
 from toolkit.machine.disk import megabytes, missing_room

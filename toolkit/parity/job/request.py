@@ -22,7 +22,7 @@ class GateRequest:
         config: Hugging Face's configuration keys.
         weights: float32, under Hugging Face's names; anything that ``np.asarray`` takes.
         batch: one training batch: ``input_ids`` and ``attention_mask`` int64 (B, T), ``labels`` (those of texts as
-            :func:`models.losses.classification`) or, for question answering, ``start_positions`` and
+            :func:`models.operations.losses.classification`) or, for question answering, ``start_positions`` and
             ``end_positions`` (B,).
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
@@ -52,7 +52,7 @@ class GateRequest:
             (:func:`toolkit.parity.job.build.batch_of`).
         pair: a port and a reference of the user's, whose files make ``weights`` and ``batch``; None for a family.
         pair_names: parameters of its reference -> its port's, as the user has said.
-        lora: what is adapted, as :class:`models.lora.LoRA` has it; ``weights`` then hold the adapter's, too.
+        lora: what is adapted, as :class:`models.port.lora.LoRA` has it; ``weights`` then hold the adapter's, too.
     """
 
     model: str

@@ -355,7 +355,7 @@ class AttributionResult:
 
     Attributes:
         kernels: by kind of kernel, of :data:`.kernel_messages.KINDS`, that is the reference's.
-        loops: by compiled loop, of :data:`models.compiled.LOOPS`, that is composed of Paddle's operations.
+        loops: by compiled loop, of :data:`models.operations.compiled.LOOPS`, that is composed of Paddle's operations.
     """
 
     kernels: dict[str, dict[str, TensorStats]] = field(default_factory=dict)

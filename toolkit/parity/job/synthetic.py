@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.families import part
-from models.weights import generator
+from models.port.weights import generator
 from toolkit.machine.heap import zeros_apart
 from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, layouts_of, make_texts
 

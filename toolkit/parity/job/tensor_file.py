@@ -1,7 +1,7 @@
 """Tensors on disk, written one after another and read one at a time: a run of a long text has more than fit memory.
 
 The files are safetensors, which the library of that name reads too; it writes only what it has as a whole. Their header
-is put together by :mod:`models.tensor_file`, the one module of that package that the reference's process imports.
+is put together by :mod:`models.files.tensor_file`, the one module of that package that the reference's process imports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from models.tensor_file import TYPES, entry, header
+from models.files.tensor_file import TYPES, entry, header
 
 #: NumPy's types by their name in the format.
 NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}

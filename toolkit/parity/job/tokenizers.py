@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.families import FAMILIES
-from models.tokenization import CONFIG_FILE
+from models.port.tokenization import CONFIG_FILE
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.job import TokenizerJob
 

@@ -26,7 +26,8 @@ from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, Rot
 
 #: What |z| of any statistic may be.
 LIMIT = 8.0
-#: By how much a rate may be off by design: 16 random bits decide about a cell (:func:`models.ops.random_mask`).
+#: By how much a rate may be off by design: 16 random bits decide about a cell
+#: (:func:`models.operations.ops.random_mask`).
 RATE_SLACK = 2.0**-17
 
 

@@ -33,7 +33,7 @@ Truth = tuple[np.ndarray, np.ndarray]
 
 @dataclass
 class LoopCall:
-    """A call of a function of :mod:`models.compiled`.
+    """A call of a function of :mod:`models.operations.compiled`.
 
     Attributes:
         given: as it was called: of an array its shape, of arrays and their values a list, else what was given.
@@ -47,10 +47,10 @@ class LoopCall:
 
 @dataclass(frozen=True)
 class LoopCheck:
-    """How a function of :mod:`models.compiled` is tried.
+    """How a function of :mod:`models.operations.compiled` is tried.
 
     Attributes:
-        loop: of :mod:`models.loops`, that it runs.
+        loop: of :mod:`models.operations.loops`, that it runs.
         examples: which of its arguments have an example, or a row, for each index of their first axis.
         draw: given a generator and what it was called with, the arguments.
         exact: of these, what each output should be.
@@ -67,7 +67,7 @@ class LoopError:
     """The errors of a loop, in units of rounding; None of what is no number, or where it has to be exact and is not.
 
     Attributes:
-        function: of :mod:`models.compiled`; ``loop``: of :mod:`models.loops`, that it runs.
+        function: of :mod:`models.operations.compiled`; ``loop``: of :mod:`models.operations.loops`, that it runs.
         given, where: as of :class:`LoopCall`.
         rms, largest: of the output that is the worst.
     """
@@ -262,7 +262,7 @@ def _layer_norm(x, gain, bias, epsilon):
 
 
 def _layer_norm_backward(grad, x, gain, epsilon, rows=128):
-    """``rows`` are those of a block of the sums, :data:`models.loop_code.BLOCK_ROWS`."""
+    """``rows`` are those of a block of the sums, :data:`models.operations.loop_code.BLOCK_ROWS`."""
     shape = x.shape
     grad, x, gain = (array.reshape(-1, array.shape[-1]) for array in _double(grad, x, gain))
     normed, scale, unit = _normed(x, epsilon)
@@ -350,7 +350,7 @@ def _keys_backward(grad, x, epsilon, factor):
     return [((grad - x * along) * scale, (np.abs(grad) + np.abs(x) * size) * scale)]
 
 
-#: By function of :mod:`models.compiled`: all but the random masks, which verdict 7 judges.
+#: By function of :mod:`models.operations.compiled`: all but the random masks, which verdict 7 judges.
 CHECKS = {
     "keep": LoopCheck(
         "keep", (0, 1), lambda draw, x, kept, scale: (_normal(draw, x), draw.random(tuple(kept)) < 0.8, scale), _keep

@@ -14,7 +14,7 @@ PAD = 0
 def _ops() -> SimpleNamespace:
     import paddle
 
-    from models import losses, ops
+    from models.operations import losses, ops
 
     return SimpleNamespace(paddle=paddle, ops=ops, losses=losses)
 

@@ -13,7 +13,8 @@ from toolkit.parity.mutants.fault import Mutant
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import losses, pretrained
+    from models.operations import losses
+    from models.port import base as pretrained
     from toolkit.training import trainer
 
     return SimpleNamespace(paddle=paddle, losses=losses, port=pretrained.Port, finetuner=trainer.Finetuner)

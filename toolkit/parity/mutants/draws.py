@@ -14,7 +14,7 @@ from toolkit.parity.mutants.fault import Mutant, around
 def _port(body: Callable[[], type]) -> SimpleNamespace:
     import paddle
 
-    from models import ops, randomness
+    from models.operations import ops, randomness
 
     return SimpleNamespace(
         paddle=paddle, ops=ops, randomness=randomness, generator=randomness.Generator, replay=randomness.Replay,

@@ -11,7 +11,7 @@ from toolkit.parity.mutants.fault import Mutant, around
 def _reformer() -> SimpleNamespace:
     import paddle
 
-    from models import randomness
+    from models.operations import randomness
     from models.reformer import attention, lengths, modeling, reversible
 
     return SimpleNamespace(
@@ -27,8 +27,8 @@ def _reformer() -> SimpleNamespace:
 def _ctrl() -> SimpleNamespace:
     import paddle
 
-    from models import randomness
     from models.ctrl import continuation, modeling
+    from models.operations import randomness
 
     return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling, continuation=continuation)
 

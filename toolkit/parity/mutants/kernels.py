@@ -1,4 +1,4 @@
-"""Faults of the operations that both ports are made of (``models/ops.py``)."""
+"""Faults of the operations that both ports are made of (``models/operations/ops.py``)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Stored = tuple[str, np.ndarray]
 
 
 def _port() -> SimpleNamespace:
-    from models import hub
+    from models.files import hub
 
     return SimpleNamespace(hub=hub)
 

@@ -1,5 +1,6 @@
-"""Faults of the compiled loops (:mod:`models.loops`): one that keeps too few digits. Only float32 shows them, and each
-must be named by what its loop computes. Those of :data:`BELOW_THE_NOISE` a step in float32 does not show either."""
+"""Faults of the compiled loops (:mod:`models.operations.loops`): one that keeps too few digits. Only float32 shows
+them, and each must be named by what its loop computes. Those of :data:`BELOW_THE_NOISE` a step in float32 does not show
+either."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SPLITTER = 2.0**12 + 1
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import compiled
+    from models.operations import compiled
 
     return SimpleNamespace(paddle=paddle, compiled=compiled)
 
@@ -41,7 +42,7 @@ def _of_loop(name: str, port: SimpleNamespace) -> list[tuple[Any, str, Callable]
 
 
 def _faults(**functions: str) -> tuple[Mutant, ...]:
-    """Of functions of :mod:`models.compiled`, and in words what each computes."""
+    """Of functions of :mod:`models.operations.compiled`, and in words what each computes."""
     return tuple(
         Mutant(
             f"float32-{name.replace('_', '-')}",
@@ -55,7 +56,7 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
     )
 
 
-#: By compiled loop, of :data:`models.compiled.LOOPS`.
+#: By compiled loop, of :data:`models.operations.compiled.LOOPS`.
 LOOPS: dict[str, tuple[Mutant, ...]] = {
     "softmax": _faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
     "cross_entropy": _faults(
@@ -93,13 +94,13 @@ class Edit:
 
 
 def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
-    """A loop's object file, of :mod:`models.loops` with these edits."""
-    from models import loop_code
+    """A loop's object file, of :mod:`models.operations.loops` with these edits."""
+    from models.operations import loop_code
 
     file = Path(loop_code.__file__).with_name("loops.py")
     source = functools.reduce(lambda text, edit: edit.made_in(text), edits, file.read_text(encoding="utf-8"))
     loop_code._engine()  # before Numba: both look for names that it tells
-    module = ModuleType("models.loops")
+    module = ModuleType("models.operations.loops")
     exec(compile(source, str(file), "exec"), vars(module))
     return loop_code._object_file(loop, *module.compiled(loop))
 
@@ -108,7 +109,7 @@ def loaded(loop: str, code: bytes) -> tuple[Any, int]:
     """What holds an object file's code, and its address."""
     import llvmlite.binding as llvm
 
-    from models import loop_code
+    from models.operations import loop_code
 
     loop_code._engine()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), loop_code._machine.__wrapped__())
@@ -124,7 +125,7 @@ def _loaded(loop: str, edits: tuple[Edit, ...]) -> tuple[Any, int]:
 
 def _edited(loop: str, edits: tuple[Edit, ...], port: SimpleNamespace) -> list[tuple[Any, str, Callable]]:
     """The loop's own code with these edits, in place of what was compiled of the source as it is."""
-    from models import loop_code
+    from models.operations import loop_code
 
     plain = loop_code._address
     return [(loop_code, "_address", lambda name: _loaded(loop, edits)[1] if name == loop else plain(name))]

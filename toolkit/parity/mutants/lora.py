@@ -12,9 +12,10 @@ from toolkit.parity.mutants.fault import Mutant, around
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import adapter, lora, pretrained
-    from models.ops import linear
-    from models.randomness import dropout
+    from models.operations.ops import linear
+    from models.operations.randomness import dropout
+    from models.port import adapter, lora
+    from models.port import base as pretrained
 
     return SimpleNamespace(
         paddle=paddle,

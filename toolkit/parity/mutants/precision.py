@@ -19,8 +19,8 @@ LOWEST = -3.3e38
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import losses, ops
     from models.ctrl import modeling
+    from models.operations import losses, ops
     from models.reformer import attention
     from toolkit.training import trainer
 

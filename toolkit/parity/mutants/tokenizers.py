@@ -11,8 +11,8 @@ from toolkit.parity.mutants.fault import Mutant, around, result
 
 
 def _port() -> SimpleNamespace:
-    from models import tokenization
     from models.ctrl import tokenizer as ctrl
+    from models.port import tokenization
     from models.reformer import tokenizer as reformer
 
     return SimpleNamespace(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from models.weights import generator
+from models.port.weights import generator
 from toolkit.parity.job.pair import ParameterFacts
 from toolkit.parity.job.synthetic import KINDS, make_students_t, randomize_constants
 

@@ -265,7 +265,7 @@ class Step:
 
     def operation(self, module: str, function: Callable, arguments: tuple) -> Operation | None:
         """What a call of a function of torch is inside a module of the reference, by the names of the port's own points
-        (see :mod:`models.trace`); None for any that has no point there."""
+        (see :mod:`models.operations.trace`); None for any that has no point there."""
         return None
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from models import kernels
+from models.operations import kernels
 from toolkit.parity.followup import attribution, trace
 from toolkit.parity.job.family import family
 from toolkit.parity.judge import notes

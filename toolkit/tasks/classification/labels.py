@@ -12,7 +12,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tqdm import tqdm
 
-from models.tokenization import Tokenizer
+from models.port.tokenization import Tokenizer
 from toolkit.data.load import check_columns, hold_out, limited, load_stored
 from toolkit.data.rows import quietly
 from toolkit.data.sources import named_texts

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
-    from models.tokenization import Tokenizer
+    from models.port.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
 
@@ -247,7 +247,7 @@ def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console
 
 def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.Dataset:
     """The rows as padded int64 arrays, made when they are read: stored, padding would often be most of the file."""
-    from models.tokenization import pad
+    from models.port.tokenization import pad
 
     whole = np.int64 if getattr(rows.features["labels"], "dtype", None) == "int64" else np.float32
 
@@ -347,7 +347,7 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """(B, labels) float64 of a batch of token ids."""
     import paddle
 
-    from models.tokenization import pad
+    from models.port.tokenization import pad
 
     tokens = without_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
     paddle.seed(run.recipe.seed)  # or LSH would hash a text as its place among the others has it

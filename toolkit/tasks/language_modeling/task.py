@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models import families
-from models.files import UnreadableFile
+from models.files.plain import UnreadableFile
 from toolkit.data.batches import IGNORED_LABEL
 from toolkit.errors import UserError
 from toolkit.tasks.interface import Description, Labelled, Prepared
@@ -271,7 +271,7 @@ def token_counts(dataset: Any) -> None:
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
     """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
-    from models.ops import cross_entropy
+    from models.operations.ops import cross_entropy
 
     labels = batch["labels"][:, 1:]
     logits = output.logits[:, :-1].astype("float32")

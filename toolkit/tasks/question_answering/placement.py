@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from models.tokenization import representable
+from models.port.tokenization import representable
 from toolkit.errors import UserError
 from toolkit.tasks.question_answering.squad import Example, shown
 from toolkit.tasks.question_answering.words import GRAPHEME

@@ -12,7 +12,7 @@ from toolkit.tasks.question_answering import scoring, squad
 from toolkit.tasks.question_answering.squad import Example
 
 if TYPE_CHECKING:
-    from models.tokenization import Tokenizer
+    from models.port.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.question_answering.windows import Windows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.tokenization import representable
+from models.port.tokenization import representable
 from toolkit.errors import UserError
 from toolkit.recipe.recipe import settled
 from toolkit.tasks.question_answering import squad

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from models.files import UnreadableFile, read_text
+from models.files.plain import UnreadableFile, read_text
 from toolkit.errors import UserError
 
 #: Between the paragraphs of a document.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import datasets
     from rich.console import Console
 
-    from models.tokenization import Tokenizer
+    from models.port.tokenization import Tokenizer
     from toolkit.recipe.recipe import Recipe
     from toolkit.tasks.interface import Run
     from toolkit.tasks.question_answering.squad import Answer

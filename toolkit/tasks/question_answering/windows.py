@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tqdm import tqdm
 
-from models.tokenization import Tokenizer
+from models.port.tokenization import Tokenizer
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.tasks.question_answering.squad import Example

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models import collector, kernels
+from models import collector
 from models.families import part
+from models.operations import kernels
 from toolkit.commands.bench.serve import Measured, serve
 from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, TEXTS, TOKENIZER, Workload
 from toolkit.machine import runtime
@@ -82,7 +83,7 @@ def extra(workload: Workload, order: str) -> Any:
 if __name__ == "__main__":
     collector.in_a_command()  # as `toolkit finetune` is
     runtime.configure("cpu")
-    loops = ("models.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
+    loops = ("models.operations.loop_code",) if kernels.chosen() == kernels.COMPILED else ()
     # Memory is counted above what imports take.
     for module in ("models.reformer.modeling", "models.ctrl.modeling", *loops):
         importlib.import_module(module)

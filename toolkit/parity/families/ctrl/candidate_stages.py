@@ -15,13 +15,14 @@ import paddle
 from paddle import nn
 from paddle.base.framework import EagerParamBase
 
-from models import lora, losses
-from models.adapter import adapt
 from models.ctrl.config import CTRLConfig
 from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_bias, position_table
 from models.ctrl.weights import parameters
-from models.randomness import use
-from models.weights import to_paddle
+from models.operations import losses
+from models.operations.randomness import use
+from models.port import lora
+from models.port.adapter import adapt
+from models.port.weights import to_paddle
 from toolkit.machine.heap import large_blocks_given_back, zeros_apart
 from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws

@@ -24,8 +24,9 @@ from toolkit.parity.mutants.training import TRAINING
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import losses, ops, randomness, weights
     from models.ctrl import modeling
+    from models.operations import losses, ops, randomness
+    from models.port import weights
 
     return SimpleNamespace(
         paddle=paddle,

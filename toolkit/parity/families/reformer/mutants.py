@@ -26,7 +26,8 @@ from toolkit.parity.mutants.training import TRAINING
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models import losses, ops, randomness, rows, weights
+    from models.operations import losses, ops, randomness, rows
+    from models.port import weights
     from models.reformer import attention, modeling, reversible
 
     return SimpleNamespace(

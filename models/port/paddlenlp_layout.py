@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from models.families import FAMILIES, part
-from models.schema import ConfigError
-from models.weights import WeightsError, to_paddle
+from models.port.schema import ConfigError
+from models.port.weights import WeightsError, to_paddle
 
 #: What each family's body is called by PaddleNLP and by Hugging Face.
 BODIES = {"reformer": ("reformer.", "reformer."), "ctrl": ("ctrl.", "transformer.")}

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from models.files import UnreadableFile, open_tensors, read_object
-from models.hub_errors import HubError, Wanted, corrupt, explain, missing_file, no_room, offline, read_only
+from models.files.hub_errors import HubError, Wanted, corrupt, explain, missing_file, no_room, offline, read_only
+from models.files.plain import UnreadableFile, open_tensors, read_object
 
 #: The files of a checkpoint that are read, of its topmost folder. Code is neither downloaded nor opened.
 PATTERNS = ("*.json", "*.safetensors", "*.model", "merges.txt")

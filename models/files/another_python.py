@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv.pop(1))
 import runpy
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-_SOURCE = str(Path(__file__).resolve().parents[1])
+_SOURCE = str(Path(__file__).resolve().parents[2])
 
 
 def code_command(python: str, code: str, *arguments: str) -> list[str]:

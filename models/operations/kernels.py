@@ -1,10 +1,11 @@
 """Whose operations the ports take on a CPU: those composed here, or Paddle's own, as on a GPU.
 
 ``compiled``, the default where Numba is installed beside Paddle's OpenMP, are the composed ones, of which some are
-compiled loops in float32 (:mod:`models.loops`); ``composed`` are made of Paddle's alone. ``TOOLKIT_KERNELS=paddle``
-takes Paddle's own. So what the ports do on a GPU (which operation they call, with what) is run and gated on machines
-that have none. It is slower, and Paddle's CPU kernels lose the digits that :mod:`models.ops` and
-:mod:`models.activations` tell of. This is the one place that reads the variable.
+compiled loops in float32 (:mod:`models.operations.loops`); ``composed`` are made of Paddle's alone.
+``TOOLKIT_KERNELS=paddle`` takes Paddle's own. So what the ports do on a GPU (which operation they call, with what) is
+run and gated on machines that have none. It is slower, and Paddle's CPU kernels lose the digits that
+:mod:`models.operations.ops` and :mod:`models.operations.activations` tell of. This is the one place that reads the
+variable.
 """
 
 from __future__ import annotations

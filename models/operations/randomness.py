@@ -16,7 +16,7 @@ from typing import Protocol
 import paddle
 from paddle import nn
 
-from models import ops
+from models.operations import ops
 
 
 class Source(Protocol):

@@ -20,14 +20,14 @@ from paddle import nn
 from safetensors.numpy import save_file
 
 from models.families import part
-from models.files import open_tensors, read_object
-from models.hub import read_tensors, resolve_folder
-from models.lora import LoRA, merged, parameters
-from models.paddlenlp_entry import PretrainedConfig, PretrainedModel
-from models.paddlenlp_entry import model_outputs as model_outputs
-from models.tensor_file import OnDemand, write_tensors
-from models.tokenization import write_json
-from models.weights import Parameter, load, values_of
+from models.files.hub import read_tensors, resolve_folder
+from models.files.plain import open_tensors, read_object
+from models.files.tensor_file import OnDemand, write_tensors
+from models.port.lora import LoRA, merged, parameters
+from models.port.paddlenlp_entry import PretrainedConfig, PretrainedModel
+from models.port.paddlenlp_entry import model_outputs as model_outputs
+from models.port.tokenization import write_json
+from models.port.weights import Parameter, load, values_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +44,7 @@ class PortConfig(PretrainedConfig):
     """Hugging Face's configuration keys of a family, each one honoured or rejected by name, plus the port's settings.
 
     Raises:
-        models.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
+        models.port.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
     """
 
     def __init__(self, **keys: Any) -> None:
@@ -58,8 +58,8 @@ class PortConfig(PretrainedConfig):
             revision: a branch, tag, ``refs/pr/N`` or commit of the hub repository; None for its main branch.
 
         Raises:
-            FileNotFoundError: no ``config.json`` there; of a hub repository, :class:`models.hub_errors.HubError`.
-            models.schema.ConfigError: as the constructor.
+            FileNotFoundError: no ``config.json`` there; of a hub repository, :class:`models.files.hub_errors.HubError`.
+            models.port.schema.ConfigError: as the constructor.
         """
         stored = read_object(resolve_folder(folder_or_id, revision) / "config.json")
         if "num_labels" in overrides or "id2label" in overrides:
@@ -91,10 +91,10 @@ class Port(PretrainedModel):
     #: Of a language model: what divides the positive logits of tokens that the text already has, in generation.
     repetition_penalty = 1.0
 
-    #: Of a classifier, by label, how much each counts in the loss of training (:func:`models.losses.classification`);
-    #: None for all alike. They are not saved with the model.
+    #: Of a classifier, by label, how much each counts in the loss of training
+    #: (:func:`models.operations.losses.classification`); None for all alike. They are not saved with the model.
     class_weights: np.ndarray | None = None
-    #: What :func:`models.adapter.adapt` has put into the model; None of a plain one.
+    #: What :func:`models.port.adapter.adapt` has put into the model; None of a plain one.
     adapter: LoRA | None = None
 
     #: What :meth:`hold_constants` was given.
@@ -161,9 +161,9 @@ class Port(PretrainedModel):
             overrides: configuration keys.
 
         Raises:
-            FileNotFoundError: no such folder or repository (:class:`models.hub_errors.HubError`), or no safetensors in
-                it.
-            models.weights.WeightsError: the weights do not fit one to one.
+            FileNotFoundError: no such folder or repository (:class:`models.files.hub_errors.HubError`), or no
+                safetensors in it.
+            models.port.weights.WeightsError: the weights do not fit one to one.
         """
         folder = resolve_folder(folder_or_id, revision)
         config = cls.config_class.from_pretrained(folder, **overrides)

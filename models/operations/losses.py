@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 
-from models.ops import cross_entropy as cross_entropies
+from models.operations.ops import cross_entropy as cross_entropies
 
 IGNORED_LABEL = -100
 

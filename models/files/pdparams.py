@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from models.files import UnreadableFile, plain_file
+from models.files.plain import UnreadableFile, plain_file
 
 #: Keys that Paddle writes beside the arrays: the parameters' names in its runtime, and the parts of large arrays.
 OTHER_NAMES, PARTS = "StructuredToParameterName@@", "UnpackBigParamInfor@@"

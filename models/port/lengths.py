@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.schema import ConfigError
+from models.port.schema import ConfigError
 
 #: In a way out of a :class:`LengthError`, what stands for the wanted length; all other names are configuration keys.
 LENGTH = "length"

@@ -1,4 +1,4 @@
-"""The machine code of the compiled loops (:mod:`models.loops`): run, loaded, and kept on disk.
+"""The machine code of the compiled loops (:mod:`models.operations.loops`): run, loaded, and kept on disk.
 
 A loop is called with one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
 and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
@@ -45,7 +45,7 @@ def run(loop: str, numbers: int, length: int, *given: int | float) -> None:
     """Run a loop.
 
     Args:
-        loop: its name in :mod:`models.loops`.
+        loop: its name in :mod:`models.operations.loops`.
         numbers: that are worked on in all.
         length: what the threads share among them: rows, or the numbers themselves.
         given: addresses, sizes and scalars, in the order in which the loop takes them.
@@ -61,7 +61,7 @@ def _address(loop: str) -> int:
     engine = _engine()
     code = _kept(loop)
     if code is None:
-        from models import loops
+        from models.operations import loops
 
         code = _object_file(loop, *loops.compiled(loop))
         _keep(loop, code)

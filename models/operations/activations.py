@@ -15,7 +15,7 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models.ops import is_composed
+from models.operations.ops import is_composed
 
 #: GELU by tanh is x times the logistic function of LINEAR x + CUBIC x^3.
 LINEAR = 2.0 * math.sqrt(2.0 / math.pi)

@@ -1,9 +1,9 @@
 """Operations that Paddle has and computes slowly on a CPU, composed of operations that it computes fast.
 
-On a GPU, wherever Paddle's own kernel is as good, and where :mod:`models.kernels` asks for it, that one is used. What
-is slow, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here, ``where`` plus
-softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation has a plain
-twin in tests/test_ops.py, to which it must be equal.
+On a GPU, wherever Paddle's own kernel is as good, and where :mod:`models.operations.kernels` asks for it, that one is
+used. What is slow, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here,
+``where`` plus softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation
+has a plain twin in tests/test_ops.py, to which it must be equal.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import paddle.nn.functional as F
 from paddle import nn
 from paddle.autograd import PyLayer
 
-from models import compiled, kernels
-from models.precision import is_lowered
-from models.trace import at, takes_apart
+from models.operations import compiled, kernels
+from models.operations.precision import is_lowered
+from models.operations.trace import at, takes_apart
 
 #: Paddle's CPU softmax takes no difference from the largest score for more than this.
 NARROW = 64.0
@@ -36,7 +36,7 @@ def is_on_cpu(x: paddle.Tensor) -> bool:
 
 def is_composed(x: paddle.Tensor) -> bool:
     """Whether an operation on it is one composed here: on a CPU, where that is faster and keeps more digits, unless
-    :mod:`models.kernels` says otherwise; never in a static graph, which has no gradient."""
+    :mod:`models.operations.kernels` says otherwise; never in a static graph, which has no gradient."""
     return is_on_cpu(x) and kernels.chosen() != kernels.PADDLE
 
 
@@ -158,7 +158,7 @@ def product(x: paddle.Tensor, y: paddle.Tensor, kind: str = "attention", transpo
     of two such numbers is exact, and is added up in float32 there as on a GPU.
 
     Args:
-        kind: of :data:`models.precision.PRODUCTS`.
+        kind: of :data:`models.operations.precision.PRODUCTS`.
     """
     if not is_lowered(kind):
         return paddle.matmul(x, y, transpose_y=transpose_y)

@@ -2,7 +2,7 @@
 memory on one core is one pass here, on all cores of a run.
 
 All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap. How a loop is called, and by how
-many threads, says :mod:`models.loop_code`, which imports this module, and Numba with it, only to compile.
+many threads, says :mod:`models.operations.loop_code`, which imports this module, and Numba with it, only to compile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.loop_code import BLOCK_ROWS, THREADS
+from models.operations.loop_code import BLOCK_ROWS, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)

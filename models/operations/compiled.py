@@ -1,5 +1,6 @@
-"""The compiled loops (:mod:`models.loops`) as operations on Paddle's tensors: float32, on a CPU, where Numba is
-installed and ``TOOLKIT_KERNELS`` does not say otherwise. None has a gradient of its own: :mod:`models.ops` has.
+"""The compiled loops (:mod:`models.operations.loops`) as operations on Paddle's tensors: float32, on a CPU, where Numba
+is installed and ``TOOLKIT_KERNELS`` does not say otherwise. None has a gradient of its own:
+:mod:`models.operations.ops` has.
 
 Each takes contiguous tensors or makes them so.
 """
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 
 import paddle
 
-from models import kernels
+from models.operations import kernels
 
 #: The loops that round, forward and backward, by what each computes.
 LOOPS = {
@@ -71,7 +72,7 @@ def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.
 
 def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:
     """bool: which of 16-bit random numbers are at least ``threshold``. One draw from Paddle's generator seeds them."""
-    from models import loop_code
+    from models.operations import loop_code
 
     seed = int(paddle.randint(-(2**31), 2**31 - 1, [2], "int32").numpy().view("int64")[0])
     kept = paddle.empty(shape, "bool")
@@ -83,7 +84,7 @@ def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:
 
 def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
     """``x * kept * scale``; ``kept`` is bool, of the same shape."""
-    from models import loop_code
+    from models.operations import loop_code
 
     x, kept = x.contiguous(), kept.contiguous()
     out = paddle.empty_like(x)
@@ -93,7 +94,7 @@ def keep(x: paddle.Tensor, kept: paddle.Tensor, scale: float) -> paddle.Tensor:
 
 def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
     """(..., width) plus (width,)."""
-    from models import loop_code
+    from models.operations import loop_code
 
     x, row, width = x.contiguous(), row.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
@@ -103,7 +104,7 @@ def add_row(x: paddle.Tensor, row: paddle.Tensor) -> paddle.Tensor:
 
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """(rows, columns, width) times (B, columns): (B, rows, columns, width)."""
-    from models import loop_code
+    from models.operations import loop_code
 
     table, factors = table.contiguous(), factors.contiguous()
     (rows, columns, width), batch = table.shape, factors.shape[0]
@@ -115,7 +116,7 @@ def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor
 
 def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
     """The gradient of the table."""
-    from models import loop_code
+    from models.operations import loop_code
 
     grad, factors = grad.contiguous(), factors.contiguous()
     batch, rows, columns, width = grad.shape
@@ -126,8 +127,8 @@ def scale_columns_backward(grad: paddle.Tensor, factors: paddle.Tensor) -> paddl
 
 
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
-    """As :func:`models.ops.layer_norm`."""
-    from models import loop_code
+    """As :func:`models.operations.ops.layer_norm`."""
+    from models.operations import loop_code
 
     x, gain, bias, width = x.contiguous(), gain.contiguous(), bias.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
@@ -140,7 +141,7 @@ def layer_norm_backward(
     grad: paddle.Tensor, x: paddle.Tensor, gain: paddle.Tensor, epsilon: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """The gradient of ``x``, and those of gain and bias side by side, (blocks, 2 * width), to be added up."""
-    from models import loop_code
+    from models.operations import loop_code
 
     grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
     rows = numel(x) // width
@@ -155,7 +156,7 @@ def add_on_grid(
     exact: paddle.Tensor, update: paddle.Tensor, rounder: float, sign: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
     """``exact`` (float64) and ``sign`` times ``update`` rounded to the grid (float32): their sum, and it in float32."""
-    from models import loop_code
+    from models.operations import loop_code
 
     exact, update = exact.contiguous(), update.contiguous()
     out, value = paddle.empty_like(exact), paddle.empty_like(update)
@@ -194,8 +195,8 @@ def _puts(masks: Sequence[tuple[paddle.Tensor, float]], shape: Sequence[int]) ->
 def softmax(
     scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], with_normaliser: bool
 ) -> tuple[paddle.Tensor, paddle.Tensor | None]:
-    """As :func:`models.ops.masked_softmax`; the normaliser is (..., 1), or None."""
-    from models import loop_code
+    """As :func:`models.operations.ops.masked_softmax`; the normaliser is (..., 1), or None."""
+    from models.operations import loop_code
 
     scores, width = scores.contiguous(), scores.shape[-1]
     out = paddle.empty_like(scores)
@@ -213,7 +214,7 @@ def softmax_backward(
     grad_normaliser: paddle.Tensor | None,
 ) -> paddle.Tensor:
     """The gradient of the scores."""
-    from models import loop_code
+    from models.operations import loop_code
 
     grad, probabilities, width = grad.contiguous(), probabilities.contiguous(), grad.shape[-1]
     out = paddle.empty_like(grad)
@@ -225,12 +226,12 @@ def softmax_backward(
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """As :func:`models.ops.cross_entropy`; and what its backward wants of each row, (N, 2).
+    """As :func:`models.operations.ops.cross_entropy`; and what its backward wants of each row, (N, 2).
 
     Raises:
         IndexError: a label is no class.
     """
-    from models import loop_code
+    from models.operations import loop_code
 
     logits, labels = logits.contiguous(), labels.contiguous()
     rows, width = logits.shape
@@ -248,7 +249,7 @@ def cross_entropy_backward(
     grad: paddle.Tensor, logits: paddle.Tensor, labels: paddle.Tensor, normalisers: paddle.Tensor
 ) -> paddle.Tensor:
     """The gradient of the logits."""
-    from models import loop_code
+    from models.operations import loop_code
 
     grad, logits, labels = grad.contiguous(), logits.contiguous(), labels.contiguous()
     rows, width = logits.shape
@@ -260,7 +261,7 @@ def cross_entropy_backward(
 
 def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) -> paddle.Tensor:
     """int64 (., n, C) and (., n, K) -> bool (., n, C, K): ``place >= seen``, or ``place != seen``."""
-    from models import loop_code
+    from models.operations import loop_code
 
     place, seen = place.contiguous(), seen.contiguous()
     size, width = place.shape[-1], seen.shape[-1]
@@ -272,7 +273,7 @@ def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) ->
 
 def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     """Rows of ``x`` (..., D) scaled to a mean square of 1, to which epsilon is added, then by ``factor``."""
-    from models import loop_code
+    from models.operations import loop_code
 
     x, width = x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)
@@ -283,7 +284,7 @@ def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
 
 def keys_backward(grad: paddle.Tensor, x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
     """The gradient of ``x``."""
-    from models import loop_code
+    from models.operations import loop_code
 
     grad, x, width = grad.contiguous(), x.contiguous(), x.shape[-1]
     out = paddle.empty_like(x)

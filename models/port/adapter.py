@@ -13,10 +13,10 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models.lora import LoRA, merged
-from models.ops import Linear, linear
-from models.randomness import dropout
-from models.weights import to_paddle, values_of
+from models.operations.ops import Linear, linear
+from models.operations.randomness import dropout
+from models.port.lora import LoRA, merged
+from models.port.weights import to_paddle, values_of
 
 
 class LoRALinear(nn.Layer):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.tensor_file import OnDemand
+from models.files.tensor_file import OnDemand
 
 
 class Parameter(NamedTuple):

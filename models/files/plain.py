@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from models.hub_errors import FETCH_AGAIN, cached_file, from_hub
+from models.files.hub_errors import FETCH_AGAIN, cached_file, from_hub
 
 #: What git leaves in a file's place where its Large File Storage was not asked for the file.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"

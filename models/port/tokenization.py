@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from models.files import read_object
+from models.files.plain import read_object
 
 #: A token's place in the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]

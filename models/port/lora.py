@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from models.tensor_file import OnDemand
-from models.weights import Parameter, generator
+from models.files.tensor_file import OnDemand
+from models.port.weights import Parameter, generator
 
 #: A linear map of a layer, not of a head.
 OF_A_LAYER = re.compile(r"\.(?:layers|h)\.\d+\.")
