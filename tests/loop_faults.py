@@ -129,8 +129,8 @@ FAULTS = {
     "rows of the last block alone are summed": Fault(
         "layer_norm_backward",
         "layer_norm_backward",
-        "blocks = -(-rows // loop_code.BLOCK_ROWS)",
-        "blocks = max(1, rows // loop_code.BLOCK_ROWS)",
+        "blocks = -(-rows // kernels.BLOCK_ROWS)",
+        "blocks = max(1, rows // kernels.BLOCK_ROWS)",
         "compiled",
     ),
     # Softmax.

@@ -245,7 +245,7 @@ def test_the_command_names_the_loop_in_its_first_lines(tmp_path, monkeypatch):
     done = toolkit_in(source, "parity", "--model", "ctrl", "--layers", "1", *size, "--output", "out")
     assert done.returncode == 1, done.stdout + done.stderr
     first, second, *_ = [line for line in done.stdout.splitlines() if not line.startswith("parity gate")]
-    assert first.startswith("DRIFT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/modeling.py:")
+    assert first.startswith("DRIFT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/layers.py:")
     assert second.endswith("; the compiled loop that loses digits: layer_norm")
     stored = json.loads((tmp_path / "out" / "cpu" / "parity.json").read_text())
     assert stored["attribution"][0]["is_loop"] and stored["attribution"][0]["kind"] == "layer_norm"

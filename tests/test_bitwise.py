@@ -120,7 +120,7 @@ CTRL_ARGUMENTS = (
             "reformer.encoder.layers.0.attention.self_attention (LocalSelfAttention, models/reformer/modeling.py:",
         ),
         (
-            "models/ctrl/modeling.py",
+            "models/ctrl/layers.py",
             [
                 ("product(query, key, transpose_y=True)",
                  "product(query / math.sqrt(self.depth), key, transpose_y=True)"),
@@ -128,7 +128,7 @@ CTRL_ARGUMENTS = (
             ],
             CTRL_ARGUMENTS,
             # The attention's own output comes after that of the projection within it.
-            "transformer.h.0.multi_head_attention.dense (Linear, models/ctrl/modeling.py:",
+            "transformer.h.0.multi_head_attention.dense (Linear, models/ctrl/layers.py:",
         ),
     ],
     ids=["reformer", "ctrl"],
@@ -174,7 +174,7 @@ def test_with_some_kernels_the_first_that_is_missing_is_named(tmp_path):
     outcome, text = bitwise(small_ctrl(), kinds, tmp_path)
     assert not outcome.passed and outcome.exit_status == 1
     assert "layer_norm" not in outcome.calls
-    assert text.startswith("NOT EXACT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/modeling.py:")
+    assert text.startswith("NOT EXACT transformer.h.0.layernorm1 (LayerNorm, models/ctrl/layers.py:")
     assert outcome.tensors["output:transformer.dropout"].differing == 0
 
 
@@ -320,11 +320,12 @@ def test_float64_and_whole_numbers_go_the_ports_own_way(server):
 
 
 def test_afterwards_the_ports_operations_are_its_own_again(server):
+    import models.ctrl.layers as ctrl_layers
     import models.ctrl.modeling as ctrl
     import models.reformer.attention as reformer
 
     places = [(owner, name) for replaced in REPLACEMENTS.values() for owner, name, _ in replaced]
-    places += [(ctrl, "linear"), (ctrl, "softmax"), (reformer, "masked_softmax")]
+    places += [(ctrl, "linear"), (ctrl_layers, "softmax"), (reformer, "masked_softmax")]
     before = [getattr(owner, name) for owner, name in places]
     with reference_kernels(server, list(KINDS)):
         assert all(getattr(owner, name) is not value for (owner, name), value in zip(places, before, strict=True))

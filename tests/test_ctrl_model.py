@@ -13,14 +13,8 @@ import pytest
 from models.ctrl import schema, weights
 from models.ctrl.config import CTRLConfig
 from models.ctrl.heads import merge_heads, split_heads
-from models.ctrl.modeling import (
-    CLASSES,
-    FUTURE,
-    CTRLForSequenceClassification,
-    CTRLLMHeadModel,
-    attention_bias,
-    position_table,
-)
+from models.ctrl.layers import FUTURE, attention_bias, position_table
+from models.ctrl.modeling import CLASSES, CTRLForSequenceClassification, CTRLLMHeadModel
 from models.port.weights import load, to_paddle
 from toolkit.parity.job.synthetic import SyntheticWeights
 

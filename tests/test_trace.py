@@ -74,10 +74,10 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, mo
     [
         (
             "ctrl",
-            "ctrl/modeling.py",
+            "ctrl/layers.py",
             "scores / math.sqrt",
             "1.0000001 * scores / math.sqrt",
-            ("ctrl/modeling.py", "1.0000001 * scores / math.sqrt"),
+            ("ctrl/layers.py", "1.0000001 * scores / math.sqrt"),
             "scaled scores of transf",
         ),
         (

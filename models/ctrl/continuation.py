@@ -25,7 +25,8 @@ from models.operations.ops import is_on_cpu, layer_norm
 from models.operations.precision import is_lowered
 
 if TYPE_CHECKING:
-    from models.ctrl.modeling import Cache, CTRLLMHeadModel, EncoderLayer
+    from models.ctrl.layers import Cache, EncoderLayer
+    from models.ctrl.modeling import CTRLLMHeadModel
 
 
 def _halves(matrix: Tensor) -> Tensor | None:

@@ -145,7 +145,7 @@ def layer_norm_backward(
 
     grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
     rows = numel(x) // width
-    blocks = -(-rows // loop_code.BLOCK_ROWS)
+    blocks = -(-rows // kernels.BLOCK_ROWS)
     out, sums = paddle.empty_like(x), paddle.empty([blocks, 2 * width], x.dtype)
     given = [tensor.data_ptr() for tensor in (grad, x, gain, out, sums)]
     loop_code.run("norm_rows_backward", numel(x), blocks, rows, *given, width, float(epsilon))

@@ -18,6 +18,10 @@ from pathlib import Path
 VARIABLE = "TOOLKIT_KERNELS"
 COMPILED, COMPOSED, PADDLE = "compiled", "composed", "paddle"
 CHOICES = (COMPILED, COMPOSED, PADDLE)
+#: Rows whose sums a compiled loop takes in float32 before these are added up.
+BLOCK_ROWS = 128
+#: Functions of OpenMP that compiled loops call, by names of our own: torch's OpenMP has the same ones.
+THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads")}
 
 
 def chosen() -> str:

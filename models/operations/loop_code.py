@@ -24,18 +24,16 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import paddle
 
+from models.operations.kernels import THREADS
+
 #: Fewer numbers than this are not worth waking the other threads for (measured: some microseconds).
 ALONE = 2**14
-#: Rows whose sums are taken in float32 before these are added up.
-BLOCK_ROWS = 128
 
 _openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
 _parallel = _openmp.GOMP_parallel
 _parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _parallel.restype = None
 
-#: Functions of OpenMP that loops call, by names of our own: torch's OpenMP has the same ones.
-THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads")}
 #: What Numba's code calls when it raises or frees, which no loop does.
 NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor")
 _DIGEST = hashlib.sha256().digest_size
@@ -144,7 +142,8 @@ def _file_name(loop: str) -> str:
 @functools.cache
 def _key() -> str:
     """Of all that decides the machine code: the loops, what they take from here, the compiler, the processor."""
-    made_of = [path.read_text(encoding="utf-8") for path in (Path(__file__).with_name("loops.py"), Path(__file__))]
+    sources = ("loops.py", "kernels.py", Path(__file__).name)
+    made_of = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in sources]
     made_of += [importlib.metadata.version(name) for name in ("numba", "llvmlite")]
     made_of += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     return hashlib.sha256("\0".join(made_of).encode()).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.extending import intrinsic
 
-from models.operations.loop_code import BLOCK_ROWS, THREADS
+from models.operations.kernels import BLOCK_ROWS, THREADS
 
 #: ln 2 in two parts, of which the first has so few digits that its product with a power's exponent is exact.
 LN2_HIGH = np.float32(0.693359375)

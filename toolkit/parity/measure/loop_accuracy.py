@@ -262,7 +262,7 @@ def _layer_norm(x, gain, bias, epsilon):
 
 
 def _layer_norm_backward(grad, x, gain, epsilon, rows=128):
-    """``rows`` are those of a block of the sums, :data:`models.operations.loop_code.BLOCK_ROWS`."""
+    """``rows`` are those of a block of the sums, :data:`models.operations.kernels.BLOCK_ROWS`."""
     shape = x.shape
     grad, x, gain = (array.reshape(-1, array.shape[-1]) for array in _double(grad, x, gain))
     normed, scale, unit = _normed(x, epsilon)

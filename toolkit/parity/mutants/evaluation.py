@@ -27,10 +27,12 @@ def _reformer() -> SimpleNamespace:
 def _ctrl() -> SimpleNamespace:
     import paddle
 
-    from models.ctrl import continuation, modeling
+    from models.ctrl import continuation, layers, modeling
     from models.operations import randomness
 
-    return SimpleNamespace(paddle=paddle, randomness=randomness, modeling=modeling, continuation=continuation)
+    return SimpleNamespace(
+        paddle=paddle, randomness=randomness, modeling=modeling, layers=layers, continuation=continuation
+    )
 
 
 def _drops(port):
@@ -143,7 +145,7 @@ def _cache(port, change):
     def forward(plain, self, hidden_states, bias, past=None):
         return plain(self, hidden_states, bias, None if past is None else change(past))
 
-    return around(port.modeling.MultiHeadAttention, "forward", forward)
+    return around(port.layers.MultiHeadAttention, "forward", forward)
 
 
 def _cache_of_continuation(port, change):

@@ -19,13 +19,13 @@ LOWEST = -3.3e38
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models.ctrl import modeling
+    from models.ctrl import layers
     from models.operations import losses, ops
     from models.reformer import attention
     from toolkit.training import trainer
 
     return SimpleNamespace(
-        paddle=paddle, ops=ops, losses=losses, attention=attention, ctrl=modeling, finetuner=trainer.Finetuner
+        paddle=paddle, ops=ops, losses=losses, attention=attention, ctrl=layers, finetuner=trainer.Finetuner
     )
 
 

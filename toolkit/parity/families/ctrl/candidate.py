@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from paddle import nn
 
-from models.ctrl import modeling
+from models.ctrl import layers, modeling
 from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.modeling import CTRLLMHeadModel
@@ -92,7 +92,7 @@ def decoding_places() -> dict[str, Place]:
 
 def table_place() -> Place:
     """Where the port computes its position table."""
-    return place_of_code("position_table", modeling.position_table)
+    return place_of_code("position_table", layers.position_table)
 
 
 STEP = CTRLStep

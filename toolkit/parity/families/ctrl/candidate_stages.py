@@ -16,7 +16,8 @@ from paddle import nn
 from paddle.base.framework import EagerParamBase
 
 from models.ctrl.config import CTRLConfig
-from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead, attention_bias, position_table
+from models.ctrl.layers import attention_bias, position_table
+from models.ctrl.modeling import CTRLLMHeadModel, CTRLModel, LMHead
 from models.ctrl.weights import parameters
 from models.operations import losses
 from models.operations.randomness import use

@@ -24,7 +24,7 @@ from toolkit.parity.mutants.training import TRAINING
 def _port() -> SimpleNamespace:
     import paddle
 
-    from models.ctrl import modeling
+    from models.ctrl import layers, modeling
     from models.operations import losses, ops, randomness
     from models.port import weights
 
@@ -35,8 +35,9 @@ def _port() -> SimpleNamespace:
         randomness=randomness,
         weights=weights,
         modeling=modeling,
-        attention=modeling.MultiHeadAttention,
-        layer=modeling.EncoderLayer,
+        layers=layers,
+        attention=layers.MultiHeadAttention,
+        layer=layers.EncoderLayer,
         body=modeling.CTRLModel,
     )
 
@@ -284,7 +285,7 @@ CTRL: tuple[Mutant, ...] = (
         "ctrl-scale-of-width",
         "scores divided by the root of the width, not of a head's depth",
         "multi_head_attention",
-        lambda p: [(p.modeling, "math", SimpleNamespace(sqrt=lambda size: 32**0.5))],
+        lambda p: [(p.layers, "math", SimpleNamespace(sqrt=lambda size: 32**0.5))],
         operation="scaled_scores:",
     ),
     _fault(
