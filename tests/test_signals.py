@@ -66,6 +66,10 @@ cli.main()
 WAYS = {
     "sleeps": "time.sleep(60)",
     "loses it": "\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass",
+    "takes it for damage": (
+        "\n    try: time.sleep(60)\n    except BaseException:\n        from toolkit.errors import UserError\n"
+        "        raise UserError('a.csv cannot be read')"
+    ),
     "is in a library": "ctypes.CDLL(None).sleep(60), [ctypes.CDLL(None).sleep(60) for _ in range(9)]",
     "has a thread": "import threading; threading.Thread(target=time.sleep, args=[60]).start(); time.sleep(60)",
 }

@@ -70,6 +70,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         problem.show()
         return problem.exit_code
     except ToolkitError as problem:
+        if interruption.came():  # reading a file failed by it
+            return _interrupted()
         for line in str(problem).splitlines():
             click.echo(f"error: {visible(line)}", err=True)
         return problem.exit_status
