@@ -15,7 +15,8 @@ import paddle
 
 from models.operations import randomness
 from toolkit.machine import runtime
-from toolkit.parity.candidate.step import make_step, step_class, watch
+from toolkit.parity.candidate.ported import ported_class
+from toolkit.parity.candidate.step import watch
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.naming import ModuleStack
@@ -107,7 +108,8 @@ class WatchedSource:
 def hand(job: Job, folder: Path, over: Sender) -> None:
     """Hand over what the port draws by itself in a few training steps in float32, layers being computed again as the
     job's family can."""
-    step = make_step(job, folder, "float32", step_class(job.model).again)
+    kind = ported_class(job.model)
+    step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, HandingOver(over))
 
 

@@ -18,6 +18,7 @@ from toolkit.machine import runtime
 from toolkit.parity.candidate import generators, judged, loop_outputs
 from toolkit.parity.candidate.checkpoint import loaded
 from toolkit.parity.candidate.initialisation import new_values, place_of_new_values
+from toolkit.parity.candidate.ported import PortedStep, ported_class
 from toolkit.parity.candidate.step import PLAIN, make_step, step_class
 from toolkit.parity.candidate.tokens import tokenizer_places, tokens
 from toolkit.parity.job import files
@@ -40,7 +41,7 @@ def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
 def _run_whole(job: Job, folder: Path, over: Sender) -> None:
     """The port with the whole model in memory, in every dtype, and its mutants."""
     kind = step_class(job.model)
-    early = kind.is_ported and job.at_once
+    early = issubclass(kind, PortedStep) and job.at_once
     if early:
         _hand_own_draws(job, folder, over)
     files.wait_for_reference(folder, "order.json" if job.at_once else "result.json")
@@ -49,7 +50,7 @@ def _run_whole(job: Job, folder: Path, over: Sender) -> None:
         over.begin("", dtype)
         hand_dtype(job, folder, over, truth, dtype, has_replayed=early)
     over.begin()
-    if kind.is_ported:
+    if issubclass(kind, PortedStep):
         if not early:
             hand_own_step(job, folder, over)
             over.say("judged", judged.of_run(job, folder))
@@ -156,7 +157,7 @@ def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sende
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
     for backward in backwards:
-        own = make_step(job, folder, dtype, backward)
+        own = ported_class(job.model)(job, folder, dtype, backward)
         runtime.seed_everything(job.seed)
         kind = "own plain" if backward == PLAIN else "own again"
         over.hand_all(kind, own.own_gradients())
@@ -188,7 +189,7 @@ def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nda
                 over.begin(name, mutant.dtype)
                 hand_dtype(job, folder, over, truth, mutant.dtype)
                 over.begin(name)
-                if step_class(job.model).is_ported:
+                if issubclass(step_class(job.model), PortedStep):
                     hand_own_step(job, folder, over, tries_loops=mutant.dtype == "float32")
         except BrokenPipeError:
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,17 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models.families import part
-from models.operations import precision, randomness
+from models.operations import precision
 from models.operations.ops import is_on_cpu
-from models.port import weights
-from models.port.adapter import adapt
-from models.port.lora import LoRA
-from toolkit.parity.candidate import scored_again
-from toolkit.parity.candidate.places import head_places, places
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.scores import scores_of
-from toolkit.parity.job import files
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
-from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import (
-    READ_IN_PART,
-    READ_WITHOUT_PADDING,
-    RUNS,
     TRAINING,
-    UNPADDED,
     WHOLE,
-    batches,
-    is_scored,
     named,
 )
 from toolkit.parity.measure.naming import ModuleStack
@@ -63,88 +48,39 @@ def step_class(model: str) -> type[Step]:
 
 
 class Step:
-    """A port with the job's weights and batch. Subclasses say what a family needs beside what every model does.
-
-    Args:
-        folder: of the job, with what the reference wrote.
-        dtype: ``float64``, ``float32``, or ``bfloat16``: float32 but for the products that the job lowers.
-        backward: one of :attr:`backwards`; by default the first.
+    """A port with the job's weights and batch: one of the families here (:class:`.ported.PortedStep`), or a user's.
 
     Attributes:
+        model: the port.
+        batch: the job's, as tensors.
+        dtype: ``float64``, ``float32``, or ``bfloat16``: float32 but for the products in ``lowered``.
         backwards: the ways in which the port can make its gradients: that of training first, :data:`PLAIN` among them.
         over: is told what draws a run asks for and what it chooses.
+        recorded, rates: R64's draws in each run, and the rates of its dropout masks.
         constants: by name, what the port computes once, before the reference's take its place.
     """
 
-    #: Besides :data:`PLAIN`, the way in which the port can make its gradients by computing layers again.
-    again = ""
+    model: nn.Layer
+    batch: Mapping[str, paddle.Tensor]
+    dtype: str
+    backwards: tuple[str, str]
+    lowered: Sequence[str]
+    brief: bool
+    recorded: Mapping[str, Mapping[str, np.ndarray]]
+    rates: Mapping[str, float]
+    constants: dict[str, np.ndarray]
     #: The module whose output is the embedded input.
     embedded = ""
-    #: As of the reference's step: whether it is of a family that is ported in this project. Its generators, its reading
-    #: of checkpoints and its new weights are then compared, too.
-    is_ported = True
-    #: Whether the run evaluates texts without the padding that changes nothing.
-    reads_without_padding = False
-    #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
-    is_narrowed = False
     over = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
-        classes = part(job.model, "modeling").CLASSES
-        self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
-        self.reads_without_padding = job.head in READ_WITHOUT_PADDING
-        self.is_narrowed = (job.model, job.head) in READ_IN_PART
-        self.port = job.port
-        self.dtype = dtype
-        self.lowered = job.lowered if dtype == "bfloat16" else ()
-        self.brief = job.brief
-        self.config = job.config
-        self.folder = folder
-        given = files.read_tensors(folder / "batch.safetensors")
-        # Labels that are numbers are cast up exactly, as the weights are.
-        held = "float64" if dtype == "float64" else "float32"
-        given = {name: value.astype(held) if value.dtype == np.float32 else value for name, value in given.items()}
-        self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
-        self.given_weights = TensorFile(folder / "weights.safetensors")
-        self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
-        self.model.class_weights = as_weights(job.class_weights)
-        if self.is_narrowed:  # all that a layer computes is compared
-            self.model.leaves_out_unread = False
-        if job.lora is not None:
-            adapt(self.model, LoRA.of_json(job.lora))
-        if dtype == "float64":
-            self.model.to(dtype="float64")
-        part(job.model, "weights").load(self.model, self.given_weights)
-        self.constants = self.take_constants(files.read_tensors(folder / "reference" / "constants.safetensors"))
-        self.model.train()
-
-    @functools.cached_property
-    def recorded(self) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """R64's draws in each run, read when the first of them is asked for: with its own the port can do without."""
-        return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
-
-    @functools.cached_property
-    def rates(self) -> Mapping[str, float]:
-        """The rates of R64's dropout masks; read as :attr:`recorded`."""
-        return files.read_json(self.folder / "reference" / "rates.json")
-
-    @staticmethod
-    def leaks() -> list[str]:
-        """Where steps in float64 would have computed in less."""
-        return []
-
-    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
-        """Whether a run with these settings of the port keeps all activations."""
+        """
+        Args:
+            folder: of the job, with what the reference wrote.
+            backward: one of :attr:`backwards`; by default the first.
+        """
         raise NotImplementedError
-
-    def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
-        """The port of class ``kind``, with its gradients made as ``backward`` says."""
-        raise NotImplementedError
-
-    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Use the reference's constants in place of the port's own, which are returned by name."""
-        return {}
 
     @contextlib.contextmanager
     def given(
@@ -178,20 +114,18 @@ class Step:
         """R64's of a run, or those that are ``recorded``; ``over`` and ``order`` as of :class:`.RecordedDraws`."""
         return self.named_draws(self.recorded[run] if recorded is None else recorded, over, run, order)
 
+    @staticmethod
+    def leaks() -> list[str]:
+        """Where steps in float64 would have computed in less."""
+        return []
+
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
         """Draws by the port's names of them; the arguments are the last of :class:`.RecordedDraws`."""
-        return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
+        raise NotImplementedError
 
-    @contextlib.contextmanager
-    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+    def given_draws(self, draws: RecordedDraws) -> contextlib.AbstractContextManager[None]:
         """Inside the ``with`` block the model draws and chooses so."""
-        with (
-            precision.lowered(self.lowered),
-            randomness.use(draws),
-            given_signs(self.model, draws),
-            self.given_choices(draws),
-        ):
-            yield
+        raise NotImplementedError
 
     @contextlib.contextmanager
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
@@ -208,19 +142,11 @@ class Step:
 
     def places(self) -> dict[str, Place]:
         """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
-        from toolkit.parity.candidate import training  # it imports this module
-
-        return {
-            **places(self.model),
-            **head_places(type(self.model)),
-            **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
-            **training.training_places(),
-        }
+        raise NotImplementedError
 
     def facts(self) -> CandidateFacts:
         """What else of the port the verdict needs to know."""
-        norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
-        return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
+        raise NotImplementedError
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         """The model's output, with its ``loss`` where there are labels."""
@@ -228,29 +154,27 @@ class Step:
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self.batch, self.config, self.reads_without_padding)
+        raise NotImplementedError
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         """Whether an evaluation has a loss."""
-        return is_scored(batch)
+        raise NotImplementedError
 
     def parameter_names(self) -> list[str]:
         """The reference's names of all parameters."""
-        return [name for name, _ in self.model.named_parameters()]
+        raise NotImplementedError
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Name and gradient of every parameter that has one, in the reference's layout."""
-        table = self.model.table
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                role = table[name].role if name in table else "unknown"
-                yield name, weights.to_paddle(parameter.grad.numpy(), role)
+        raise NotImplementedError
+
+    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """What the port holds of each parameter that it was given, in the reference's layout."""
+        raise NotImplementedError
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`run` with R64's gradients, as many updates as the job says, by what trains."""
-        from toolkit.parity.candidate import training  # it imports this module
-
-        training.train_on(self, job, folder, measure, truth)
+        """Go on from :meth:`run` with R64's gradients, as many updates as the job says."""
+        raise NotImplementedError
 
     def name_of(self, called: str) -> str:
         """The reference's name of what is named after a module of the port: the ports here have the same."""
@@ -290,33 +214,21 @@ class Step:
             if self.is_scored(batch):
                 measure_of_run("loss", output.loss.numpy())
             if run == WHOLE:
-                scored_again.evaluate(self, batch, output, measure)
+                self.score_again(batch, output, measure)
         with paddle.no_grad(), precision.lowered(self.lowered):
             self.decode(measure)
-        self._merge(measure)
+        self.merge(measure)
         self.model.train()
 
-    def _merge(self, measure: Measure) -> None:
-        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
-        model would not have."""
-        if self.model.adapter is None:
-            return
-        plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
-        for name, value in self.model.stored()[1].items():
-            if name not in plain or self.model.adapter.adapts(name.removesuffix(".weight")):
-                measure(f"merged:{name}", value)
+    def score_again(self, batch: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+        """Hand on the scores of a batch as the run's evaluations compute them, if those leave anything out."""
+
+    def merge(self, measure: Measure) -> None:
+        """Hand on the weights of an adapted model as they are saved."""
 
     def decode(self, measure: Measure) -> None:
         """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
         model keeps them."""
-
-    def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
-        with precision.lowered(self.lowered):
-            self.model(**self.batch).loss.backward()
-        for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None:
-                yield f"gradient:{name}", parameter.grad.numpy()
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -341,15 +253,6 @@ class Step:
             measure(f"gradient:{self.embedded}", self.embedded_output.grad.numpy())
         for name, value in self.parameter_gradients():
             measure(f"gradient:{name}", value)
-
-    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What the port holds of each parameter that it was given, in the reference's layout."""
-        return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
-
-
-def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
-    """Class weights as a port holds them."""
-    return None if class_weights is None else np.array(class_weights, np.float32)
 
 
 def ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:

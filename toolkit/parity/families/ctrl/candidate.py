@@ -13,7 +13,8 @@ from models.ctrl.config import CTRLConfig
 from models.ctrl.continuation import Continuation
 from models.ctrl.modeling import CTRLLMHeadModel
 from toolkit.parity.candidate.places import line_of, place_of_code
-from toolkit.parity.candidate.step import Measure, Step
+from toolkit.parity.candidate.ported import PortedStep
+from toolkit.parity.candidate.step import Measure
 from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import DECODED, DECODING, decoding_inputs, named
 from toolkit.parity.measure.naming import numbered
@@ -24,7 +25,7 @@ BY_LAYERS = 3
 TABLE = "transformer.pos_encoding"
 
 
-class CTRLStep(Step):
+class CTRLStep(PortedStep):
     """A step of CTRL."""
 
     again = "recompute"

@@ -39,8 +39,6 @@ class PairStep(Step):
     Names are the reference's wherever there is one: of parameters, of modules and their outputs, and of draws.
     """
 
-    is_ported = False
-
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
         self.backwards = (PLAIN, PLAIN)  # it has one
@@ -198,15 +196,6 @@ class PairStep(Step):
         found["loss"] = Place(called, _from_here(line_of(loss, LOSS) or where))
         own = Place(type(self.model).__name__, _from_here(line_of(type(self.model), r"class ") or ""))
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
-
-    def _merge(self, measure: Measure) -> None:
-        """It has no adapter."""
-
-    def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        raise NotImplementedError("a pair has one backward")
-
-    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
-        return True
 
 
 def _rate(settings: Any, update: int) -> float:

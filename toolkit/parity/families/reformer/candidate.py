@@ -17,14 +17,15 @@ from models.reformer.attention import LSHSelfAttention
 from models.reformer.config import ReformerConfig
 from models.reformer.modeling import ReformerLayer
 from toolkit.parity.candidate.places import place_of_code
+from toolkit.parity.candidate.ported import PortedStep
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
-from toolkit.parity.candidate.step import PLAIN, Measure, Step
+from toolkit.parity.candidate.step import PLAIN, Measure
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.measure.evaluation import NARROWED
 from toolkit.parity.measure.naming import TensorName
 
 
-class ReformerStep(Step):
+class ReformerStep(PortedStep):
     """A step of Reformer."""
 
     again = "reversible"

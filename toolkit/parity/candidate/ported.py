@@ -1,0 +1,195 @@
+"""One train-mode step of a port of a family here: beside what every pair has, generators, a loader, new weights, two
+backwards, adapters and the run's own evaluations and training loop."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+
+from models.families import part
+from models.operations import precision, randomness
+from models.port import weights
+from models.port.adapter import adapt
+from models.port.lora import LoRA
+from toolkit.parity.candidate import scored_again
+from toolkit.parity.candidate.places import head_places, places
+from toolkit.parity.candidate.recorded_draws import RecordedDraws
+from toolkit.parity.candidate.step import PLAIN, Measure, Step, given_signs, step_class
+from toolkit.parity.job import files
+from toolkit.parity.job.job import Job
+from toolkit.parity.job.results import CandidateFacts, Place
+from toolkit.parity.job.tensor_file import TensorFile
+from toolkit.parity.measure.evaluation import (
+    READ_IN_PART,
+    READ_WITHOUT_PADDING,
+    RUNS,
+    UNPADDED,
+    batches,
+    is_scored,
+)
+from toolkit.parity.measure.naming import ModuleStack
+
+
+def ported_class(model: str) -> type[PortedStep]:
+    """The steps of a family here."""
+    kind = step_class(model)
+    assert issubclass(kind, PortedStep)
+    return kind
+
+
+class PortedStep(Step):
+    """A port of a family here. Subclasses say what a family needs beside what every model does.
+
+    Args:
+        folder: of the job, with what the reference wrote.
+        dtype: as of :class:`.step.Step`.
+        backward: one of :attr:`backwards`; by default the first.
+    """
+
+    #: Besides :data:`PLAIN`, the way in which the port can make its gradients by computing layers again.
+    again = ""
+
+    def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        classes = part(job.model, "modeling").CLASSES
+        self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
+        self.reads_without_padding = job.head in READ_WITHOUT_PADDING
+        self.is_narrowed = (job.model, job.head) in READ_IN_PART
+        self.port = job.port
+        self.dtype = dtype
+        self.lowered = job.lowered if dtype == "bfloat16" else ()
+        self.brief = job.brief
+        self.config = job.config
+        self.folder = folder
+        given = files.read_tensors(folder / "batch.safetensors")
+        # Labels that are numbers are cast up exactly, as the weights are.
+        held = "float64" if dtype == "float64" else "float32"
+        given = {name: value.astype(held) if value.dtype == np.float32 else value for name, value in given.items()}
+        self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
+        self.given_weights = TensorFile(folder / "weights.safetensors")
+        self.model = self.build(classes[job.head], job.config, backward or self.backwards[0])
+        self.model.class_weights = as_weights(job.class_weights)
+        if self.is_narrowed:  # all that a layer computes is compared
+            self.model.leaves_out_unread = False
+        if job.lora is not None:
+            adapt(self.model, LoRA.of_json(job.lora))
+        if dtype == "float64":
+            self.model.to(dtype="float64")
+        part(job.model, "weights").load(self.model, self.given_weights)
+        self.constants = self.take_constants(files.read_tensors(folder / "reference" / "constants.safetensors"))
+        self.model.train()
+
+    @functools.cached_property
+    def recorded(self) -> Mapping[str, Mapping[str, np.ndarray]]:  # type: ignore[override]
+        """R64's draws in each run, read when the first of them is asked for: with its own the port can do without."""
+        return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
+
+    @functools.cached_property
+    def rates(self) -> Mapping[str, float]:  # type: ignore[override]
+        """The rates of R64's dropout masks; read as :attr:`recorded`."""
+        return files.read_json(self.folder / "reference" / "rates.json")
+
+    def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a run with these settings of the port keeps all activations."""
+        raise NotImplementedError
+
+    def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
+        """The port of class ``kind``, with its gradients made as ``backward`` says."""
+        raise NotImplementedError
+
+    def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Use the reference's constants in place of the port's own, which are returned by name."""
+        return {}
+
+    def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
+        """Draws by the port's names of them; the arguments are the last of :class:`.RecordedDraws`."""
+        return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
+
+    @contextlib.contextmanager
+    def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
+        """Inside the ``with`` block the model draws and chooses so."""
+        with (
+            precision.lowered(self.lowered),
+            randomness.use(draws),
+            given_signs(self.model, draws),
+            self.given_choices(draws),
+        ):
+            yield
+
+    def places(self) -> dict[str, Place]:
+        """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        from toolkit.parity.candidate import training  # with the Trainer, and pandas
+
+        return {
+            **places(self.model),
+            **head_places(type(self.model)),
+            **({UNPADDED: scored_again.place_of_padding(self.model.config)} if self.reads_without_padding else {}),
+            **training.training_places(),
+        }
+
+    def facts(self) -> CandidateFacts:
+        """What else of the port the verdict needs to know."""
+        norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
+        return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
+
+    def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
+        """The batch of each evaluation, by its name."""
+        return batches(self.batch, self.config, self.reads_without_padding)
+
+    def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
+        """Whether an evaluation has a loss."""
+        return is_scored(batch)
+
+    def parameter_names(self) -> list[str]:
+        """The reference's names of all parameters."""
+        return [name for name, _ in self.model.named_parameters()]
+
+    def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Name and gradient of every parameter that has one, in the reference's layout."""
+        table = self.model.table
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                role = table[name].role if name in table else "unknown"
+                yield name, weights.to_paddle(parameter.grad.numpy(), role)
+
+    def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
+        """Go on from :meth:`run` with R64's gradients, as many updates as the job says, by what trains."""
+        from toolkit.parity.candidate import training  # with the Trainer, and pandas
+
+        training.train_on(self, job, folder, measure, truth)
+
+    def score_again(self, batch: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+        scored_again.evaluate(self, batch, whole, measure)
+
+    def merge(self, measure: Measure) -> None:
+        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
+        model would not have."""
+        if self.model.adapter is None:
+            return
+        plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
+        for name, value in self.model.stored()[1].items():
+            if name not in plain or self.model.adapter.adapts(name.removesuffix(".weight")):
+                measure(f"merged:{name}", value)
+
+    def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
+        with precision.lowered(self.lowered):
+            self.model(**self.batch).loss.backward()
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                yield f"gradient:{name}", parameter.grad.numpy()
+
+    def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """What the port holds of each parameter that it was given, in the reference's layout."""
+        return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
+
+
+def as_weights(class_weights: Sequence[float] | None) -> np.ndarray | None:
+    """Class weights as a port holds them."""
+    return None if class_weights is None else np.array(class_weights, np.float32)
