@@ -16,7 +16,8 @@ import numpy as np
 
 from models.operations import randomness
 from toolkit.finetune.assembly import assemble
-from toolkit.finetune.finetune import load_model, make_trainer, measure_best
+from toolkit.finetune.model import load_model, make_trainer
+from toolkit.finetune.results import measure_best
 from toolkit.machine import interruption, runtime
 from toolkit.machine.interruption import Interrupted
 from toolkit.recipe.load import load_recipe

@@ -333,7 +333,7 @@ def test_what_a_cpu_cannot_do_is_refused_before_anything_is_read(recipe_file, tm
 
 
 def test_sharding_asks_for_a_process_for_each_gpu(recipe_file):
-    from toolkit.finetune.finetune import check_device
+    from toolkit.finetune.checks import check_device
 
     recipe = load_recipe(recipe_file, ["train.sharding=stage2"])
     with pytest.raises(UserError, match=r"needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1"):

@@ -26,8 +26,9 @@ runtime.configure("cpu")
 from toolkit.commands.predict import evaluate, load_run, predict  # noqa: E402
 from toolkit.commands.recipe_check import check_data  # noqa: E402
 from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune, make_trainer  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
 from toolkit.finetune.gate import gate_request  # noqa: E402
+from toolkit.finetune.model import make_trainer  # noqa: E402
 from toolkit.tasks.question_answering import task as question_answering  # noqa: E402
 
 RECIPE = {

@@ -35,7 +35,8 @@ silence_startup()
 runtime.configure("cpu")
 
 from toolkit.finetune.assembly import assemble  # noqa: E402
-from toolkit.finetune.finetune import finetune, load_model  # noqa: E402
+from toolkit.finetune.finetune import finetune  # noqa: E402
+from toolkit.finetune.model import load_model  # noqa: E402
 from toolkit.run_folder.tracking import read_metrics  # noqa: E402
 
 WORDS = {

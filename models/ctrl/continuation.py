@@ -26,7 +26,7 @@ from models.operations.precision import is_lowered
 
 if TYPE_CHECKING:
     from models.ctrl.layers import Cache, EncoderLayer
-    from models.ctrl.modeling import CTRLLMHeadModel
+    from models.port.base import Port
 
 
 def _halves(matrix: Tensor) -> Tensor | None:
@@ -127,7 +127,7 @@ class Continuation:
 
     def __init__(
         self,
-        model: CTRLLMHeadModel,
+        model: Port,
         past: Sequence[Cache],
         attention_mask: Tensor | None,
         bias_of: Callable[[int, int, Tensor, str], Tensor],
@@ -198,7 +198,7 @@ class Continuation:
         self.attention_mask = paddle.concat([before, own.astype(before.dtype)], axis=1)
 
 
-def _is_plain(model: CTRLLMHeadModel) -> bool:
+def _is_plain(model: Port) -> bool:
     """Whether its layers are those of this folder, in the precision of their weights, without dropout or gradients."""
     return (
         model.adapter is None

@@ -12,8 +12,9 @@ from models import families
 from toolkit.errors import UserError
 from toolkit.files.strict_json import dumps
 from toolkit.files.whole import write_text
-from toolkit.finetune.finetune import make_trainer, metrics_table
+from toolkit.finetune.model import make_trainer
 from toolkit.finetune.model_config import length_of
+from toolkit.finetune.results import metrics_table
 from toolkit.machine import runtime
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.load import load_recipe

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from toolkit.commands.predict import load_run, read_recipe
 from toolkit.errors import UserError
-from toolkit.finetune.finetune import make_trainer, write_split_predictions
+from toolkit.finetune.model import make_trainer
 from toolkit.finetune.report.page import REMEDY, write_report
+from toolkit.finetune.results import write_split_predictions
 from toolkit.machine.disk import check_writable
 from toolkit.recipe.revisions import recorded_commits
 from toolkit.recipe.shipped import new_file

@@ -18,59 +18,41 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from models import collector, families
 from toolkit.data.source_names import check_source
 from toolkit.errors import UserError
-from toolkit.files import strict_json, whole
 from toolkit.files.digest import digest
 from toolkit.files.whole import write_text
-from toolkit.finetune.adapter_file import ADAPTER, write_adapter
 from toolkit.finetune.assembly import Job, assemble, reference_python
 from toolkit.finetune.backward import settle_backward
-from toolkit.finetune.card import write_card
+from toolkit.finetune.checks import THREADS, check_device, check_room, describe, note_on_processes
 from toolkit.finetune.gate import pass_gate
 from toolkit.finetune.identity import check_identity, write_identity
 from toolkit.finetune.judged import see_judged
 from toolkit.finetune.memory import missing_memory
+from toolkit.finetune.model import load_model, make_trainer
 from toolkit.finetune.passed_gate import handed_over, to_hand_over, verdict_of
-from toolkit.finetune.report.page import PAGE, write_report
-from toolkit.machine import interruption, runtime
-from toolkit.machine.disk import missing_room, size_of
-from toolkit.recipe.recipe import Recipe, settled
-from toolkit.recipe.revisions import hub_origin, settle_commits
+from toolkit.finetune.results import finish, measure_best, show_results
+from toolkit.machine import runtime
+from toolkit.recipe.recipe import Recipe
+from toolkit.recipe.revisions import settle_commits
 from toolkit.run_folder import checkpoint
 from toolkit.run_folder.checkpoint import Checkpoints
 from toolkit.run_folder.folder import differing_keys, occupied, record_start
-from toolkit.run_folder.predictions import predictions_file, write_predictions
-from toolkit.run_folder.read import read_json, reading
+from toolkit.run_folder.read import read_json
 from toolkit.run_folder.tracking import Tracker, check_trackers
 from toolkit.tasks import task_of
-from toolkit.tasks.interface import Run
-from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.console import LiteralConsole
-from toolkit.terminal.progress import format_number
 from toolkit.terminal.quiet import silence_startup
 from toolkit.training import ranks
-from toolkit.training.schedule import Schedule
 
 if TYPE_CHECKING:
-    from toolkit.tasks.interface import Prepared, Task
     from toolkit.training.trainer import Finetuner
-
-#: Beginnings of the flags that follow from how many processes share the cores.
-THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
-
-#: A table of results has a column for each metric, up to so many.
-MOST_COLUMNS = 4
 
 
 def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
@@ -144,7 +126,7 @@ def _prepare(
     job = assemble(recipe)
     backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
     if not told:
-        _describe(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
+        describe(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
     if note := check_identity(recipe, folder, job.identity):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
@@ -228,68 +210,10 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
         raise
     finally:
         trainer.tracker.close(exit_status)
-    _show_results(results, folder, console)
+    show_results(results, folder, console)
     next_command = job.task.DESCRIPTION.command(folder)
     console.print(f"next: {next_command}", highlight=False, soft_wrap=True)
     return folder
-
-
-# -- before the gate ------------------------------------------------------------------------------------------------
-
-
-def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> None:
-    """See that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
-
-    Args:
-        processes: that the run was begun with.
-
-    Raises:
-        UserError: it has not, with how much it takes.
-    """
-    weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
-    at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
-    checkpoint_size, best_size = 3 * trained, trained  # the optimizer holds two moments of each weight
-    needed = at_once * (checkpoint_size + best_size) + weights
-    if lacking := missing_room(folder, needed - size_of(folder / "checkpoints")):
-        raise recipe.error("train.output_dir", f"{folder}: the run {lacking}; make room, or name another folder")
-
-
-def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """See that the run's sharding works where it runs, with so many processes.
-
-    Raises:
-        UserError: what would have to be otherwise.
-    """
-    if recipe.train.sharding is None:
-        return
-    if device == "cpu":
-        raise recipe.error("train.sharding", "needs several GPUs; on this CPU set null")
-    if processes < 2:
-        raise recipe.error(
-            "train.sharding", "needs a process for each GPU: toolkit finetune RECIPE --gpus 0,1; on one GPU set null"
-        )
-    if (recipe.output_dir / "checkpoints").exists():
-        folder = recipe.output_dir
-        raise recipe.error("train.sharding", f"{folder}: such a run cannot be resumed; choose another folder")
-
-
-def _describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, console: Console) -> None:
-    """Print a line each on the data, the model and what came from the hub, and the notes on the recipe and the data."""
-    console.print(f"data   {job.prepared.summary}", highlight=False, soft_wrap=True)
-    layers = job.config.attn_layers if hasattr(job.config, "attn_layers") else range(job.config.n_layer)
-    origin = (
-        "new weights" if len(job.new_weights) == len(job.weights) else f"new: {', '.join(job.new_weights) or 'none'}"
-    )
-    console.print(
-        f"model  {len(layers)} layers, {job.parameters:,} parameters ({origin}), on {device}",
-        highlight=False,
-    )
-    for section in recipe.commits:
-        console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
-    if device == "cpu" and recipe.train.precision == "bfloat16":
-        notes = [*notes, "train.precision bfloat16: a CPU rounds as a GPU does, and is slower than in float32"]
-    for note in (*recipe.notes, *notes):
-        console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 
 # -- training -------------------------------------------------------------------------------------------------------
@@ -323,197 +247,7 @@ def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     return found
 
 
-def note_on_processes(saved: Path) -> str | None:
-    """What the user should know who goes on from a checkpoint with another number of processes."""
-    state = checkpoint.read_state(saved)
-    before, now = len(state.get("random_states", [None])), runtime.processes()
-    if before == now:
-        return None
-    return (
-        f"saved by {before} processes and resumed with {now}: a step has the same examples as before, but what is "
-        "drawn at random (dropout, LSH) is not what it would have been"
-    )
-
-
-def load_model(recipe: Recipe, job: Job) -> Any:
-    """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
-    from safetensors.numpy import load_file
-
-    from models.port.adapter import adapt
-    from toolkit.finetune.model_config import model_class
-    from toolkit.parity import CONSTANTS
-
-    model = model_class(recipe)(job.config)
-    if job.lora is not None:
-        adapt(model, job.lora)
-    families.part(recipe.model.name, "weights").load(model, job.first_weights)
-    model.class_weights = job.prepared.class_weights
-    if job.unreached_rows is not None:
-        model.unreached_rows = job.unreached_rows
-    if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
-        with reading(constants, "remove it, and run the same command again"):
-            model.hold_constants(load_file(constants))
-    return model
-
-
-def make_trainer(
-    recipe: Recipe,
-    folder: Path,
-    task: Task,
-    model: Any,
-    console: Console,
-    prepared: Prepared | None = None,
-    begun_with: int | None = None,
-) -> Finetuner:
-    """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
-    with collector.paused():
-        from toolkit.training.trainer import Finetuner
-
-    return Finetuner(
-        model,
-        recipe,
-        folder,
-        task,
-        console,
-        prepared.train if prepared else None,
-        prepared.validation if prepared else None,
-        begun_with=begun_with,
-    )
-
-
 def _say_what_is_saved(trainer: Finetuner, console: Console) -> None:
     step = trainer.checkpoints.last_step()
     if step is not None:
         console.print(f"saved at step {step}; the same command resumes it", highlight=False)
-
-
-def measure_best(
-    trainer: Finetuner, prepared: Prepared, folder: Path | None = None
-) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
-    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
-
-    Args:
-        folder: where an adapter is left, before it becomes part of the weights; None of all processes but the first.
-    """
-    from models.port.adapter import merge
-
-    trainer.use_best_weights()
-    if trainer.model.adapter is not None:
-        if folder is not None:
-            write_adapter(trainer.model, folder / ADAPTER)
-        merge(trainer.model)  # so that what is measured is what is saved
-        trainer.best.metrics, trainer.best_outputs = {}, None
-    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
-    # was resumed after it has its numbers alone.
-    outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
-    again = None
-    if trainer.best.metrics is None or trainer.best_outputs is None:
-        again = trainer.measure(prepared.validation, "validation")
-        outputs["validation"] = trainer.outputs
-    measured: dict[str, Any] = {"validation": trainer.best.metrics or again}
-    if prepared.test is not None:
-        measured["test"] = trainer.measure(prepared.test, "test")
-        outputs["test"] = trainer.outputs
-    return measured, outputs
-
-
-def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
-    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
-    prepared = job.prepared
-    measured, outputs = measure_best(trainer, prepared, folder)
-    trainer.shared = False  # what follows the first process does alone
-    results = {
-        **measured,
-        "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
-        "training": {
-            "steps": trainer.last_step,
-            "epochs": round(trainer.last_step / trainer.schedule.steps_per_epoch, 4),
-            "stopped_early": trainer.best.stopped,
-            "seconds": round(trainer.seconds, 1),
-            "schedule": asdict(trainer.schedule),
-        },
-        "examples": prepared.sizes,
-        **({"baseline": prepared.baseline} if prepared.baseline else {}),
-        **_class_weights(prepared),
-        "parameters": job.parameters,
-        "hardware": runtime.hardware(),
-    }
-
-    def fill(model_folder: Path) -> None:
-        trainer.model.save_pretrained(model_folder)
-        job.tokenizer.save(model_folder, recipe.data.max_length)
-
-    whole.write_folder(folder / "model", fill, manifest=False)
-    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
-    trainer.model.eval()
-    write_split_predictions(run, job.splits, prepared, outputs)
-    job.task.write_artifacts(run, trainer, prepared, trainer.console)
-    write_card(run, results)
-    write_report(recipe, folder, results)
-    with interruption.held():  # from here on the run is finished, and no signal says otherwise
-        write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
-        interruption.settle(0)
-    trainer.checkpoints.remove()
-    return results
-
-
-def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
-    """How much each label counted in the loss that trained, by its name; nothing where all did alike."""
-    if prepared.class_weights is None:
-        return {}
-    return {"class_weights": dict(zip(settled(prepared.label_names), prepared.class_weights.tolist(), strict=True))}
-
-
-def write_split_predictions(
-    run: Run, splits: Mapping[str, Any], prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
-) -> None:
-    """Write what the best model said of each example, a file for each split that was measured.
-
-    Args:
-        splits: of the task's ``load_splits``.
-        outputs: split -> what the task's ``outputs`` kept of it.
-    """
-    for split, kept in outputs.items():
-        if kept is not None:
-            rows = run.task.predictions(run, splits[split], getattr(prepared, split), kept)
-            write_predictions(predictions_file(run.folder, split), rows)
-
-
-def metrics_table(results: dict[str, dict[str, float]]) -> Table:
-    """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
-    names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
-    if len(names) > MOST_COLUMNS:
-        table = Table("metric")
-        for split in results:
-            table.add_column(split, justify="right")
-        for name in names:
-            table.add_row(name, *(_figure(name, numbers) for numbers in results.values()))
-        return table
-    table = Table("split")
-    for name in names:
-        table.add_column(name, justify="right")
-    for split, numbers in results.items():
-        table.add_row(split, *(_figure(name, numbers) for name in names))
-    return table
-
-
-def _figure(name: str, numbers: Mapping[str, float]) -> str:
-    """A metric of a split; a count without decimals, nothing where the split lacks it."""
-    if name not in numbers:
-        return ""
-    return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
-
-
-def _show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
-    """A table of the best model's numbers, and what to do with it."""
-    splits = [name for name in ("validation", "test") if name in results]
-    best = results["best"]
-    console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
-    console.print(metrics_table({split: results[split] for split in splits}))
-    for split, numbers in results.get("baseline", {}).items():
-        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if name not in COUNTS)
-        console.print(f"baseline on {split}: {listed}", highlight=False)
-    console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
-    console.print(
-        f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
-    )

@@ -18,11 +18,10 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import NARROWED, UNPADDED, WHOLE, named
 
 if TYPE_CHECKING:
-    from toolkit.parity.candidate.ported import PortedStep
-    from toolkit.parity.candidate.step import Measure
+    from toolkit.parity.candidate.step import Measure, Step
 
 
-def evaluate(step: PortedStep, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
+def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
     """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out; what was left out
     before is left out, too.
 
@@ -43,7 +42,7 @@ def evaluate(step: PortedStep, given: Mapping[str, paddle.Tensor], whole: Any, m
 
 
 @contextlib.contextmanager
-def _as_in_a_run(step: PortedStep) -> Iterator[None]:
+def _as_in_a_run(step: Step) -> Iterator[None]:
     """The model leaves out what its head does not read, inside the ``with`` block, if it ever does."""
     if not step.is_narrowed:
         yield
@@ -55,7 +54,7 @@ def _as_in_a_run(step: PortedStep) -> Iterator[None]:
         step.model.leaves_out_unread = False
 
 
-def _scores(step: PortedStep, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
+def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
     """Of a batch that holds some rows of the one that is evaluated, or the beginnings of their texts."""
     recorded = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
     with paddle.no_grad(), step.given(lambda *_: None, WHOLE, recorded=recorded):
@@ -63,7 +62,7 @@ def _scores(step: PortedStep, batch: Mapping[str, paddle.Tensor], rows: Sequence
 
 
 def _without_padding(
-    step: PortedStep, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
+    step: Step, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """The ``scores``, those that are read of the short texts from a batch of these alone that is cut as an evaluation's
     is (:func:`toolkit.data.batches.without_padding`)."""

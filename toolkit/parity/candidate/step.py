@@ -71,6 +71,10 @@ class Step:
     constants: dict[str, np.ndarray]
     #: The module whose output is the embedded input.
     embedded = ""
+    #: Whether the run evaluates texts without the padding that changes nothing.
+    reads_without_padding = False
+    #: Whether the model, in evaluation, leaves out in its last layer what its head does not read.
+    is_narrowed = False
     over = Sender(None)
     _order: Mapping[str, Sequence[str]] | None = None
 

@@ -1,0 +1,63 @@
+"""The model and the trainer of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from models import collector, families
+from toolkit.finetune.assembly import Job
+from toolkit.recipe.recipe import Recipe
+from toolkit.run_folder.read import reading
+
+if TYPE_CHECKING:
+    from toolkit.tasks.interface import Prepared, Task
+    from toolkit.training.trainer import Finetuner
+
+
+def load_model(recipe: Recipe, job: Job) -> Any:
+    """The port with the job's first weights, its class weights, and the constants that the gate compared it with."""
+    from safetensors.numpy import load_file
+
+    from models.port.adapter import adapt
+    from toolkit.finetune.model_config import model_class
+    from toolkit.parity import CONSTANTS
+
+    model = model_class(recipe)(job.config)
+    if job.lora is not None:
+        adapt(model, job.lora)
+    families.part(recipe.model.name, "weights").load(model, job.first_weights)
+    model.class_weights = job.prepared.class_weights
+    if job.unreached_rows is not None:
+        model.unreached_rows = job.unreached_rows
+    if (constants := recipe.output_dir / "parity" / CONSTANTS).is_file():
+        with reading(constants, "remove it, and run the same command again"):
+            model.hold_constants(load_file(constants))
+    return model
+
+
+def make_trainer(
+    recipe: Recipe,
+    folder: Path,
+    task: Task,
+    model: Any,
+    console: Console,
+    prepared: Prepared | None = None,
+    begun_with: int | None = None,
+) -> Finetuner:
+    """The trainer of a run that was begun with so many processes; without `prepared` it can measure only."""
+    with collector.paused():
+        from toolkit.training.trainer import Finetuner
+
+    return Finetuner(
+        model,
+        recipe,
+        folder,
+        task,
+        console,
+        prepared.train if prepared else None,
+        prepared.validation if prepared else None,
+        begun_with=begun_with,
+    )

@@ -1,0 +1,165 @@
+"""What a run ends with: the best model measured and saved, its predictions, card and page, and the table shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from toolkit.files import strict_json, whole
+from toolkit.files.whole import write_text
+from toolkit.finetune.adapter_file import ADAPTER, write_adapter
+from toolkit.finetune.assembly import Job
+from toolkit.finetune.card import write_card
+from toolkit.finetune.report.page import PAGE, write_report
+from toolkit.machine import interruption, runtime
+from toolkit.recipe.recipe import Recipe, settled
+from toolkit.run_folder.predictions import predictions_file, write_predictions
+from toolkit.tasks.interface import Run
+from toolkit.tasks.metrics import COUNTS
+from toolkit.terminal.progress import format_number
+
+if TYPE_CHECKING:
+    from toolkit.tasks.interface import Prepared
+    from toolkit.training.trainer import Finetuner
+
+
+#: A table of results has a column for each metric, up to so many.
+MOST_COLUMNS = 4
+
+
+def measure_best(
+    trainer: Finetuner, prepared: Prepared, folder: Path | None = None
+) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, ...] | None]]:
+    """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
+
+    Args:
+        folder: where an adapter is left, before it becomes part of the weights; None of all processes but the first.
+    """
+    from models.port.adapter import merge
+
+    trainer.use_best_weights()
+    if trainer.model.adapter is not None:
+        if folder is not None:
+            write_adapter(trainer.model, folder / ADAPTER)
+        merge(trainer.model)  # so that what is measured is what is saved
+        trainer.best.metrics, trainer.best_outputs = {}, None
+    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
+    # was resumed after it has its numbers alone.
+    outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
+    again = None
+    if trainer.best.metrics is None or trainer.best_outputs is None:
+        again = trainer.measure(prepared.validation, "validation")
+        outputs["validation"] = trainer.outputs
+    measured: dict[str, Any] = {"validation": trainer.best.metrics or again}
+    if prepared.test is not None:
+        measured["test"] = trainer.measure(prepared.test, "test")
+        outputs["test"] = trainer.outputs
+    return measured, outputs
+
+
+def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[str, Any]:
+    """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
+    prepared = job.prepared
+    measured, outputs = measure_best(trainer, prepared, folder)
+    trainer.shared = False  # what follows the first process does alone
+    results = {
+        **measured,
+        "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
+        "training": {
+            "steps": trainer.last_step,
+            "epochs": round(trainer.last_step / trainer.schedule.steps_per_epoch, 4),
+            "stopped_early": trainer.best.stopped,
+            "seconds": round(trainer.seconds, 1),
+            "schedule": asdict(trainer.schedule),
+        },
+        "examples": prepared.sizes,
+        **({"baseline": prepared.baseline} if prepared.baseline else {}),
+        **_class_weights(prepared),
+        "parameters": job.parameters,
+        "hardware": runtime.hardware(),
+    }
+
+    def fill(model_folder: Path) -> None:
+        trainer.model.save_pretrained(model_folder)
+        job.tokenizer.save(model_folder, recipe.data.max_length)
+
+    whole.write_folder(folder / "model", fill, manifest=False)
+    run = Run(folder, recipe, job.task, job.tokenizer, trainer.model, prepared.label_names, job.fit.length)
+    trainer.model.eval()
+    write_split_predictions(run, job.splits, prepared, outputs)
+    job.task.write_artifacts(run, trainer, prepared, trainer.console)
+    write_card(run, results)
+    write_report(recipe, folder, results)
+    with interruption.held():  # from here on the run is finished, and no signal says otherwise
+        write_text(folder / "metrics.json", strict_json.dumps(results, indent=1) + "\n")
+        interruption.settle(0)
+    trainer.checkpoints.remove()
+    return results
+
+
+def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
+    """How much each label counted in the loss that trained, by its name; nothing where all did alike."""
+    if prepared.class_weights is None:
+        return {}
+    return {"class_weights": dict(zip(settled(prepared.label_names), prepared.class_weights.tolist(), strict=True))}
+
+
+def write_split_predictions(
+    run: Run, splits: Mapping[str, Any], prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
+) -> None:
+    """Write what the best model said of each example, a file for each split that was measured.
+
+    Args:
+        splits: of the task's ``load_splits``.
+        outputs: split -> what the task's ``outputs`` kept of it.
+    """
+    for split, kept in outputs.items():
+        if kept is not None:
+            rows = run.task.predictions(run, splits[split], getattr(prepared, split), kept)
+            write_predictions(predictions_file(run.folder, split), rows)
+
+
+def metrics_table(results: dict[str, dict[str, float]]) -> Table:
+    """Split -> metric -> number, as a table; with many metrics, such as one for each control code, a row for each."""
+    names = list(dict.fromkeys(name for numbers in results.values() for name in numbers))
+    if len(names) > MOST_COLUMNS:
+        table = Table("metric")
+        for split in results:
+            table.add_column(split, justify="right")
+        for name in names:
+            table.add_row(name, *(_figure(name, numbers) for numbers in results.values()))
+        return table
+    table = Table("split")
+    for name in names:
+        table.add_column(name, justify="right")
+    for split, numbers in results.items():
+        table.add_row(split, *(_figure(name, numbers) for name in names))
+    return table
+
+
+def _figure(name: str, numbers: Mapping[str, float]) -> str:
+    """A metric of a split; a count without decimals, nothing where the split lacks it."""
+    if name not in numbers:
+        return ""
+    return f"{numbers[name]:,.0f}" if name in COUNTS else f"{numbers[name]:.4f}"
+
+
+def show_results(results: dict[str, Any], folder: Path, console: Console) -> None:
+    """A table of the best model's numbers, and what to do with it."""
+    splits = [name for name in ("validation", "test") if name in results]
+    best = results["best"]
+    console.print(f"best model (step {best['step']}, by validation {best['metric']})", highlight=False)
+    console.print(metrics_table({split: results[split] for split in splits}))
+    for split, numbers in results.get("baseline", {}).items():
+        listed = ", ".join(f"{name} {format_number(value)}" for name, value in numbers.items() if name not in COUNTS)
+        console.print(f"baseline on {split}: {listed}", highlight=False)
+    console.print(f"report: {folder / PAGE}", highlight=False, soft_wrap=True)
+    console.print(
+        f"trained {results['training']['seconds']:.4g} s; run folder: {folder}", highlight=False, soft_wrap=True
+    )
