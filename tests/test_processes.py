@@ -156,7 +156,7 @@ def test_modules_in_the_current_folder_are_not_run(path, tmp_path, monkeypatch):
         told = f"import runpy; runpy.run_module = lambda name, **_: [__import__(n) for n in {wanted!r} + [name]]"
         command = launch.module_command(sys.executable, module)
         command[2] = command[2].replace("import runpy", told)
-        done = subprocess.run(command, env=launch.environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=launch.worker_environment(), capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), module
     assert interpreter._ask(sys.executable)["versions"]["python"]
 

@@ -91,7 +91,7 @@ def test_a_forked_worker_that_is_killed_is_told_of_and_ends_the_other(tmp_path, 
 def test_another_environment_is_another_process(tmp_path, own_origins):
     """What is set when Python or a framework starts is set then."""
     command = launch.module_command(sys.executable, "toolkit.parity.reference", "tokens", str(written(tmp_path / "a")))
-    usual, other = launch.environment(), {**launch.environment(), "OMP_NUM_THREADS": "7"}
+    usual, other = launch.worker_environment(), {**launch.worker_environment(), "OMP_NUM_THREADS": "7"}
     first = own_origins._origin(command, usual)
     assert first is not None and own_origins._origin(command, {**usual, "TMPDIR": "x"}) is first
     assert own_origins._origin(["python", *command[1:]], usual) is None

@@ -18,7 +18,6 @@ from toolkit.commands.bench.workload import Workload
 from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
 from toolkit.machine.scratch import child, scratch_folder
-from toolkit.parity.job import launch
 
 #: Measurements of each side that are thrown away: memory is asked for and kernels are chosen in them.
 WARM_UPS = 2
@@ -163,7 +162,7 @@ class Side:
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
             interpreter = python if python and name == "transformers" else sys.executable
             worker = child(
-                launch.module_command(interpreter, f"toolkit.commands.bench.sides.{name}"),
+                another_python.module_command(interpreter, f"toolkit.commands.bench.sides.{name}"),
                 env=_environment(name, threads),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -15,8 +15,7 @@ from toolkit.commands.bench.workloads import CTRL, DEFAULTS
 from toolkit.errors import Inconclusive
 from toolkit.machine.disk import megabytes
 from toolkit.machine.scratch import scratch_folder
-from toolkit.parity import run_gate
-from toolkit.parity.options import make_request
+from toolkit.parity import make_request, run_gate
 from toolkit.terminal.console import LiteralConsole
 
 CACHE = "TOOLKIT_CACHE"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from models.families import part
+from models.files.tensor_file import write_tensors
 from models.port.lengths import LengthError
 from models.port.schema import ConfigError
 from toolkit.commands.bench.workload import TEXTS, TOKENIZER, Work, Workload
 from toolkit.errors import UserError
-from toolkit.parity.job.files import write_tensors
-from toolkit.parity.job.synthetic import SyntheticWeights
+from toolkit.parity import SyntheticWeights
 from toolkit.recipe.yaml_source import parse_pairs
 
 #: Reformers as they are trained on a processor: local and LSH attention in turn.

@@ -46,9 +46,9 @@ def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Ans
     """Run some lines in a process of its own, in which ``say(key=value)`` answers."""
     from models.files.another_python import code_command
     from toolkit.machine.scratch import child
-    from toolkit.parity.job.launch import environment
+    from toolkit.parity import worker_environment
 
-    variables = {**environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
+    variables = {**worker_environment(), "WANDB_ERROR_REPORTING": "false", "GLOG_minloglevel": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     command = code_command(python or sys.executable, PREAMBLE + code, str(CHECKOUT))
     late = ""

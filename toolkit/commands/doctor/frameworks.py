@@ -116,7 +116,7 @@ say(torch=torch.__version__, transformers=transformers.__version__)
 
 def check_reference(python: str | None) -> Iterator[Finding]:
     """That the reference's process has what it needs: without it there is no gate."""
-    from toolkit.parity.job.interpreter import reference_interpreter
+    from toolkit.parity import reference_interpreter
 
     place = reference_interpreter(python) if python else sys.executable
     missing = [] if python else [name for name in ("torch", "transformers") if not version_of(name)]

@@ -20,7 +20,7 @@ import paddle
 from models.operations import randomness
 from toolkit.commands.export.graph import INPUTS, OUTPUTS
 from toolkit.commands.export.rotations import Constant
-from toolkit.parity.judge.bounds import FLOOR_UNITS, ROUNDING_FACTOR, ROUNDING_FACTOR_MAX, UNIT
+from toolkit.parity import float32_bounds
 
 #: A choice between two buckets is rounding's where they are nearer than so many times what rounding moves them by.
 NEAR = 4.0
@@ -153,18 +153,14 @@ def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Diffe
 
 
 def _one(ours: np.ndarray, exact: np.ndarray, other: np.ndarray) -> dict[str, float]:
-    noise, difference, floor = ours - exact, other - ours, FLOOR_UNITS * UNIT["float32"]
-    return {
-        "rms": _rms(difference),
-        "rms_bound": ROUNDING_FACTOR * _rms(noise) + floor * _rms(exact),
-        "max": float(np.abs(difference).max()),
-        "max_bound": ROUNDING_FACTOR_MAX * float(np.abs(noise).max()) + floor * float(np.abs(exact).max()),
-        "logits_rms": _rms(exact),
-    }
+    (rms, largest), scale = _sizes(other - ours), _sizes(exact)
+    rms_bound, max_bound = float32_bounds(_sizes(ours - exact), scale)
+    return {"rms": rms, "rms_bound": rms_bound, "max": largest, "max_bound": max_bound, "logits_rms": scale[0]}
 
 
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2)))
+def _sizes(values: np.ndarray) -> tuple[float, float]:
+    """RMS and largest magnitude."""
+    return float(np.sqrt(np.mean(values**2))), float(np.abs(values).max())
 
 
 def _ratio(value: float, bound: float) -> float:

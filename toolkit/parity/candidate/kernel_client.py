@@ -34,7 +34,7 @@ class KernelClient:
         self._connection, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
             launch.module_command(python, "toolkit.parity.reference.kernel_server", str(job), str(theirs.fileno())),
-            env=launch.environment(),
+            env=launch.worker_environment(),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )

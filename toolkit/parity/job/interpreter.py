@@ -92,7 +92,7 @@ def _ask(interpreter: str) -> dict:
     try:
         done = subprocess.run(
             code_command(interpreter, QUESTION, *NEEDED, "sentencepiece", "tokenizers"),
-            env=launch.environment(),
+            env=launch.worker_environment(),
             capture_output=True,
             text=True,
             timeout=PATIENCE,

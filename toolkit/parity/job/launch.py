@@ -14,7 +14,7 @@ HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TIMEOUT": "4"}
 
 
-def environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """That of this process, without the current folder.
 
     Memory is asked for in huge pages unless the user has tuned glibc himself: of a large gate's time half goes into

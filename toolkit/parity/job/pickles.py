@@ -60,7 +60,7 @@ def _convert(python: str, target: Path, pickles: Sequence[Path]) -> None:
     module = "toolkit.parity.reference.unpickle"
     command = launch.module_command(python, module, str(target), *map(str, pickles))
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-    environment = launch.environment()
+    environment = launch.worker_environment()
     environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # asks old versions to run whatever a pickle says
     with child(command, env=environment, text=True, **pipes) as process:
         said, log = process.communicate()

@@ -185,7 +185,7 @@ def _workers(jobs: Sequence[Path], interpreters: Mapping[str, str], task: str) -
                 worker = child(command, stdout=log, stderr=subprocess.STDOUT, **options)
                 workers[side] = running.enter_context(worker)
 
-        environment = {**launch.environment(), "TMPDIR": str(jobs[0])}
+        environment = {**launch.worker_environment(), "TMPDIR": str(jobs[0])}
         nothing = {"env": environment, "stdin": subprocess.DEVNULL}
         if "reference" in interpreters:
             start("reference", interpreters["reference"], **nothing)

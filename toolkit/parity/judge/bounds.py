@@ -37,6 +37,17 @@ UNINFORMATIVE = 0.1
 BEYOND_FLOAT32 = 1e4
 
 
+def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tuple[float, float]:
+    """The most that a value in float32 may differ from another one of the same: verdict 3, RMS and largest.
+
+    Args:
+        noise: RMS and largest of what rounding makes of it.
+        scale: RMS and largest of the value itself.
+    """
+    floor = FLOOR_UNITS * UNIT["float32"]
+    return ROUNDING_FACTOR * noise[0] + floor * scale[0], ROUNDING_FACTOR_MAX * noise[1] + floor * scale[1]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One tensor in one dtype.
