@@ -3,7 +3,7 @@
 On a GPU, wherever Paddle's own kernel is as good, and where :mod:`models.operations.kernels` asks for it, that one is
 used. What is slow, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here,
 ``where`` plus softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation
-has a plain twin in tests/test_ops.py, to which it must be equal.
+has a plain twin in tests/models/test_ops.py, to which it must be equal.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 anything is allocated.
 
 An estimate: the bytes of each parameter follow from what is held of it, those of what the layers compute were fitted to
-the peaks of small runs (tests/test_memory_estimate.py runs two of them again). The examples themselves are not counted.
+the peaks of small runs (tests/finetune/test_memory_estimate.py runs two of them again). The examples themselves are not
+counted.
 """
 
 from __future__ import annotations

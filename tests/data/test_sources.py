@@ -1,0 +1,272 @@
+"""Where data comes from: rows alone, never code; by the content of files, never by their time stamps; without a look
+at the network where everything is here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+from toolkit.commands.recipe_check import check_data
+from toolkit.errors import UserError
+from toolkit.recipe.load import load_recipe
+from toolkit.tasks.classification import task as classification
+
+ROOT = Path(__file__).parents[2]
+HEAD = "train: {epochs: 1, learning_rate: 1e-3}\nmodel: {config: {axial_pos_shape: [4, 8]}}\n"
+ROWS = [{"text": f"text number {index}", "label": ["no", "yes"][index % 2]} for index in range(20)]
+
+
+class Payload:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """A recipe over a data set, in an empty current folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def make(dataset: str, more: str = "validation_fraction: 0.5"):
+        (tmp_path / "x.yaml").write_text(HEAD + f"data: {{dataset: {dataset}, max_length: 32, {more}}}\n")
+        return load_recipe(tmp_path / "x.yaml")
+
+    return make
+
+
+def refusal(recipe) -> str:
+    """What both a check and a run say; they say the same."""
+    with pytest.raises(UserError) as checked:
+        check_data(recipe)
+    with pytest.raises(UserError) as run:
+        classification.load_splits(recipe)
+    assert str(checked.value) == str(run.value) and "\n" not in str(run.value)
+    return str(run.value).removeprefix(str(recipe.path))
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# -- code -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pickle_in_the_current_folder_is_not_opened(recipe, tmp_path):
+    ran = tmp_path / "ran"
+    Path("train.pkl").write_bytes(pickle.dumps(Payload(ran)))
+    assert refusal(recipe("pandas")).startswith(":3: data.dataset: pandas is not read here: only data that cannot run")
+    assert not ran.exists()
+    pickle.loads(Path("train.pkl").read_bytes()).close()  # the payload is one
+    assert ran.exists()
+
+
+OTHERS = sorted(set(os.listdir(Path(datasets.__file__).parent / "packaged_modules")) - {"__init__.py", "__pycache__"})
+
+
+@pytest.mark.parametrize("name", sorted(set(OTHERS) - {"csv", "json", "parquet", "arrow", "text"}))
+def test_every_other_reader_of_the_library_is_refused(recipe, name):
+    assert ":3: data.dataset: " in refusal(recipe(name)) and "set one of json, csv, parquet" in refusal(recipe(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["hf://datasets/a/b", "https://a.b/c.csv", "a/b/c", "buckets/a", "a/b.py", "s3://x/y", "../nowhere", "/no"]
+)
+def test_what_is_no_name_of_a_data_set_is_refused(recipe, name):
+    assert refusal(recipe(name)).startswith(f":3: data.dataset: {name} is neither a folder nor the name of a hub data")
+
+
+def test_a_file_as_the_data_set_is_told_where_it_belongs(recipe):
+    jsonl(Path("t.jsonl"), ROWS)
+    assert "t.jsonl is a file; set its kind (json, csv, parquet, arrow, text), and" in refusal(recipe("t.jsonl"))
+
+
+def test_a_folder_with_a_script_is_refused_and_the_script_not_run(recipe, tmp_path):
+    Path("corpus").mkdir()
+    jsonl(Path("corpus/train.jsonl"), ROWS)
+    Path("corpus/corpus.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert "corpus.py is a script, which is not run" in refusal(recipe("corpus"))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["train.png", "train.tar", "train.xml", "train.h5", "train.zip"])
+def test_a_folder_of_other_files_is_refused(recipe, file):
+    Path("corpus").mkdir()
+    Path("corpus", file).write_bytes(b"PK\x05\x06" + bytes(18) if file.endswith("zip") else b"x")
+    assert refusal(recipe("corpus")).startswith(":3: data.dataset: ")
+
+
+def test_a_folder_of_pickles_is_refused_and_none_opened(recipe, tmp_path):
+    Path("corpus").mkdir()
+    Path("corpus/train.pkl").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    assert refusal(recipe("corpus")).startswith(":3: data.dataset: ")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("place", ["https://example.org/train.csv", "../train.csv", "/etc/passwd"])
+def test_a_folder_s_card_may_not_name_data_elsewhere(recipe, place):
+    Path("corpus").mkdir()
+    jsonl(Path("corpus/train.jsonl"), ROWS)
+    Path("corpus/README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {place}\n---\nText\n")
+    assert f"README.md names data outside of its folder: {place}" in refusal(recipe("corpus"))
+
+
+def test_a_folder_s_card_may_name_its_own_files(recipe):
+    Path("corpus").mkdir()
+    jsonl(Path("corpus/a.jsonl"), ROWS)
+    Path("corpus/README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: a.jsonl\n---\nText\n")
+    assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_parquet_and_arrow_files_are_data(recipe, kind):
+    rows = datasets.Dataset.from_list(ROWS)
+    if kind == "parquet":
+        rows.to_parquet("t.parquet")
+    else:
+        rows.save_to_disk("saved")
+        next(Path("saved").glob("*.arrow")).rename("t.arrow")
+    splits = classification.load_splits(recipe(kind, f"validation_fraction: 0.5, files: {{train: t.{kind}}}"))
+    assert len(splits["train"]) == 10 and splits["train"].features["label"].names == ["no", "yes"]
+
+
+# -- content --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_with_new_content_and_an_old_time_stamp_is_read_anew(recipe):
+    made = recipe("json", "validation_fraction: 0.5, files: {train: t.jsonl}")
+    path = jsonl(Path("t.jsonl"), ROWS * 3)
+    before = path.stat()
+    assert len(classification.load_splits(made)["train"]) == 30
+    jsonl(path, [{**row, "text": row["text"].upper()} for row in ROWS])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    train = classification.load_splits(made)["train"]
+    assert len(train) == 10 and train["text"][0].startswith("TEXT")
+
+
+def test_a_folder_with_a_new_file_and_an_old_time_stamp_is_read_anew(recipe):
+    Path("corpus").mkdir()
+    path = jsonl(Path("corpus/train.jsonl"), ROWS * 3)
+    before = path.stat()
+    assert len(classification.load_splits(recipe("corpus"))["train"]) == 30
+    jsonl(path, ROWS)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
+
+
+def test_a_file_is_read_once_whatever_it_is_called(recipe, tmp_path):
+    made = recipe("json", "files: {train: 't[1]::a*.jsonl', validation: b.jsonl}")
+    jsonl(Path("t[1]::a*.jsonl"), ROWS)
+    jsonl(Path("b.jsonl"), ROWS)
+    assert len(classification.load_splits(made)["train"]) == 20
+    assert len(list(Path(os.environ["TOOLKIT_CACHE"], "rows").iterdir())) == 1
+
+
+def test_a_csv_row_with_more_fields_than_the_header_does_not_shift_the_columns(recipe):
+    made = recipe("csv", "validation_fraction: 0.5, files: {train: t.csv}")
+    Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},\n" for index in range(8)))
+    assert set(classification.load_splits(made)["train"]["text"]) < {f"a{index}" for index in range(8)}
+    Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},more\n" for index in range(8)))
+    assert "t.csv cannot be read as csv" in refusal(made)
+
+
+# -- network --------------------------------------------------------------------------------------------------------
+
+#: Run first in a process: every look-up of a name, and every connection but to this machine, is written down.
+WATCH = """
+import os, socket
+real = socket.socket.connect
+def note(what):
+    with open(os.environ["WATCHED"], "a") as file:
+        print(what, file=file)
+    raise OSError(f"no network: {what}")
+def connect(self, address):
+    if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1"):
+        note(address)
+    return real(self, address)
+socket.socket.connect = connect
+socket.getaddrinfo = socket.gethostbyname = lambda host, *_, **__: note(host)
+"""
+
+
+def watched(tmp_path: Path, *arguments: object) -> tuple[int, str, str]:
+    """Exit status, what was said, and what was looked up, of a Python process with these arguments."""
+    (tmp_path / "watch").mkdir(exist_ok=True)
+    (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH)
+    offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_UPDATE_DOWNLOAD_COUNTS")
+    environment = {name: value for name, value in os.environ.items() if name not in offline}
+    environment["PYTHONPATH"] = f"{tmp_path / 'watch'}{os.pathsep}{ROOT}"
+    environment["WATCHED"] = str(tmp_path / "watched")
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    seen = tmp_path / "watched"
+    return done.returncode, done.stdout + done.stderr, seen.read_text() if seen.exists() else ""
+
+
+@pytest.mark.parametrize("dataset", ["json", "corpus"])
+def test_a_check_of_local_data_looks_nothing_up(recipe, tmp_path, dataset):
+    Path("corpus").mkdir()
+    jsonl(Path("corpus/train.jsonl"), ROWS)
+    files = ", files: {train: corpus/train.jsonl}" if dataset == "json" else ""
+    made = recipe(dataset, "validation_fraction: 0.5" + files)
+    status, out, err = watched(tmp_path, "-m", "toolkit", "recipe", "check", made.path)
+    assert (status, err) == (0, "") and out.endswith(f"{made.path}: ok\n")
+
+
+SMALL = "attn_layers: [local], hidden_size: 32, axial_pos_embds_dim: [16, 16], axial_pos_shape: [4, 8]"
+
+
+@pytest.mark.slow
+def test_a_run_on_local_data_and_its_evaluation_look_nothing_up(tmp_path):
+    jsonl(tmp_path / "t.jsonl", ROWS)
+    (tmp_path / "x.yaml").write_text(
+        f"train: {{max_steps: 2, learning_rate: 1e-3, output_dir: {tmp_path / 'run'}}}\n"
+        f"model: {{config: {{{SMALL}, num_attention_heads: 1, local_num_chunks_after: 1}}}}\n"
+        f"data: {{dataset: json, max_length: 32, validation_fraction: 0.5, files: {{train: {tmp_path / 't.jsonl'}}}}}\n"
+    )
+    trained = watched(tmp_path, "-m", "toolkit", "finetune", tmp_path / "x.yaml", "--skip-parity", "a test")
+    assert (trained[0], trained[2]) == (0, ""), trained[1]
+    evaluated = watched(tmp_path, "-m", "toolkit", "evaluate", tmp_path / "run", "--split", "validation")
+    assert (evaluated[0], evaluated[2]) == (0, ""), evaluated[1]
+
+
+def test_the_watch_sees_look_ups_and_connections(tmp_path):
+    code = """
+import socket
+for reach in (lambda: socket.getaddrinfo("huggingface.co", 443), lambda: socket.socket().connect(("10.0.0.1", 80))):
+    try:
+        reach()
+    except OSError:
+        pass
+"""
+    assert watched(tmp_path, "-c", code) == (0, "", "huggingface.co\n('10.0.0.1', 80)\n")
+
+
+# -- built-in data --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe_file", ["reformer_cls", "reformer_qa"])
+def test_a_demo_without_its_package_says_how_to_get_it_before_anything_is_computed(monkeypatch, recipe_file):
+    monkeypatch.setitem(sys.modules, "babel", None)  # as where it is not installed
+    here = load_recipe(ROOT / "recipes" / f"{recipe_file}.yaml")
+    with pytest.raises(UserError, match=r"data\.dataset: cldr_\w+ is made with babel, .*; pip install .*\[demo\]'$"):
+        check_data(here)
+
+
+def test_data_of_one_s_own_needs_no_package_of_the_demos(recipe, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "babel", None)
+    jsonl(tmp_path / "t.jsonl", ROWS)
+    assert check_data(recipe("json", f"files: {{train: {tmp_path}/t.jsonl}}, validation_fraction: 0.5")) is not None

@@ -1,0 +1,325 @@
+"""What asks a command to end, at every moment: Ctrl-C, SIGTERM, SIGHUP. It saves, says a line, and the run goes on.
+
+``MOMENTS`` in the environment asks for more moments than the suite takes each time.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kills import HANGS, GatedRun, assert_same_bits, assert_stopped, long_recipe, stop_at_random, write_recipes
+from test_trainer import assert_same, finetuner, weights, without_time
+
+from toolkit.machine import interruption
+from toolkit.machine.interruption import ENDING, GRACE, Interrupted
+from toolkit.run_folder.tracking import MetricsFile
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 20261125
+
+
+@pytest.fixture(autouse=True)
+def signals_mean_what_they_do():
+    """What runs the tests may have been started by nohup, whose children ignore SIGHUP, and theirs."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def program(code: str, **options) -> subprocess.Popen:
+    """A program of ours, which says when it may be asked."""
+    before = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
+    command = [sys.executable, "-c", before + code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, text=True, **{**pipes, **options})
+
+
+def ended(process: subprocess.Popen, *signals: int, apart: float = 0.0) -> tuple[int, str]:
+    """Exit status and standard error of a program, once it has said a line and been sent the signals."""
+    assert process.stdout.readline() == "ready\n"
+    for number in signals:
+        process.send_signal(number)
+        if apart:  # without, nothing else is to come between
+            time.sleep(apart)
+    _, said = process.communicate(timeout=HANGS)
+    return process.returncode, said
+
+
+#: A command that waits, in the program's own frame.
+WAITING = """
+from toolkit import cli
+from toolkit.recipe import load
+def wait(*_):
+    print("ready", flush=True)
+    {wait}
+load.load_recipe = wait
+sys.argv = ["toolkit", "recipe", "show", "x"]
+cli.main()
+"""
+WAYS = {
+    "sleeps": "time.sleep(60)",
+    "loses it": "\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass",
+    "takes it for damage": (
+        "\n    try: time.sleep(60)\n    except BaseException:\n        from toolkit.errors import UserError\n"
+        "        raise UserError('a.csv cannot be read')"
+    ),
+    "is in a library": "ctypes.CDLL(None).sleep(60), [ctypes.CDLL(None).sleep(60) for _ in range(9)]",
+    "has a thread": "import threading; threading.Thread(target=time.sleep, args=[60]).start(); time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("wait", WAYS.values(), ids=WAYS)
+def test_a_command_ends_with_a_line_and_the_signals_status_whatever_it_does(number, wait):
+    name = signal.Signals(number).name
+    line = "interrupted\n" if number == signal.SIGINT else f"interrupted by {name}\n"
+    assert ended(program(WAITING.format(wait=wait)), number) == (128 + number, line)
+
+
+def test_what_is_sent_to_it_twice_at_once_is_one_request_and_a_later_one_ends_it():
+    """A launcher hands on what the system has sent to all; a terminal that is closed says so twice."""
+    ready = '    print("ready", flush=True)\n    {wait}'
+    tidies = "    finally: time.sleep(1.5); print('tidy', file=sys.stderr)"
+    assert ready in WAITING
+    # It is ready where it has something to tidy, and not before.
+    waiting = WAITING.replace(ready, f'    try: print("ready", flush=True); time.sleep(60)\n{tidies}')
+    both = [signal.SIGTERM, signal.SIGTERM]
+    assert ended(program(waiting), *both) == (143, "tidy\ninterrupted by SIGTERM\n")
+    assert ended(program(waiting), signal.SIGHUP, signal.SIGHUP, apart=0.7) == (129, "tidy\ninterrupted by SIGHUP\n")
+    assert ended(program(waiting), *both, apart=0.7) == (143, "interrupted by SIGTERM\n")
+
+
+def test_where_something_is_to_be_saved_it_waits_for_that_and_a_second_signal_does_not():
+    code = (
+        "interruption.begin()\n"
+        "with interruption.Interruption() as asked:\n"
+        "    print('ready', flush=True)\n"
+        f"    while not asked.requested: time.sleep(0.01)\n    time.sleep({GRACE} + 1)\n"
+        "sys.exit(7)\n"
+    )
+    assert ended(program(code), signal.SIGTERM) == (7, "")
+    assert ended(program(code), signal.SIGTERM, signal.SIGINT, apart=0.7) == (143, "interrupted by SIGTERM\n")
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As of nohup, and of a job in the background of a script."""
+    code = "interruption.begin(); print('ready', flush=True); time.sleep(1); sys.exit(7)"
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    assert ended(program(code, **ignore), signal.SIGHUP) == (7, "")
+    assert ended(program(code), signal.SIGHUP)[0] != 7
+
+
+def test_a_signal_changes_no_exit_status_of_what_is_done():
+    code = "interruption.begin(); interruption.settle(7); print('ready', flush=True); time.sleep({}); sys.exit(7)"
+    assert ended(program(code.format(1)), signal.SIGTERM) == (7, "")
+    assert ended(program(code.format(60)), signal.SIGTERM) == (7, "")  # it does not come to its end
+
+
+def test_a_signal_that_came_before_it_could_be_handled_is_handled_then():
+    """Between a program and the one that it starts itself as (:mod:`toolkit.machine.allocator`)."""
+    begin = "try: interruption.begin()\nexcept KeyboardInterrupt: print('it came')"
+    second = f"from toolkit.machine import interruption\n{begin}"
+    code = (
+        "interruption.begin()\n"
+        "with interruption.blocked():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"    os.execv(sys.executable, [sys.executable, '-c', {second!r}])\n"
+    )
+    assert program(code).communicate() == ("it came\n", "")
+
+
+def test_a_child_gets_none_of_the_signals_and_ends_all_the_same():
+    code = (
+        "from toolkit.machine.scratch import child\n"
+        "interruption.begin()\n"
+        "with child([sys.executable, '-c', 'import time; time.sleep(60)']) as process:\n"
+        "    for number in interruption.ENDING: process.send_signal(number)\n"
+        "    time.sleep(0.5)\n"
+        "    assert process.poll() is None\n"
+        "    print(process.pid, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = program(code)
+    pid = int(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(HANGS) != 0 and not Path(f"/proc/{pid}").exists(), process.communicate()
+
+
+@pytest.mark.parametrize("first", ["models", "paddle"])
+def test_paddle_handles_no_signal_and_leaves_python_its_own(first):
+    """Whatever imports it, and whenever it is told to let them alone."""
+    code = (
+        "signal.signal(signal.SIGTERM, lambda *_: print('ours'))\n"
+        f"import {first}\nimport models.operations.ops, paddle, paddlenlp.transformers, toolkit.training.trainer\n"
+        "paddle.disable_signal_handler()\n"
+        "(caught,) = [int(line.split()[1], 16) for line in open('/proc/self/status') if line.startswith('SigCgt')]\n"
+        "caught = [one for one in signal.Signals if caught >> one - 1 & 1]\n"
+        "assert signal.SIG_DFL not in map(signal.getsignal, caught), caught\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    process = program(code)
+    out, said = process.communicate()
+    assert out == "ours\n" and process.returncode == 0, said
+
+
+# -- a closed terminal ----------------------------------------------------------------------------------------------
+
+
+def close_terminal(command: list[str], wait, **options) -> tuple[int, list[str]]:
+    """Start a command on a terminal of its own, and close that; gives how it ends."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(ROOT)
+        os.execve(command[0], command, {**os.environ, **options})
+    wait(terminal)
+    os.close(terminal)
+    end = time.monotonic() + HANGS
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("it hangs")
+
+
+def test_a_closed_terminal_is_no_error_when_something_is_said(tmp_path):
+    said = tmp_path / "said"
+    code = (
+        "import pathlib, sys, time\nfrom toolkit.machine import interruption\ninterruption.begin()\n"
+        "with interruption.Interruption() as asked:\n"
+        "    print('ready', flush=True)\n"
+        "    while not asked.requested: time.sleep(0.01)\n"
+        f"    print('saved', flush=True); pathlib.Path({str(said)!r}).write_text('saved')\n"
+        "sys.exit(interruption.exit_status())\n"
+    )
+    status = close_terminal([sys.executable, "-c", code], lambda terminal: os.read(terminal, 10))
+    assert status == 129 and said.read_text() == "saved"
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_has_saved_and_goes_on_bit_for_bit(tmp_path):
+    recipe = write_recipes(tmp_path)[0]
+    whole, run = GatedRun(recipe, tmp_path / "whole", "--skip-parity", "x"), tmp_path / "run"
+    whole.finish()
+    arguments = ["finetune", str(recipe), f"train.output_dir={run}", "--skip-parity", "x"]
+
+    def wait(terminal: int) -> None:
+        while not list(run.glob("checkpoints/step-00000008")):
+            os.set_blocking(terminal, False)
+            with pytest.MonkeyPatch.context():
+                try:
+                    os.read(terminal, 4096)
+                except BlockingIOError:
+                    time.sleep(0.005)
+
+    status = close_terminal([sys.executable, "-m", "toolkit", *arguments], wait)
+    assert status == 129 and list(run.glob("checkpoints/step-*/manifest.json"))
+    again = GatedRun(recipe, run, "--skip-parity", "x")
+    again.finish()
+    assert_same_bits(run, whole.folder)
+
+
+# -- a validation that is left --------------------------------------------------------------------------------------
+
+
+def ask_in_validation(trainer, step: int, batch: int) -> None:
+    """Let a signal arrive in a batch of the validation after a step."""
+    plain, seen = trainer.prediction_step, []
+
+    def prediction_step(*arguments, **options):
+        if trainer.is_in_train and trainer.state.global_step == step:
+            seen.append(step)
+            if len(seen) == batch:
+                signal.raise_signal(signal.SIGTERM)
+        assert len(seen) <= batch, "it goes on"
+        return plain(*arguments, **options)
+
+    trainer.prediction_step = prediction_step
+
+
+@pytest.mark.parametrize("settings", [{}, {"early_stopping_patience": 1, "learning_rate": 1e-9}], ids=["", "patience"])
+@pytest.mark.parametrize(("step", "batch"), [(7, 1), (14, 2), (30, 1)])
+def test_a_validation_is_left_between_two_batches_and_made_when_the_run_goes_on(tmp_path, step, batch, settings):
+    whole = finetuner(tmp_path / "whole", **settings)
+    whole.fit()
+    if step > whole.state.global_step:
+        pytest.skip("it has stopped before")
+    first = finetuner(tmp_path / "run", **settings)
+    ask_in_validation(first, step, batch)
+    with pytest.raises(Interrupted):
+        first.fit()
+    last = first.checkpoints.newest(pytest.fail)
+    assert last is not None and last.name == f"step-{step:08d}"
+    second = finetuner(tmp_path / "run", last_step=step, **settings)
+    second.fit(last)
+    assert interruption._here.waiting is None, "a signal would be lost from here on"
+    assert without_time(tmp_path / "run") == without_time(tmp_path / "whole")
+    assert second.best == whole.best
+    for trainer in (whole, second):
+        trainer.use_best_weights()
+    assert_same(weights(whole), weights(second))
+
+
+def test_a_row_of_a_validation_that_is_made_once_more_is_not_kept_twice(tmp_path):
+    """The run was killed between that validation and the next checkpoint."""
+    metrics = MetricsFile(tmp_path)
+    rows = [{"step": step, "split": split} for step in (1, 2) for split in ("train", "validation")]
+    for row in rows:
+        metrics.write(row)
+    assert MetricsFile(tmp_path, 2)._kept == rows
+    assert MetricsFile(tmp_path, 2, left=True)._kept == rows[:3]
+
+
+def test_what_the_metrics_are_computed_from_is_left_at_once(tmp_path, monkeypatch):
+    """There it is Python that computes, for long, and no batch ends."""
+    trainer = finetuner(tmp_path)
+    plain = trainer.task.compute_metrics
+
+    def compute_metrics(*arguments):
+        if trainer.is_in_train and trainer.state.global_step == 14:
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("it goes on")
+        return plain(*arguments)
+
+    monkeypatch.setattr(trainer.task, "compute_metrics", compute_metrics)  # all trainers of these tests share it
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    assert trainer.checkpoints.last_step() == 14
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_for_its_end_at_random_ends_and_goes_on_bit_for_bit(tmp_path):
+    stopped = stop_at_random(int(os.environ.get("MOMENTS", 8)), signal.SIGTERM, SEED, tmp_path)
+    assert len({one.doing for one in stopped}) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP])
+def test_so_it_is_with_the_other_signals(how, tmp_path):
+    assert stop_at_random(3, how, SEED + how, tmp_path, "--skip-parity", "asked for its end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("doing", ["start", "training", "validation", "test evaluation"])
+def test_so_it_is_with_several_processes(doing, tmp_path):
+    """The command hands it on to them."""
+    options = ("--skip-parity", "x", "--processes", "2")
+    recipe = long_recipe(tmp_path)
+    whole, run = (GatedRun(recipe, tmp_path / name, *options) for name in ("whole", "run"))
+    whole.finish()
+    stopped = run.stop(doing, 0.3, signal.SIGTERM)
+    assert_stopped(stopped, signal.SIGTERM)
+    assert stopped.status == 143
+    run.finish()
+    assert_same_bits(run.folder, whole.folder)

@@ -1,0 +1,64 @@
+"""A port of a user's that does not end, or leaves something running, does not keep the gate."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from toolkit.errors import UserError
+from toolkit.parity.gate import run_gate
+from toolkit.parity.pairs.options import pair_request
+
+PAIRS = Path(__file__).parents[1] / "pairs" / "mlp"
+#: Of a port's forward.
+RETURNS = "        return nn.functional.cross_entropy(self.head(x.mean(1)), labels)"
+
+
+def gate(folder: Path, edit: tuple[str, str], **options: object) -> bool:
+    """Whether a gate of the port of tests/pairs/mlp, edited, passes."""
+    source = (PAIRS / "port.py").read_text()
+    assert edit[0] in source
+    port = folder / "hanging_port.py"
+    port.write_text(source.replace(*edit))
+    request = pair_request(
+        port=str(port), reference_model=str(PAIRS / "reference.py"), config={}, seed=0, dtypes=("float64",), **options
+    )
+    return run_gate(request, folder / "report", Console(file=io.StringIO())).passed
+
+
+BUILD = "def build(config):\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "function"),
+    [
+        ((RETURNS, f"        while True:\n            pass\n{RETURNS}"), "forward"),
+        ((BUILD, f"{BUILD}    import time\n    time.sleep(10**6)\n"), "build"),
+    ],
+)
+def test_a_port_that_hangs_is_ended_and_its_line_named(edit, function, tmp_path):
+    where = f"it is at .*hanging_port.py:.*, in {function}"
+    said = f"the port has not ended after 20 s: {where}; --time-limit SECONDS gives it more"
+    with pytest.raises(UserError, match=said):
+        gate(tmp_path, edit, time_limit=20.0)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[10**6]).start()\n",
+        pytest.param("import os, time\nif not os.fork():\n    time.sleep(10**6)\n", marks=pytest.mark.slow),
+        pytest.param("import atexit, time\natexit.register(time.sleep, 10**6)\n", marks=pytest.mark.slow),
+    ],
+    ids=["thread", "process", "at exit"],
+)
+def test_what_a_port_leaves_running_does_not_keep_the_gate(left, tmp_path):
+    assert gate(tmp_path, ("from paddle import nn\n", f"from paddle import nn\n{left}"), time_limit=600.0)
+
+
+def test_the_option_is_for_a_pair(command_line):
+    status, _, err = command_line("parity", "--model", "ctrl", "--time-limit", "5")
+    assert status == 2 and "--time-limit: is for a --port and a --reference-model of yours" in err

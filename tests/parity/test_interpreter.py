@@ -1,0 +1,164 @@
+"""Another Python as the reference's: what it must have, what it is asked, and that it is the one that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from models.families import FAMILIES, part
+from toolkit import cli
+from toolkit.errors import Inconclusive, UserError
+from toolkit.parity.families.reformer.family import NOTHING_AHEAD
+from toolkit.parity.gate import run_gate
+from toolkit.parity.job import cache, interpreter
+from toolkit.parity.job.build import job_of
+from toolkit.parity.job.family_part import family_part
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
+from toolkit.parity.trials.mutation import trial_request
+
+ROOT = Path(__file__).resolve().parents[2]
+OTHER = os.environ.get("TOOLKIT_REFERENCE_PYTHON")
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def answering(path: Path, **versions: str) -> str:
+    """A program that answers as a Python with these distributions would."""
+    answer = {"version_info": [3, 12], "versions": {"python": "3.12.1", **versions}}
+    return script(path, f"echo '{json.dumps(answer)}'")
+
+
+COMPLETE = {"torch": "2.13.0", "transformers": "5.0.0", "numpy": "2.4.0", "safetensors": "0.8.0"}
+
+
+def request_for(model: str, head: str, kind: str, python: str) -> GateRequest:
+    trial = family_part(model, "trial")
+    config = trial.CONFIG
+    if model == "reformer" and head == "causal_lm":
+        config = {**config, "is_decoder": True, **NOTHING_AHEAD}
+    if head == "question_answering":
+        config = {**config, "num_labels": 2}
+    weights = SyntheticWeights(part(model, "schema").resolve(config), head, 0, kind, model)
+    batch = random_batch(config, head, 2, trial.LENGTH, 0, model)
+    return GateRequest(model, head, config, weights, batch, reference_python=python)
+
+
+def test_the_interpreter_that_is_named_runs_the_reference(tmp_path):
+    calls = tmp_path / "calls"
+    python = script(tmp_path / "python", f'echo "$@" >> {calls}\nexec {sys.executable} "$@"')
+    request = dataclasses.replace(trial_request("ctrl", "random", 0), reference_python=python)
+    report = run_gate(request, tmp_path / "out", Console(file=io.StringIO()))
+    assert report.passed, report.summary()
+    assert " toolkit.parity.reference result " in calls.read_text() and "candidate" not in calls.read_text()
+
+
+@pytest.mark.skipif(OTHER is None, reason="TOOLKIT_REFERENCE_PYTHON names no interpreter with another transformers")
+@pytest.mark.parametrize("kind", ["random", "heavy-tailed"])
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [(model, head) for model in FAMILIES for head in part(model, "weights").HEADS],
+)
+def test_a_right_port_agrees_with_the_reference_of_another_environment(tmp_path, model, head, kind):
+    report = run_gate(request_for(model, head, kind, interpreter.locate(OTHER)), tmp_path, Console(file=io.StringIO()))
+    assert report.passed, report.summary()
+    assert report.verdict.reference_faults == []
+    found = report.reference.execution.versions["transformers"]
+    assert found == interpreter.versions_of(interpreter.locate(OTHER))["transformers"]
+
+
+def test_the_reference_imports_nothing_of_the_port_or_the_command_line():
+    """It may run where there is neither Paddle nor what the rest of the toolkit needs."""
+    code = """
+import sys
+import transformers
+from transformers.models.ctrl import modeling_ctrl
+from transformers.models.reformer import modeling_reformer
+absent = ("paddle", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "models")
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        # The format of a file, which imports NumPy alone, and Python's collector of garbage.
+        if name in ("models", "models.files.tensor_file", "models.collector"):
+            return None
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+for part in ("__main__", "tokens", "kernel_server"):
+    __import__("toolkit.parity.reference." + part)
+for part in ("reformer.reference", "ctrl.reference", "ctrl.reference_stages", "pair.reference"):
+    __import__("toolkit.parity.families." + part)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_no_interpreter_is_wrong_usage(tmp_path):
+    (tmp_path / "notes.txt").write_text("not to be run")
+    for path, message in (
+        (str(tmp_path / "nowhere"), "no such interpreter"),
+        (str(tmp_path / "notes.txt"), "is not an executable file"),
+        (str(tmp_path), "is not an executable file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            interpreter.locate(path)
+    with pytest.raises(UserError, match="does not answer as a Python interpreter does"):
+        interpreter.versions_of(script(tmp_path / "mute", "exit 0"))
+    with pytest.raises(UserError, match="does not answer as a Python interpreter does"):
+        interpreter.versions_of(script(tmp_path / "chatty", "echo '[1, 2]'"))
+
+
+def test_an_interpreter_that_cannot_run_the_reference_is_inconclusive(tmp_path):
+    bare = answering(tmp_path / "bare", **{name: COMPLETE[name] for name in ("torch", "numpy")})
+    with pytest.raises(Inconclusive, match=r"lacks transformers, safetensors.*-m pip install transformers safetensors"):
+        interpreter.versions_of(bare)
+    old = script(tmp_path / "old", """echo '{"version_info": [3, 8], "versions": {"python": "3.8.1"}}'""")
+    with pytest.raises(Inconclusive, match=r"is Python 3\.8\.1; the reference needs 3\.10"):
+        interpreter.versions_of(old)
+
+
+@pytest.mark.parametrize(("program", "status"), [("exit 0", 2), ("bare", 3), (None, 2)])
+def test_the_command_says_it_in_one_line(tmp_path, capsys, program, status):
+    path = tmp_path / "python"
+    if program == "bare":
+        answering(path)
+    elif program:
+        script(path, program)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["parity", "--model", "reformer", "--reference-python", str(path)])
+    error = capsys.readouterr().err
+    assert left.value.code == status
+    assert error.startswith(f"error: --reference-python: {path}: ") and error.count("\n") == 1
+
+
+def test_the_environment_names_the_interpreter_where_no_option_does(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TOOLKIT_REFERENCE_PYTHON", str(tmp_path / "nowhere"))
+    for options, named in (([], "nowhere"), (["--reference-python", str(tmp_path / "none")], "none")):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["parity", "--model", "ctrl", "--layers", "1", *options])
+        assert left.value.code == 2 and f"{tmp_path / named}: no such interpreter" in capsys.readouterr().err
+
+
+def test_a_verdict_is_not_remembered_for_another_environment(tmp_path):
+    request = trial_request("ctrl", "random", 0)
+
+    def key(python: str | None) -> str:
+        return cache.key_of_request(job_of(request), request.batch, request.weights, python)
+
+    python = answering(tmp_path / "python", **COMPLETE)
+    first = key(python)
+    assert first == key(python) != key(None)
+    answering(tmp_path / "python", **{**COMPLETE, "transformers": "5.0.1"})
+    interpreter.versions_of.cache_clear()
+    assert key(python) != first

@@ -1,0 +1,487 @@
+"""A port and a reference of the user's: matched, gated, tried; and what is none, in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ParityDrift, UserError
+from toolkit.parity.job import user_code
+from toolkit.parity.job.pair import BufferFacts, Description, DrawFacts, ModuleFacts, ParameterFacts, batch_of
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
+from toolkit.parity.pairs.match import match_draws, propose
+
+PAIRS = Path(__file__).parents[1] / "pairs"
+#: What the trial of the mixture of experts says.
+MOE = "19 of 19 faults caught, 19 named; 2 of 2 harmless changes passed"
+
+
+def parameter(name: str, shape: list[int], order: int, role: str = "linear") -> ParameterFacts:
+    module, _, leaf = name.rpartition(".")
+    return ParameterFacts(name, shape, role, role == "linear" and leaf == "weight", module, "Linear", order)
+
+
+def described(*parameters: ParameterFacts) -> Description:
+    modules = [ModuleFacts(one.module, one.kind, (2, one.shape[0])) for one in parameters]
+    return Description(list(parameters), modules)
+
+
+# -- what corresponds to what -----------------------------------------------------------------------------------------
+
+
+def test_names_and_order_together_are_certain():
+    theirs = described(*(parameter(f"layer.{n}.{word}.weight", [4, 4], 2 * n + place)
+                         for n in range(2) for place, word in enumerate(("query", "key"))))  # fmt: skip
+    ours = described(*(parameter(f"h.{n}.{word}_proj.weight", [4, 4], 2 * n + place)
+                       for n in range(2) for place, word in enumerate(("q", "k"))))  # fmt: skip
+    found = propose(theirs, ours)
+    assert [(one.reference, one.port, one.certain) for one in found.parameters] == [
+        ("layer.0.query.weight", "h.0.q_proj.weight", True),
+        ("layer.0.key.weight", "h.0.k_proj.weight", True),
+        ("layer.1.query.weight", "h.1.q_proj.weight", True),
+        ("layer.1.key.weight", "h.1.k_proj.weight", True),
+    ]
+    assert found.modules["layer.1.key"] == "h.1.k_proj"
+
+
+def test_a_name_wins_over_the_order_and_is_a_guess():
+    """PaddleNLP's attention maps the key before the query."""
+    theirs = described(parameter("self.query.weight", [4, 4], 0), parameter("self.key.weight", [4, 4], 1))
+    ours = described(parameter("attn.k_proj.weight", [4, 4], 0), parameter("attn.q_proj.weight", [4, 4], 1))
+    found = {one.reference: (one.port, one.certain) for one in propose(theirs, ours).parameters}
+    assert found == {
+        "self.query.weight": ("attn.q_proj.weight", False),
+        "self.key.weight": ("attn.k_proj.weight", False),
+    }
+
+
+def test_what_the_user_says_wins():
+    theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
+    given = {"a.weight": "b.weight", "b.weight": "a.weight"}
+    assert {one.reference: one.port for one in propose(theirs, ours, given).parameters} == given
+
+
+def test_shapes_and_roles_must_agree():
+    theirs = described(parameter("one.weight", [4, 8], 0), parameter("two.weight", [4], 1, "norm"))
+    ours = described(parameter("one.weight", [8, 4], 0), parameter("two.bias", [4], 1, "norm"))
+    assert propose(theirs, ours).parameters == []
+
+
+def test_a_draw_of_the_port_alone_shifts_no_other():
+    """PaddleNLP's OPT drops embeddings; transformers' does not."""
+    theirs = [
+        DrawFacts(f"dropout:layers.{n}@{k}" if k else f"dropout:layers.{n}", [3, 4]) for n in (0, 1) for k in (0, 1)
+    ]
+    ours = [DrawFacts("dropout:embeddings", [12])]
+    ours += [DrawFacts(f"dropout:layers.{n}.dropout{k}", [12]) for n in (0, 1) for k in (1, 2)]
+    assert list(match_draws(theirs, ours).items()) == [
+        ("dropout:layers.0.dropout1", "dropout:layers.0"),
+        ("dropout:layers.0.dropout2", "dropout:layers.0@1"),
+        ("dropout:layers.1.dropout1", "dropout:layers.1"),
+        ("dropout:layers.1.dropout2", "dropout:layers.1@1"),
+    ]
+
+
+def buffer(name: str, shape: list[int], is_state: bool = True) -> BufferFacts:
+    return BufferFacts(name, shape, "norm", False, name.rpartition(".")[0], "BatchNorm", 0, is_state=is_state)
+
+
+def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a_finding():
+    """Paddle's are parameters that take no gradient; a table that no checkpoint holds need not be on both sides."""
+    theirs, ours = described(parameter("norm.weight", [4], 0)), described(parameter("bn.weight", [4], 0))
+    theirs.buffers = [buffer("norm.running_mean", [4]), buffer("norm.running_var", [4]), buffer("ids", [9], False)]
+    ours.buffers = [buffer("bn._mean", [4]), buffer("bn._variance", [4]), buffer("scale", [2])]
+    found = propose(theirs, ours)
+    assert {one.reference: one.port for one in found.buffers} == {
+        "norm.running_mean": "bn._mean",
+        "norm.running_var": "bn._variance",
+    }
+    assert (found.reference_state, found.port_state) == ([], ["scale"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "moved", "noise", "harmless"),
+    [
+        (
+            "mask-shifted",
+            0.0,
+            1e-15,
+            "the mask hides nothing that would be seen: the loss and 1 gradients in float64 are",
+        ),
+        ("no-bias", 1e-15, 1e-15, "what follows depends on differences alone, as a softmax does, or is not used: the"),
+        ("no-bias", 1e-13, 1e-15, ""),
+        ("no-bias", None, 1e-15, ""),
+        ("no-bias", None, 0.5, "what follows depends on differences alone"),
+    ],
+    ids=["to the bit", "rounding", "more than rounding", "missing", "all rounding"],
+)
+def test_a_fault_that_is_not_seen_is_harmless_only_where_the_ports_own_gradients_stay(kind, moved, noise, harmless):
+    from toolkit.parity.mutants.generic import fault
+    from toolkit.parity.trials.mutation import Trial
+    from toolkit.parity.trials.pair_mutation import with_effect
+
+    truth = {name: TensorRecord([1], rms=1.0, noise={"float64": [noise]}) for name in ("loss", "gradient:a")}
+    by = {"loss": TensorStats([1], rms=0.0), "gradient:a": TensorStats([1], rms=moved, missing=moved is None)}
+    unseen = with_effect(Trial(fault(kind, "a"), False, "", "", None), by, truth)
+    assert unseen.mutant.harmless.startswith(harmless) and unseen.passed == bool(harmless)
+    seen = with_effect(Trial(fault(kind, "a"), True, "output:a", "semantics", 9.0), by, truth)
+    assert seen.passed and not seen.mutant.harmless and seen.is_still == bool(harmless)
+
+
+def test_a_file_is_run_once_in_a_process(tmp_path):
+    (tmp_path / "side.py").write_text("def build(config): ...\n")
+    assert user_code.load(str(tmp_path / "side.py")) is user_code.load(str(tmp_path / "side.py"))
+
+
+# -- what is no pair --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch) -> Path:
+    """A folder with the pair of two MLPs, which is the current one."""
+    shutil.copytree(PAIRS / "mlp", tmp_path / "mlp")
+    monkeypatch.chdir(tmp_path / "mlp")
+    return tmp_path / "mlp"
+
+
+ASKED = ("parity", "--port", "port.py", "--reference-model", "reference.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("port.py", None, "port.py: no such file"),
+        ("port.py", "def built(config): ...\n", "port.py: has no build(config) that gives its model"),
+        ("port.py", "def build(): ...\n", "port.py:1: build takes 0 arguments; it is called as build(config)"),
+        ("port.py", "x = 1\ndef build(config)\n", "port.py:2: is not Python"),
+        ("reference.py", "def build(config): ...\n", "port.py: neither it nor reference.py has batch(config, rng)"),
+        (
+            "port.py",
+            "def build(config): ...\ndef batch(config, rng): ...\n",
+            "port.py and reference.py both have batch(config, rng)",
+        ),
+    ],
+    ids=["missing", "no build", "arguments", "syntax", "no batch", "two batches"],
+)
+def test_a_file_that_is_no_side_is_refused_before_anything_runs(pair, command_line, file, content, words):
+    (pair / file).unlink()
+    if content is not None:
+        (pair / file).write_text(content)
+    status, out, err = command_line(*ASKED)
+    assert (status, out) == (2, "") and err.startswith(f"error: {words}") and err.count("\n") == 1
+    assert not (pair / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("parity", "--port", "port.py"), "--reference-model is missing"),
+        ((*ASKED, "--layers", "2"), "--layers: is for --model"),
+        ((*ASKED, "--model", "ctrl"), "--model: is for --model"),
+        ((*ASKED, "hidden"), "hidden: expected KEY=VALUE"),
+        ((*ASKED, "--map", "none.yaml"), "--map none.yaml: No such file"),
+        (
+            ("parity", "map", "--port", "no.such.module", "--reference-model", "reference.py"),
+            "no.such.module: no module",
+        ),
+        (("parity", "mutants", "--port", "port.py", "--reference-model", "reference.py", "--model", "ctrl"), "--model"),
+    ],
+)
+def test_wrong_options_are_one_line(pair, command_line, arguments, words):
+    status, _, err = command_line(*arguments)
+    assert status == 2 and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("parameters: {embedding.weight: no.such}\n", "--map: the port has no parameter no.such"),
+        ("parameters: {no.such: embed.weight}\n", "--map: the reference has no parameter no.such"),
+        ("parameters: {embedding.weight: first.weight}\n", "--map: embedding.weight is [50, 16] in torch's layout"),
+        ("- 1\n", "is no map of a pair"),
+        ("a: [\n", "--map map.yaml:2: is no YAML"),
+    ],
+    ids=["port", "reference", "shape", "no map", "no YAML"],
+)
+@pytest.mark.slow
+def test_a_map_that_names_what_is_not_there(pair, command_line, content, words):
+    (pair / "map.yaml").write_text(content)
+    status, _, err = command_line(*ASKED, "--map", "map.yaml")
+    assert status == 2 and words in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_two_modules_of_different_shape(pair, command_line):
+    text = (pair / "port.py").read_text()
+    (pair / "port.py").write_text(text.replace('config.get("hidden", 16)', "24"))
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and err.count("\n") == 1
+    assert "embedding.weight of the reference is [50, 16], and embed.weight of the port is [50, 24]" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("\nimport nothing_of_this_name\n", "side.py:2: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("import broken\n", "side.py:1: SyntaxError: "),
+        ("x = 1\n\nif x:\n    1 / 0\n", "side.py:4: ZeroDivisionError: division by zero"),
+        ("import json\njson.loads('{')\n", "side.py:2: JSONDecodeError: "),
+    ],
+    ids=["module", "syntax elsewhere", "raises", "deep"],
+)
+def test_a_file_that_does_not_import_says_why_and_where(tmp_path, monkeypatch, content, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "side.py").write_text(content)
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    user_code.load.cache_clear()  # another test's file had this name
+    with pytest.raises(user_code.UserCodeError) as raised:
+        user_code.load("side.py")
+    assert str(raised.value).startswith(words) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("return []", "side.py: batch() gave list; it is to give a dict of NumPy arrays"),
+        ("return {}", "side.py: batch() gave an empty dict"),
+        ("return {'a': ['x']}", "side.py: batch()['a'] holds <U1; it is to hold numbers"),
+        ("return config['length']", "side.py:4: KeyError: 'length'"),
+    ],
+)
+def test_a_batch_that_is_none_is_one_line(tmp_path, monkeypatch, content, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "side.py").write_text(f"\n\ndef batch(config, rng):\n    {content}\n")
+    user_code.load.cache_clear()  # another test's file had this name
+    with pytest.raises(user_code.UserCodeError) as raised:
+        batch_of(user_code.load("side.py"), {}, 0)
+    assert str(raised.value).startswith(words)
+
+
+def test_a_build_is_to_give_a_new_model_of_its_own_framework(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "twice.py").write_text("def build(config): ...\n")
+    source, model = user_code.load("twice.py"), AnyModel()
+    user_code.check_built(source, model, AnyModel, "model")
+    with pytest.raises(user_code.UserCodeError, match=r"twice\.py: build\(\) gave one module twice"):
+        user_code.check_built(source, model, AnyModel, "model")
+    with pytest.raises(user_code.UserCodeError, match=r"twice\.py: build\(\) gave list; it is to give a model"):
+        user_code.check_built(source, [], AnyModel, "model")
+
+
+class AnyModel:
+    """Stands for a framework's class of models."""
+
+
+@pytest.mark.slow
+def test_a_build_that_refuses_its_config_says_why_and_where(pair, command_line):
+    text = (pair / "reference.py").read_text().replace("    return Net", "    assert config['deep']\n    return Net")
+    (pair / "reference.py").write_text(text)
+    status, out, err = command_line(*ASKED)
+    line = 1 + text[: text.index("assert")].count("\n")
+    assert (status, out) == (2, "")
+    assert err == f"error: the reference could not run: reference.py:{line}: KeyError: 'deep'\n"
+
+
+# -- the gate ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_mlps_pass_the_gate(pair, command_line):
+    status, out, err = command_line(*ASKED)
+    assert status == 0 and out.startswith("PARITY"), out + err
+    found = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
+    compared = {tensor["name"] for tensor in found["tensors"]}
+    assert {"loss", "output:ffn.0", "gradient:ffn.0.weight", "updated:ffn.3.bias#2"} <= compared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ("self.norm(x + self.second", "self.norm(x - self.second", "ln"),
+        ("nn.Dropout(0.1)", "nn.Dropout(0.2)", "dropout:ffn.2"),
+        ("x = self.embed(ids)", "x = self.embed(ids).detach()", "embedding"),
+    ],
+    ids=["sign", "rate", "detached"],
+)
+def test_a_fault_in_the_users_file_is_named(pair, before, after, named):
+    from toolkit.parity import require_parity
+
+    text = (pair / "port.py").read_text()
+    assert before in text
+    (pair / "port.py").write_text(text.replace(before, after))
+    with pytest.raises(ParityDrift, match=named):
+        require_parity("port.py", "reference.py")
+
+
+@pytest.mark.slow
+def test_what_the_map_prints_can_be_given_back(pair, command_line):
+    status, out, _ = command_line("parity", "map", *ASKED[1:])
+    assert status == 0 and "  ffn.0.weight: first.weight  # 32x16, transposed" in out.splitlines()
+    (pair / "map.yaml").write_text(out)
+    assert command_line(*ASKED, "--map", "map.yaml")[0] == 0
+    wrong = out.replace("ffn.0.bias: first.bias", "classifier.bias: head.bias").replace("embedding.weight:", "#")
+    assert wrong != out
+
+
+@pytest.mark.slow
+def test_a_module_by_its_name(pair, command_line):
+    (pair / "package").mkdir()
+    (pair / "package" / "__init__.py").write_text("")
+    (pair / "port.py").rename(pair / "package" / "port.py")
+    assert command_line("parity", "--port", "package.port", "--reference-model", "reference.py")[0] == 0
+
+
+def test_a_recipe_cannot_name_code(tmp_path):
+    """Only the command line names a user's file."""
+    from toolkit.recipe.keys import Model, Parity
+
+    named = {*Model.model_fields, *Parity.model_fields}
+    assert not named & {"port", "reference_model", "code", "module"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "opt", "t5"])
+def test_paddlenlps_own(name, monkeypatch, command_line, tmp_path):
+    """What the README tells of them: T5 is right, BERT averages over ignored labels, OPT drops its embeddings."""
+    monkeypatch.chdir(PAIRS / name)
+    status, out, _ = command_line(*ASKED, "--output", str(tmp_path))
+    found = json.loads((tmp_path / "cpu" / "parity.json").read_text())
+    if name == "t5":
+        assert status == 0, out
+        return
+    assert status == 1
+    culprit = {"bert": "loss", "opt": "dropout:opt.embeddings.dropout"}[name]
+    assert found["culprit"]["name"] == culprit
+    line = re.search(r"paddlenlp/transformers/\S+\.py:\d+", out)
+    assert line and line[0] in (Path(__file__).parents[2] / "README.md").read_text()
+    right = {"bert": ["padded=false"], "opt": []}[name]
+    if right:
+        assert command_line(*ASKED, *right, "--output", str(tmp_path))[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "score"), [("mlp", "21 of 21 faults caught, 21 named"), ("moe", MOE)])
+def test_faults_of_a_users_port_are_caught_and_named(name, score, monkeypatch, command_line):
+    """Of a mixture of experts, too, whose router chooses the second best in one of them."""
+    monkeypatch.chdir(PAIRS / name)
+    status, out, _ = command_line("parity", "mutants", *ASKED[1:])
+    assert status == 0 and score in " ".join(out.split()), out
+
+
+@pytest.mark.slow
+def test_near_ties_are_no_drift_and_a_choice_that_is_none_is(monkeypatch, command_line, tmp_path):
+    """Two experts of four differ by a bit."""
+    from toolkit.parity import require_parity
+
+    shutil.copytree(PAIRS / "moe", tmp_path / "moe")
+    monkeypatch.chdir(tmp_path / "moe")
+    status, out, _ = command_line(*ASKED)
+    assert status == 0 and "choices (argmax, top-k, sort) differ, all within rounding of a tie" in " ".join(out.split())
+    text = Path("port.py").read_text()
+    wrong = text.replace(".topk(2, -1)", ".topk(2, -1, largest=False)")
+    assert wrong != text
+    Path("port.py").write_text(wrong)
+    with pytest.raises(ParityDrift, match=r"choice .*port.py:4"):
+        require_parity("port.py", "reference.py")
+
+
+@pytest.mark.slow
+def test_what_a_step_leaves_in_buffers_is_compared(pair):
+    """Paddle keeps the biased variance of a batch; torch, the unbiased one. All else of a batch norm agrees."""
+    from toolkit.parity import require_parity
+
+    for file, norm in (("port.py", "BatchNorm1D"), ("reference.py", "BatchNorm1d")):
+        text = (pair / file).read_text()
+        text = text.replace("nn.LayerNorm", f"nn.{norm}").replace("self.embed(ids)", "self.embed(ids)[:, 0]")
+        text = text.replace("self.embedding(ids)", "self.embedding(ids)[:, 0]").replace("x.mean(1)", "x")
+        (pair / file).write_text(text)
+    with pytest.raises(ParityDrift, match="ln"):
+        require_parity("port.py", "reference.py")
+    found = json.loads((pair / "runs/parity/cpu/parity.json").read_text())
+    wrong = {one["name"] for one in found["findings"]}
+    assert found["culprit"]["name"] == "buffer:ln.running_var" and wrong <= {
+        "buffer:ln.running_var", "evaluation/output:ln", "evaluation/output:classifier", "evaluation/loss",
+    }  # fmt: skip
+    assert "buffer:ln.running_mean" in {one["name"] for one in found["tensors"]}
+
+
+def test_a_user_error_is_one(pair):
+    from toolkit.parity import require_parity
+
+    with pytest.raises(UserError, match="no such file"):
+        require_parity("nothing.py", "reference.py")
+
+
+#: What a side does otherwise in the second half of the gate, in which it is compared, and the words for it.
+LATER = {
+    "in evaluation": (
+        "    def forward(self, ids, labels):\n",
+        "    def forward(self, ids, labels):\n        if not self.training:\n"
+        "            raise ValueError('only to train')\n",
+        "the port could not run: port.py:19: ValueError: only to train",
+    ),
+    "one model again": (
+        'return Net(config.get("hidden", 16))',
+        "return KEPT.setdefault(0, Net(16))\n\n\nKEPT = {}",
+        "the port could not run: port.py: build() gave one module twice; it is to make a new one",
+    ),
+}
+
+
+#: A layer with a backward of its own, at the end of a port's file, and what leads to it.
+OWN_BACKWARD = """
+
+from paddle.autograd import PyLayer
+
+
+class Doubled(PyLayer):
+    @staticmethod
+    def forward(ctx, x):
+        return x + x
+
+    @staticmethod
+    def backward(ctx, dy):
+        raise KeyError("no such gradient")
+"""
+
+
+@pytest.mark.slow
+def test_what_a_backward_of_a_side_raises_is_said_with_its_line(pair, command_line):
+    """Paddle makes another exception of it, which has no line."""
+    text = (pair / "port.py").read_text().replace("self.head(x.mean(1))", "self.head(Doubled.apply(x).mean(1) / 2)")
+    (pair / "port.py").write_text(text + OWN_BACKWARD)
+    line = text.count("\n") + 1 + OWN_BACKWARD[: OWN_BACKWARD.index("raise")].count("\n")
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and err == f"error: the port could not run: port.py:{line}: KeyError: 'no such gradient'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", LATER)
+def test_what_a_side_raises_after_it_was_described_is_bad_input_in_one_line(how, pair, command_line):
+    right, wrong, words = LATER[how]
+    text = (pair / "port.py").read_text()
+    assert right in text
+    (pair / "port.py").write_text(text.replace(right, wrong))
+    status, _, err = command_line(*ASKED)
+    assert status == 2 and err == f"error: {words}\n"
+
+
+def test_that_no_memory_is_left_is_no_fault_of_a_users_file(tmp_path):
+    """Nor is what other code raises in a block in which it runs, too."""
+    (tmp_path / "side.py").write_text("def full(): raise MemoryError\ndef wrong(): return 1 / 0\n")
+    source = user_code.load(str(tmp_path / "side.py"))
+    with pytest.raises(MemoryError), user_code.running(source):
+        source.full()
+    with pytest.raises(KeyError), user_code.running(source, alone=False):
+        {}["gone"]
+    with pytest.raises(UserError, match=r"side\.py:2: ZeroDivisionError"), user_code.running(source, alone=False):
+        source.wrong()

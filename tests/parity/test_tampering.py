@@ -1,0 +1,139 @@
+"""A port's file that changes what it can reach in its process, by design or by accident, and is wrong: never PARITY."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from gates import copied_source, toolkit_in
+from rich.console import Console
+
+from toolkit.errors import Inconclusive, ToolkitError
+from toolkit.parity.gate import run_gate
+from toolkit.parity.pairs.options import pair_request
+
+PAIRS = Path(__file__).parents[1] / "pairs"
+#: Makes the port of tests/pairs/mlp wrong: of each batch the mean is taken of all tokens but the last.
+WRONG = ("x.mean(1)", "x[:, :-1].mean(1)")
+#: What a file does when it is imported, or when it builds its layer.
+TAMPERINGS = {
+    "np.abs": "import numpy as np\nnp.abs = lambda x, *a, out=None, **k: np.multiply(x, 0, out=out)",
+    "np.subtract": "import numpy as np\nnp.subtract = lambda a, b, *r, out=None, **k: np.multiply(a, 0, out=out)",
+    "np.dot": "import numpy as np\nnp.dot = lambda *a, **k: 0.0",
+    "np.copyto": "import numpy as np\nnp.copyto = lambda to, given, **k: to.fill(0)",
+    "np.array_equal": "import numpy as np\nnp.array_equal = lambda *a, **k: True",
+    "np.isnan": "import numpy as np\nnp.isnan = lambda x, *a, **k: np.zeros(np.shape(x), bool)",
+    "math.sqrt": "import math\nmath.sqrt = lambda x: 0.0",
+    "difference": (
+        "from toolkit.parity.measure import error_stats\n"
+        "error_stats.difference = lambda value, truth: error_stats.TensorStats(list(truth.shape), True, 0.0, 0.0, 0.0)"
+    ),
+    "stats": (
+        "from toolkit.parity.measure.error_stats import RunningStats\n"
+        "RunningStats.of = RunningStats.of_pieces = classmethod(lambda cls, *a: cls(1))"
+    ),
+    "add": "from toolkit.parity.measure.error_stats import RunningStats\nRunningStats.add = lambda *a: None",
+    "json": "import json\njson.dumps = lambda *a, **k: '{}'",
+    "records": "from toolkit.parity.job import records\nrecords._object = lambda record: {}",
+    "write_json": "from toolkit.parity.job import files\nfiles.write_json = lambda path, _: path.write_text('{}')",
+    "write_text": "from toolkit.parity.job import files\nfiles.write_text = lambda path, text: path.write_text('{}')",
+    "replace": "import os\nos.replace = lambda *a: None",
+    "Tensor.numpy": "import numpy as np, paddle\npaddle.Tensor.numpy = lambda self: np.zeros(self.shape)",
+    "measures nothing": (
+        "from toolkit.parity.families.pair.candidate import PairStep\n"
+        "PairStep.run = lambda self, measure, watched=True: None"
+    ),
+    "hands nothing over": "from toolkit.parity.job.handover import Sender\nSender.hand = lambda *a, **k: None",
+    "hands zeros over": (
+        "from toolkit.parity.job.handover import Sender\n"
+        "hand = Sender.hand\n"
+        "Sender.hand = lambda self, kind, name, value, content=None: hand(self, kind, name, value * 0, content)"
+    ),
+    "says nothing": "from toolkit.parity.job.handover import Sender\nSender.say = lambda *a, **k: None",
+    "says it is done": (
+        "from toolkit.parity.job.handover import Sender\nSender.begin = lambda self, *part: self.end()"
+    ),
+    "no dtypes": ("from toolkit.parity.candidate import result\nresult._run_whole = lambda job, folder, over: None"),
+    "leaves a result": (
+        "import sys\nfrom pathlib import Path\n"
+        "for place in sys.argv[2:]:\n    Path(place, 'candidate', 'result.json').write_text('{\"dtypes\": {}}')"
+    ),
+    "draws": (
+        "from toolkit.parity.candidate.recorded_draws import RecordedDraws\n"
+        "RecordedDraws.name = lambda self, kind: f'{kind}:none'"
+    ),
+}
+#: Those of the fast lane.
+FAST = ("np.abs", "difference", "hands nothing over", "leaves a result")
+
+
+def gated(folder: Path, tampering: str, *edits: tuple[str, str]) -> str:
+    """How a gate of the port with these edits ends: ``parity``, or the summary or error that stops it."""
+    source = (PAIRS / "mlp" / "port.py").read_text()
+    for before, after in edits:
+        assert before in source
+        source = source.replace(before, after)
+    port = folder / "tampering_port.py"
+    port.write_text(f"{source}\n\n{tampering}\n")
+    request = pair_request(port=str(port), reference_model=str(PAIRS / "mlp" / "reference.py"), config={}, seed=0)
+    try:
+        report = run_gate(request, folder / "report", Console(file=io.StringIO()))
+    except (Inconclusive, ToolkitError) as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return "parity" if report.passed else report.summary()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in TAMPERINGS]
+)
+def test_a_wrong_port_that_changes_what_it_can_reach_is_not_parity(name, tmp_path):
+    assert gated(tmp_path, TAMPERINGS[name], WRONG) != "parity"
+
+
+def test_the_port_is_parity_where_it_is_right(tmp_path):
+    """So the trial above says something."""
+    assert gated(tmp_path, "") == "parity"
+
+
+def test_a_port_that_is_wrong_only_where_no_layer_has_a_hook_drifts(tmp_path):
+    """As training runs it, no layer has one."""
+    body = "x = x if self.first._forward_post_hooks else x * 1.5"
+    before = "        return nn.functional.cross_entropy(self.head(x.mean(1)), labels)"
+    found = gated(tmp_path, "", (before, f"        {body}\n{before}"))
+    assert "with no hook on a layer, as training computes it" in found
+
+
+#: What of a family's port could be left out, in the port's process, and the verdict that then says so.
+LEFT_OUT = {
+    "own draws": (
+        ("        generators.hand(job, folder, over)", "        pass"),
+        "randomness",
+    ),
+    "new weights": (("        hand_new_values(job, over)\n", ""), "initialisation"),
+    "other backward": (("    other.run(lambda name", "    lambda: other.run(lambda name"), "recomputed"),
+    "replays": (
+        ("            hand_replays(backwards, job, folder, over, dtype)\n    over", "            pass\n    over"),
+        "replay",
+    ),
+    "without hooks": (
+        ('step.run(lambda name, value: over.hand("unwatched", name, value), watched=False)', "pass"),
+        "structure",
+    ),
+    "constants": (('    over.hand_all("constant", step.constants.items())\n', ""), "structure"),
+}
+
+
+@pytest.mark.parametrize(
+    "what", [name if name == "replays" else pytest.param(name, marks=pytest.mark.slow) for name in LEFT_OUT]
+)
+def test_what_is_not_handed_over_of_a_port_is_a_finding(what, tmp_path):
+    """Nothing passes by being left out."""
+    edit, verdict = LEFT_OUT[what]
+    folder = copied_source(tmp_path, "toolkit/parity/candidate/result.py", edit)
+    small = ["--layers", "1", "--length", "16", "n_embd=16", "n_head=2", "dff=24", "vocab_size=48"]
+    done = toolkit_in(folder, "parity", "--model", "ctrl", *small, "--dtype", "float64", "--output", tmp_path / "out")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out/cpu/parity.json").read_text())["findings"]
+    assert verdict in {one["verdict"] for one in found}

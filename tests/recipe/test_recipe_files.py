@@ -1,0 +1,106 @@
+"""`toolkit recipe list` and `copy`, and that an installed wheel has what they show."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.recipe import shipped as recipe_files
+from toolkit.recipe.load import load_recipe
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture
+def run(command_line, monkeypatch, tmp_path):
+    """Run `toolkit ARGUMENTS` in an empty folder; gives exit status, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    return command_line
+
+
+def test_the_command_and_the_table_in_the_readme_say_the_same(run):
+    rows = re.findall(r"^\| `(\w+)\.yaml` \| (.*) \| (.*) \|$", (ROOT / "recipes" / "README.md").read_text(), re.M)
+    listed = recipe_files.shipped()
+    assert sorted(rows) == sorted((recipe.name, recipe.does, recipe.needs) for recipe in listed)
+    assert sorted(recipe.name for recipe in listed) == NAMES
+    status, out, err = run("recipe", "list")
+    assert (status, err) == (0, "") and all(f" {name} " in out for name in NAMES)
+
+
+def test_a_copy_is_the_recipe_and_names_nothing_but_what_it_ships_with(run, tmp_path):
+    for name in NAMES:
+        status, out, _ = run("recipe", "copy", name)
+        assert status == 0 and out == f"wrote {name}.yaml; next: toolkit recipe check {name}.yaml\n"
+        assert (tmp_path / f"{name}.yaml").read_bytes() == (ROOT / "recipes" / f"{name}.yaml").read_bytes()
+        load_recipe(f"{name}.yaml")
+    (tmp_path / "mine").mkdir()
+    assert run("recipe", "copy", "ctrl_lm.yaml", "mine")[0] == 0
+    assert run("recipe", "copy", "ctrl_lm", "mine/other.yaml")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["ctrl_lm.yaml", "other.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["ctrl_ml"], "ctrl_ml: no such recipe, did you mean ctrl_lm?"),
+        (["../recipes/ctrl_lm"], "no such recipe"),
+        (["ctrl_lm", "there.yaml"], "there.yaml: is there already, and is not overwritten; name another file"),
+        (["ctrl_lm", "dangling.yaml"], "dangling.yaml: is there already"),
+        (["ctrl_lm", "none/x.yaml"], "none/x.yaml: there is no folder none; make it first"),
+        (["ctrl_lm", "there.yaml/x.yaml"], "no file can be made there"),
+    ],
+)
+def test_what_cannot_be_copied_is_one_line_and_nothing_is_written(run, tmp_path, arguments, expected):
+    (tmp_path / "there.yaml").write_text("mine")
+    (tmp_path / "dangling.yaml").symlink_to("elsewhere.yaml")
+    status, _, err = run("recipe", "copy", *arguments)
+    assert status == 2 and expected in err and err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling.yaml", "there.yaml"]
+    assert (tmp_path / "there.yaml").read_text() == "mine"
+
+
+def test_nothing_that_ships_names_a_folder_that_no_user_has():
+    texts = [path for folder in ("recipes", "toolkit", "models") for path in (ROOT / folder).rglob("*")]
+    for path in [ROOT / "README.md", *texts]:
+        if path.suffix in (".md", ".yaml", ".py"):
+            assert "../shared" not in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_recipes_and_every_module(tmp_path):
+    source, wheels, site = tmp_path / "source", tmp_path / "wheels", tmp_path / "site"
+    source.mkdir()
+    for name in ("toolkit", "models", "recipes"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", source, "--no-deps", "--no-build-isolation", "-q", "-w", wheels]
+    subprocess.run(command, check=True, capture_output=True)
+    with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
+        inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        wheel.extractall(site)
+    folders = ("toolkit", "models", "recipes")
+    wanted = {path.relative_to(source) for name in folders for path in (source / name).rglob("*") if path.is_file()}
+    assert inside == {path.as_posix() for path in wanted if "__pycache__" not in path.parts}
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    code = "import sys, toolkit.cli as cli; print(cli.__file__, file=sys.stderr); cli.main(sys.argv[1:])"
+
+    def installed(*arguments: str) -> str:
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr.startswith(str(site))
+        return done.stdout
+
+    assert all(f" {name} " in installed("recipe", "list") for name in ("ctrl_lm", "reformer_cls"))
+    installed("recipe", "copy", "reformer_cls")
+    assert installed("recipe", "check", "reformer_cls.yaml").endswith("reformer_cls.yaml: ok\n")

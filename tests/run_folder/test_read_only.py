@@ -1,0 +1,118 @@
+"""Somebody else's run, which can be read and not written: what reads it reads it, and nothing is left in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_deletions import everything_in
+from test_train import recipe_file, train  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+#: Runs a command on a run; the same before on one of its own, so that all is imported by then: another user may not be
+#: allowed to read the Python that runs the tests.
+COMMAND = f"""
+import os, sys
+from toolkit import cli
+
+def leave(*arguments):
+    try:
+        cli.main(list(arguments))
+    except SystemExit as left:
+        return left.code
+
+own, folder, cache, command, *more = sys.argv[1:]
+leave(command, own, *more[:-2] if "--output" in more else more)
+print("as nobody", flush=True)
+print("as nobody", file=sys.stderr, flush=True)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+os.environ["TOOLKIT_CACHE"] = cache
+sys.exit(leave(command, folder, *more))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(recipe_file) -> Iterator[Path]:  # noqa: F811
+    """A folder that others may look into; pytest's are of its user alone."""
+    place = Path(tempfile.mkdtemp(prefix="read-only-"))
+    try:
+        place.chmod(0o755)
+        data = shutil.copytree(recipe_file.parent, place / "data", ignore=shutil.ignore_patterns("cache"))
+        data.chmod(0o755)
+        train(data / recipe_file.name, place / "run", "train.max_steps=2")
+        shutil.copytree(place / "run", place / "own")
+        (place / "open").mkdir()
+        (place / "open").chmod(0o777)
+        for path in ((place / "run"), *(place / "run").rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        if os.geteuid() != 0 and os.access(place / "run", os.W_OK):
+            pytest.skip("needs root, or a disk on which chmod takes away the right to write")
+        yield place
+    finally:
+        for path in place.rglob("*"):
+            path.chmod(0o777)
+        shutil.rmtree(place)
+
+
+def ask(place: Path, command: str, *more: object, run: str = "run") -> tuple[int, str, str]:
+    """Status, output and errors of a command on a run that cannot be written."""
+    arguments = [place / "own", place / run, place / "open" / "cache", command, *more]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+    return done.returncode, *(said.partition("as nobody\n")[2] for said in (done.stdout, done.stderr))
+
+
+def test_evaluate_measures_a_run_that_cannot_be_written_and_says_what_it_leaves(place):
+    before = everything_in(place / "run")
+    status, said, err = ask(place, "evaluate")
+    assert (status, err) == (0, ""), err
+    assert "accuracy" in said and everything_in(place / "run") == before
+    left = place / "run" / "evaluation.json"
+    assert f"note: {left} is left as it is: {place / 'run'} cannot be written: Permission denied\n" in said
+
+
+def test_predict_answers_from_a_run_that_cannot_be_written(place):
+    before = everything_in(place / "run")
+    status, said, err = ask(place, "predict", "--text", "cat dog")
+    assert (status, err) == (0, "") and "animals" in said and everything_in(place / "run") == before
+
+
+def test_report_names_the_option_that_takes_the_page_elsewhere_and_that_option_does(place):
+    before = everything_in(place / "run")
+    status, _, err = ask(place, "report")
+    refused = f"error: {place / 'run'}: cannot be written: Permission denied; to have the page elsewhere, add --output"
+    assert status == 2 and err.startswith(refused) and err.count("\n") == 1
+    page = place / "open" / "page.html"
+    status, said, err = ask(place, "report", "--output", page)
+    assert (status, err, said) == (0, "", f"report: {page}\n")
+    text = page.read_text(encoding="utf-8")
+    assert 'href="../run/predictions-test.csv"' in text
+    assert text.replace("../run/", "") == (place / "run" / "report.html").read_text(encoding="utf-8")
+    status, _, err = ask(place, "report", "--output", page)
+    assert status == 2 and f"{page}: is there already" in err
+    assert everything_in(place / "run") == before
+
+
+def test_report_of_a_run_that_cannot_be_written_and_lacks_predictions_is_a_line(place):
+    shutil.copytree(place / "own", place / "lacking")
+    (place / "lacking" / "predictions-test.csv").unlink()
+    (place / "lacking").chmod(0o555)
+    status, _, err = ask(place, "report", "--output", place / "open" / "other.html", run="lacking")
+    assert status == 2
+    assert "lacks predictions-test.csv, and cannot be written" in err and err.count("\n") == 1
+
+
+def test_export_of_a_run_that_cannot_be_written_names_another_place(place):
+    status, _, err = ask(place, "export", "--format", "hf")
+    assert status == 2 and err.count("\n") == 1 and "Permission denied" in err and "--output" in err
