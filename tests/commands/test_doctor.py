@@ -350,7 +350,7 @@ def test_an_installation_without_almost_anything_and_a_cache_that_cannot_be_writ
 
 def test_nothing_heavy_is_imported_by_the_command_itself():
     code = (
-        "import sys; from toolkit.commands.doctor import command, machine\n"
+        "import sys; from toolkit.commands.doctor import doctor, machine\n"
         "for check in (machine.check_memory, machine.check_disk, machine.check_caches): list(check())\n"
         "print([name for name in ('paddle', 'torch', 'datasets', 'wandb', 'paddlenlp') if name in sys.modules])"
     )

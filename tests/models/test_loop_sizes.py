@@ -77,7 +77,7 @@ def test_a_loop_that_is_wrong_at_some_size_is_seen(fault, monkeypatch):
 
 def wrong_by(fault: Fault, monkeypatch) -> str:
     """What the tests above find with a fault in force."""
-    source = (ROOT / "models" / f"{fault.file}.py").read_text()
+    source = (ROOT / "models" / "operations" / f"{fault.file}.py").read_text()
     edited = fault.edit.made_in(source)
     module, code = compiled, None
     if fault.file == "loops":

@@ -159,7 +159,7 @@ def test_every_loop_of_a_step_is_tried_by_itself_and_right(model, done, monkeypa
     errors = by_themselves(job)
     assert {one.loop for one in errors} == ran - {"draw_mask"} and len(ran) > 7
     assert list(loops.faults(errors)) == []
-    lines = (ROOT / "models" / "loops.py").read_text().splitlines()
+    lines = (ROOT / "models" / "operations" / "loops.py").read_text().splitlines()
     assert all(lines[int(one.where.partition(":")[2]) - 1] == f"def {one.loop}(given):" for one in errors)
 
 

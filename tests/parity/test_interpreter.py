@@ -90,7 +90,7 @@ absent = ("paddle", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets"
 class Absent:
     def find_spec(self, name, path=None, target=None):
         # The format of a file, which imports NumPy alone, and Python's collector of garbage.
-        if name in ("models", "models.files.tensor_file", "models.collector"):
+        if name in ("models", "models.files", "models.files.tensor_file", "models.collector"):
             return None
         if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(name)

@@ -82,7 +82,7 @@ def test_each_operation_of_a_right_port_passes_and_none_is_left_out(prepared, mo
         ),
         (
             "reformer",
-            "ops.py",
+            "operations/ops.py",
             "paddle.rsqrt(mean_square +",
             "paddle.rsqrt(mean_square.detach() +",
             (
