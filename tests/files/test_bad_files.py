@@ -274,6 +274,7 @@ def test_a_good_file_loads(good, tmp_path, kind):
 def test_a_bad_file_is_named_in_one_line(good, tmp_path, capfd, kind, name):
     folder = Path(shutil.copytree(good(kind), tmp_path / "x"))
     damage(folder / KINDS[kind].file, name)
+    capfd.readouterr()  # `datasets` shows a bar where it writes the first of its kind
     message = outcome(KINDS[kind].load, folder)
     if message is None:
         assert name not in SURELY_BAD or (kind, name) in HARMLESS

@@ -89,8 +89,8 @@ from transformers.models.reformer import modeling_reformer
 absent = ("paddle", "paddlenlp", "click", "rich", "pydantic", "yaml", "datasets", "models")
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        # The format of a file, which imports NumPy alone, and Python's collector of garbage.
-        if name in ("models", "models.files", "models.files.tensor_file", "models.collector"):
+        # The format of a file, which imports NumPy alone, Python's collector of garbage, and where names are found.
+        if name in ("models", "models.files", "models.files.tensor_file", "models.collector", "models.families"):
             return None
         if name.partition(".")[0] in absent:
             raise ModuleNotFoundError(name)
