@@ -20,7 +20,7 @@ from models.operations import compiled, kernels
 from models.operations.precision import is_lowered
 from models.operations.trace import at, takes_apart
 
-#: Paddle's CPU softmax takes no difference from the largest score for more than this.
+#: Paddle's CPU softmax clips max - x at this value.
 NARROW = 64.0
 #: Below this a number's exp has no longer all its digits (at -87.34 and -708.4), and Paddle's CPU kernel never ends.
 END_OF_EXP = {paddle.float32: -87.0, paddle.float64: -708.0}

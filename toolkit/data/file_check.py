@@ -26,7 +26,7 @@ LONGEST_HEADER = 2**22
 DEEPEST = 200
 #: A text in JSON; with what makes it a key.
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:\s*(:))?')
-#: What pyarrow crashes on where the first row should be; in JSON lines, any row may be the first that it is given.
+#: pyarrow crashes if a block starts with one of these; in JSON lines any row may start a block.
 NO_ROW = rb"\s*(?:null|NaN|-?Inf)"
 FIRST_IS_NO_ROW = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s*\[)?" + NO_ROW)
 LINE_IS_NO_ROW = re.compile(NO_ROW)

@@ -29,7 +29,7 @@ WESTERN = "cp1252"
 #: What no Western text has: three letters with accents beside each other, and what is no letter within a word. Both
 #: show up where other languages are read as if they were Western.
 NOT_WESTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
-#: Letters that were UTF-8 and taken for Western before: they are in many Western texts, and say nothing.
+#: Mojibake: UTF-8 once decoded as cp1252. Common in Western text, so no evidence.
 TAKEN_TWICE = re.compile("[\xc2\xc3].")
 #: Bytes around the first strange one that a guess is made from: the words nearby, not megabytes.
 LOOKED_AT = 2**16

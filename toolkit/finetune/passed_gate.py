@@ -1,8 +1,8 @@
-"""How the first of several processes learns that the gate of its very run has passed in the process that started it.
+"""Hands the gate's verdict from the launcher to the first training process.
 
-:mod:`toolkit.finetune.launch` runs the gate before it starts them, so that none waits for it. What it hands over comes
-through a pipe of its own, and is believed only for the same recipe, data, first weights and versions, and beside the
-report of that gate: everything is hashed again. Otherwise the gate runs, as it would have without.
+:mod:`toolkit.finetune.launch` runs the gate before it starts the processes, so that none waits for it. The verdict
+comes through a pipe. It is believed only for the same recipe, data, first weights and versions, and beside that gate's
+report: everything is hashed again. Otherwise the gate runs once more.
 """
 
 from __future__ import annotations

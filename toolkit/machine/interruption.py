@@ -236,7 +236,7 @@ def _line(number: int) -> str:
 
 
 def _ignore() -> None:
-    """Python gives its handlers up before its libraries are taken down: a signal in that time would kill what has ended
-    with a status of its own. First to be registered is last to be called."""
+    """Ignore further signals. Python drops its signal handlers before it unloads libraries; a signal then would replace
+    the exit status of a finished program. What is registered first is called last."""
     for number in _here.before or ():
         signal.signal(number, signal.SIG_IGN)

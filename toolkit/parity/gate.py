@@ -148,8 +148,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
 
 
 def note_extent(verdict: Verdict, request: GateRequest) -> None:
-    """Say in the notes how many examples of whose making a run's port was compared on, whether in brief, and what so
-    few updates or micro-batches do not show."""
+    """Note how many compared examples are the run's own and how many made up, whether the comparison was brief, and
+    what so few updates or micro-batches cannot show."""
     if is_brief(request):
         verdict.note("brief")
     if request.widened:

@@ -329,8 +329,9 @@ class Finetuner(Trainer):
         return super()._wrap_model(model, training) if self.sharding or processes() == 1 else model
 
     def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
-        """What a micro-batch's loss is the mean of: how many terms, or what its labels weigh together where the loss is
-        a mean by class weights. Those of several labels a text weigh terms, and do not change how many there are."""
+        """What a micro-batch's loss is divided by: its number of terms, or the sum of their class weights.
+
+        With several labels per text, class weights scale terms but do not change their number."""
         weights = getattr(self.model, "class_weights", None)
         if weights is None or batch["labels"].ndim > 1:
             return self.task.num_loss_terms(batch)

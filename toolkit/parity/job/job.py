@@ -65,7 +65,7 @@ class TrainingSettings:
 
     @property
     def examples_of_update(self) -> int:
-        """How many examples an update of the gate takes, of those that the run's have."""
+        """Number of the run's examples that one gate update uses."""
         return rows_of_update(self.batch_size, self.gradient_accumulation_steps)
 
 

@@ -32,8 +32,8 @@ FLOOR_UNITS = 16.0
 #: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
 #: Where err(R64) does, nothing decides.
 UNINFORMATIVE = 0.1
-#: How many times as large as float32's error tells, by the units of rounding, err(R64) is only where digits are lost
-#: that float32 had lost all the same. A gradient that is 0 but for rounding stood at 3 to 18, lost ones from 7e7 on.
+#: If err(R64) exceeds err(R32) * u64/u32 by more than this factor, R64 itself has lost its digits. Gradients that are 0
+#: but for rounding stood at 3 to 18, lost ones from 7e7 on.
 BEYOND_FLOAT32 = 1e4
 
 

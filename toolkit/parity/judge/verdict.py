@@ -299,8 +299,9 @@ def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
 
 
 def _slack(of_float32: float, dtype: str) -> float:
-    """What rounding may turn around, from what it may in float32 (or, of bfloat16, in that); infinite where R32 is not
-    finite, which says nothing of float64."""
+    """The margin that rounding can flip in this dtype, scaled from the one measured in float32 (bfloat16 has its own).
+
+    An infinite margin, where R32 is not finite, says nothing of float64."""
     shrunk = of_float32 * (UNIT[dtype] / UNIT["float32"])
     return shrunk if dtype != "float64" or math.isfinite(shrunk) else 0.0
 

@@ -41,7 +41,7 @@ from toolkit.parity.reference.precision import in_precision
 from toolkit.parity.reference.recorder import Draws, Recorder
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-#: What parameters and all but the lowered products are in, by the dtype of a run.
+#: Storage dtype of a run; only the lowered products use another.
 HELD_IN = {**DTYPES, "bfloat16": torch.float32}
 #: What heads give, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")

@@ -286,8 +286,7 @@ def _described(
 
 
 class _OtherNumbers(Draws):
-    """The same masks as others of this seed, and other numbers: what a module draws may change nothing, as that by
-    which layers are dropped at a rate of 0."""
+    """Same masks, different numbers. If the loss does not change, the numbers have no effect (layer drop at rate 0)."""
 
     def _generator(self, name: str) -> np.random.Generator:
         return super()._generator(f"other:{name}" if name.startswith(NUMBERS) else name)
