@@ -317,7 +317,7 @@ def test_without_wandb_in_the_recipe_it_is_not_imported():
 def test_offline_no_process_of_wandbs_calls_anybody(tmp_path, nobody_logged_in, monkeypatch):
     code = f"""
 import sys
-sys.path.insert(0, {str(TRACKING_TESTS.parent)!r})
+sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from test_tracking import row, wandb_tracker
 tracker = wandb_tracker(Path({str(tmp_path)!r}))
@@ -349,7 +349,7 @@ def test_a_run_that_is_killed_and_resumed_is_one_run_with_every_step(recipe_file
     command = [sys.executable, "-m", "toolkit", "finetune", recipe_file, f"train.output_dir={folder}",
                "train.max_steps=200", "train.eval_steps=20", "tracking.wandb=true", "tracking.wandb_mode=offline",
                "--skip-parity", "a test"]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(TRACKING_TESTS.parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(TRACKING_TESTS.parents[2])}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while len(read_metrics(folder / "metrics.jsonl")) < 25 or not has_begun(folder):
         assert first.poll() is None, first.communicate()

@@ -29,7 +29,7 @@ from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Its functions compute for whoever calls them: the place of an operation is there.
-OPERATIONS = str(ROOT / "models" / "ops.py")
+OPERATIONS = str(ROOT / "models" / "operations" / "ops.py")
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
