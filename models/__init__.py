@@ -1,9 +1,9 @@
-"""The ports. Importing this package imports nothing heavy, and lets Paddle handle no signals, whoever imports it.
+"""The ports. Importing this package imports nothing heavy, and keeps Paddle, whoever imports it, from handling signals.
 
-Its handlers are taken back in the moment in which it sets them. They print a trace of C++ when SIGTERM comes, and end
-the process by it; and now and then they wait for ever for a lock, when it comes while the process ends.
-``paddle.disable_signal_handler`` comes a second late, when all is imported, and leaves SIGTERM without Python's handler
-as well, which Python still believes to be there.
+Paddle's handlers are undone as soon as it sets them. On SIGTERM they print a C++ trace and end the process by that
+signal; now and then they hang on a lock if it comes while the process ends. ``paddle.disable_signal_handler`` comes
+a second late, after the import, and also removes Python's own handler of SIGTERM, which Python still believes to be
+there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 import types
 from typing import Any
 
-#: Those that Paddle handles.
+#: Signals that Paddle handles.
 TAKEN = (signal.SIGTERM, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 MODULE = "paddle.base.core"
 
 
 class _Finder:
-    """Finds Paddle's core as Python does, and changes it when it has been run."""
+    """Finds Paddle's core as Python does, and patches it once it has run."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name != MODULE:
@@ -38,7 +38,7 @@ class _Finder:
 
 
 def _take_back() -> None:
-    """Let signals be handled as Python was told, once Paddle is imported."""
+    """Keep Python's signal handlers when Paddle is imported."""
     if MODULE in sys.modules:
         _let_signals_alone(sys.modules[MODULE])
         sys.modules[MODULE].init_glog("")  # a second call sets nothing

@@ -1,4 +1,4 @@
-"""Importing a large framework, and ending a process that has one, without looking for garbage meanwhile."""
+"""Import a large framework, and end a process that has one, without garbage collection."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _is_command = False
 
 
 def in_a_command() -> None:
-    """Say that this process does one thing and ends. What :func:`paused` lets it import is then never walked over
-    again, and at its end nothing is: beside Paddle that is a second, for memory that the system takes back at once.
+    """Declare that this process does one thing and ends. The collector then never walks again over what :func:`paused`
+    lets it import, and over nothing at exit: with Paddle that saves a second, and the system frees the memory anyway.
 
-    All else that Python does at its end is done: files are flushed, threads awaited, functions of `atexit` called.
+    Python's other work at exit is done: files are flushed, threads joined, `atexit` functions called.
     """
     global _is_command
     if not _is_command:
@@ -25,10 +25,10 @@ def in_a_command() -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """No garbage is collected in the ``with`` block.
+    """Collect no garbage in the ``with`` block.
 
     An import makes hundreds of thousands of objects that stay, and the collector walks over all of them again and
-    again: a fifth of the time that Paddle, PaddleNLP and `datasets` take to be imported.
+    again. That takes a fifth of the import time of Paddle, PaddleNLP and `datasets`.
     """
     collecting, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()

@@ -1,4 +1,4 @@
-"""The model families by name: where the parts of each are found."""
+"""The model families by name, and where their parts are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAMILIES = ("reformer", "ctrl")
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """``__all__`` and ``__getattr__`` of a package whose names are imported when they are first used.
+    """Return ``__all__`` and ``__getattr__`` of a package that imports its names on first use.
 
     Args:
         homes: name -> the module of the package that has it.

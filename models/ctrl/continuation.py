@@ -1,12 +1,11 @@
-"""What CTRL says after each further token of texts: one position at a time, with the keys and values of those before.
+"""CTRL's logits after each further token of texts: one position at a time, with the earlier keys and values.
 
-On a CPU a token of a small model is not arithmetic but what stands around it: layers that are called, hooks that are
-looked for, gradients that nobody wants. So the layers of :mod:`.modeling` are written here once more, for one position,
-in evaluation (128 tokens of 4 layers of width 320: 0.33 s for 0.43). The gate's ``decoding/`` compares both ways with
-the reference.
+On a CPU a small model spends a token's time not on arithmetic but on overhead: layer calls, hook look-ups, unused
+gradients. So the layers of :mod:`.modeling` are written here again for one position in evaluation (128 tokens of 4
+layers of width 320: 0.33 s instead of 0.43). The gate's ``decoding/`` compares both versions with the reference.
 
-Of a larger model a token is reading the weights, and there a product of a single row with a matrix keeps one core busy;
-those with its two halves, stacked, are computed side by side (1280 by 8192 on two cores: 1.4 ms for 2.0).
+A larger model spends the time on reading the weights. A product of one row with a matrix keeps only one core busy; the
+products with its two halves, stacked, run in parallel (1280 by 8192 on two cores: 1.4 ms instead of 2.0).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _halves(matrix: Tensor) -> Tensor | None:
-    """(rows, width) as (2, rows / 2, width), a view; None where that is no use."""
+    """View (rows, width) as (2, rows / 2, width); None if that is no use."""
     rows, width = matrix.shape
     return matrix.reshape([2, rows // 2, width]) if rows % 2 == 0 and is_on_cpu(matrix) else None
 
@@ -57,7 +56,7 @@ class _Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, width), of the same shape."""
-        if x.dtype == paddle.float64:  # whose epsilon Paddle's rounds
+        if x.dtype == paddle.float64:  # Paddle rounds epsilon
             return layer_norm(x, self.gain, self.bias, self.epsilon)
         return F.layer_norm(x, x.shape[-1:], self.gain, self.bias, self.epsilon)
 
@@ -116,7 +115,7 @@ class _Layer:
 
 
 class Continuation:
-    """Goes on with texts of which a model has kept keys and values.
+    """Continues texts from the keys and values that a model kept.
 
     Args:
         model: in evaluation mode.
@@ -139,17 +138,17 @@ class Continuation:
 
     @property
     def texts(self) -> int:
-        """How many there are, B."""
+        """Number of texts, B."""
         return self.past[0][0].shape[0]
 
     def choose(self, rows: Tensor) -> None:
-        """Go on with these of the texts, int64 (B,), some of them more than once."""
+        """Continue only these texts, int64 (B,); one may occur more than once."""
         self.past = [(paddle.index_select(k, rows), paddle.index_select(v, rows)) for k, v in self.past]
         if self.attention_mask is not None:
             self.attention_mask = paddle.index_select(self.attention_mask, rows)
 
     def __call__(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:
-        """The logits (B, vocabulary) after one token (B, 1) more of each text.
+        """Return logits (B, vocabulary) after one more token (B, 1) per text.
 
         Args:
             kept: (B, 1), 0 for a token that is padding; all 1 if absent.
@@ -188,7 +187,7 @@ class Continuation:
         return _Scores(getattr(head, "weight", self.model.transformer.w.weight), head.bias)
 
     def _keep(self, tokens: Tensor, kept: Tensor | None, position: int) -> None:
-        """Put the tokens' own part behind the mask."""
+        """Append the tokens' part to the mask."""
         if self.attention_mask is None and kept is None:
             return
         if self.attention_mask is None:
@@ -199,7 +198,7 @@ class Continuation:
 
 
 def _is_plain(model: Port) -> bool:
-    """Whether its layers are those of this folder, in the precision of their weights, without dropout or gradients."""
+    """Whether its layers are plain ones of this folder, in their weights' precision, without dropout or gradients."""
     return (
         model.adapter is None
         and not model.training

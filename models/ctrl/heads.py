@@ -1,7 +1,7 @@
-"""From all heads side by side, as a projection gives them, to one after the other, and back.
+"""Split a projection into heads, and merge them again.
 
-On a CPU as a gather of rows (:mod:`models.operations.rows`). A transposed tensor is a view there, which every operation
-that wants its numbers in a row copies one by one, in the backward again: 1.1 ms against 0.02 of 4 x 128 x 320 float32.
+On a CPU it is a gather of rows (:mod:`models.operations.rows`). A transposed tensor is a view there, which every
+operation on contiguous numbers copies one by one, again in the backward: 1.1 ms against 0.02 for 4 x 128 x 320 float32.
 """
 
 from __future__ import annotations

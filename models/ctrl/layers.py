@@ -17,7 +17,7 @@ from models.operations.ops import LayerNorm, Linear, product, softmax
 from models.operations.randomness import Dropout
 from models.operations.trace import at
 
-#: Epsilon of the norms inside a layer; the reference has it as a constant.
+#: Epsilon of the norms inside a layer; a constant in the reference.
 LAYER_EPSILON = 1e-6
 #: Added to the scores of positions that lie ahead.
 FUTURE = -1e4
@@ -29,9 +29,9 @@ Cache = tuple[Tensor, Tensor]
 def position_table(positions: int, width: int) -> np.ndarray:
     """Sinusoids (Vaswani et al. 2017, section 3.5), all sines before all cosines: float32 (positions, width).
 
-    The reference computes the table in float32 whatever the model's dtype, and so each step here ends in float32: the
-    frequencies, the angles, the sines. Each step is rounded correctly; torch's own are off by a unit in the last place
-    here and there, in places that differ from one kind of processor to another.
+    The reference computes the table in float32 whatever the model's dtype, so each step here ends in float32: the
+    frequencies, the angles, the sines. Each step is rounded correctly; torch's are sometimes off by a unit in the last
+    place, in places that depend on the processor.
     """
     exponents = (np.arange(0, width, 2) / np.float32(width)).astype(np.float32)
     rates = np.float32(1) / np.power(10000.0, exponents.astype(np.float64)).astype(np.float32)
@@ -40,10 +40,10 @@ def position_table(positions: int, width: int) -> np.ndarray:
 
 
 def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype: str) -> Tensor:
-    """What is added to the scores of ``length`` queries that follow ``past`` positions.
+    """Return the bias of the scores of ``length`` queries after ``past`` positions.
 
     Args:
-        attention_mask: (B, past + length), 0 for padding; None where there is none.
+        attention_mask: (B, past + length), 0 for padding; None if there is none.
 
     Returns:
         (length, past + length), or (B, 1, length, past + length) with a mask.
@@ -52,7 +52,7 @@ def attention_bias(past: int, length: int, attention_mask: Tensor | None, dtype:
     if paddle.in_dynamic_mode():
         ahead = np.arange(total) > np.arange(past, total)[:, None]  # (length, total)
         bias = paddle.to_tensor(np.where(ahead, FUTURE, 0.0).astype(dtype))
-    else:  # computed, where a static graph would write the numbers of a constant down
+    else:  # computed: a static graph would store the numbers of a constant
         bias = paddle.triu(paddle.full([total, total], FUTURE, dtype), 1)[past:]
     if attention_mask is None:
         return bias
@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Layer):
         """(B, T, n_embd) -> (B, T, n_embd), and all keys and values so far.
 
         Args:
-            bias: as :func:`attention_bias` gives it; None where every position sees all.
+            bias: from :func:`attention_bias`; None if every position sees all.
             past: the keys and values of earlier positions.
         """
         query, key, value = (self._split(of(hidden_states)) for of in (self.Wq, self.Wk, self.Wv))
@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Layer):
 
 
 class EncoderLayer(nn.Layer):
-    """Norm and attention, norm and feed-forward, each added to what came in (section 3 of the paper)."""
+    """Norm and attention, norm and feed-forward, each added to its input (section 3 of the paper)."""
 
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""On how many tokens a CTRL trains: on any number up to its positions, which are computed and not learned."""
+"""The number of tokens a CTRL trains on: any up to its positions, which are computed, not learned."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from models.port.lengths import LENGTH, Fit, LengthError
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """As that of :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""
+    """As in :mod:`models.reformer.lengths`; CTRL has no chunks, and 32 tokens show what can be wrong."""
     return min(32, config["n_positions"])
 
 
 def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
-    """As that of :mod:`models.reformer.lengths`: nothing of a CTRL follows from the length."""
+    """As in :mod:`models.reformer.lengths`: no key of a CTRL depends on the length."""
     return {}
 
 
 def longest(config: Mapping[str, Any]) -> int:
-    """How many tokens a text may have in evaluation."""
+    """Most tokens that a text may have in evaluation."""
     return config["n_positions"]
 
 
 def evaluated(config: Mapping[str, Any], length: int) -> int:
-    """As that of :mod:`models.reformer.lengths`: any length is computed as it is."""
+    """As in :mod:`models.reformer.lengths`: any length is computed as it is."""
     return length
 
 
 def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
-    """As that of :mod:`models.reformer.lengths`: no token of a CTRL sees a later one."""
+    """As in :mod:`models.reformer.lengths`: no token of a CTRL sees a later one."""
     return min(whole, max(1, length))
 
 

@@ -2,8 +2,8 @@
 
 Keskar, McCann, Varshney, Xiong, Socher 2019, "CTRL: A Conditional Transformer Language Model for Controllable
 Generation". Written from the paper and from the behaviour of Hugging Face's implementation, whose parameter and
-configuration names it keeps, and what it does beside the paper: masks are added (-1e4 for the future, the lowest number
-for padding), and ``layer_norm_epsilon`` is that of the last norm alone.
+configuration names it keeps. It also keeps what that does beyond the paper: masks are added (-1e4 for the future, the
+lowest number for padding), and ``layer_norm_epsilon`` applies to the last norm only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from models.port.base import model_outputs as outputs
 
 
 class CTRLPretrainedModel(Port):
-    """What every CTRL model has in common."""
+    """The base of every CTRL model."""
 
     config_class = CTRLConfig
     base_model_prefix = "transformer"
@@ -41,8 +41,8 @@ class CTRLModel(CTRLPretrainedModel):
     """Embeddings and layers, without a head.
 
     Attributes:
-        enable_recompute: in training, compute each layer a second time in the backward in place of keeping its
-            activations (Chen et al. 2016); PaddleNLP's Trainer sets it.
+        enable_recompute: in training, recompute each layer in the backward instead of keeping its activations (Chen
+            et al. 2016); PaddleNLP's Trainer sets it.
     """
 
     def __init__(self, config: CTRLConfig) -> None:
@@ -59,11 +59,11 @@ class CTRLModel(CTRLPretrainedModel):
         return self.w
 
     def table_in(self, dtype: paddle.dtype) -> Tensor:
-        """The position table as a tensor, made once: of a long table that takes as long as a layer on one token."""
+        """Return the position table as a tensor, made once: a long one takes as long as a layer on one token."""
         held, table = self._table
         if held is not self.pos_encoding or table.dtype != dtype or not paddle.in_dynamic_mode():
             table = paddle.to_tensor(self.pos_encoding).astype(dtype)
-            if paddle.in_dynamic_mode():  # that of a static graph belongs to it
+            if paddle.in_dynamic_mode():  # a static graph's belongs to it
                 self._table = (self.pos_encoding, table)
         return table
 
@@ -89,11 +89,11 @@ class CTRLModel(CTRLPretrainedModel):
 
         Args:
             input_ids: int64 (B, T).
-            attention_mask: (B, past + T), 0 for padding; all 1 if absent. A query that sees nothing but padding
-                attends to all positions alike, those ahead among them, as in the reference.
+            attention_mask: (B, past + T), 0 for padding; all 1 if absent. A query that sees only padding
+                attends to all positions equally, also those ahead, as in the reference.
             position_ids: int64 (B or 1, T); past, past + 1, ... if absent.
             token_type_ids: int64 (B, T), tokens whose embedding is added.
-            past_key_values: what an earlier call returned: its positions come before these.
+            past_key_values: from an earlier call, whose positions come before these.
             use_cache: return ``past_key_values`` for a later call.
 
         Returns:
@@ -107,11 +107,11 @@ class CTRLModel(CTRLPretrainedModel):
             if past + length > self.config.n_positions:
                 raise ValueError(f"{past + length} positions are more than n_positions {self.config.n_positions}")
             position_ids = paddle.arange(past, past + length).unsqueeze(0)
-            if is_composed(position_ids):  # as many rows as tokens have: a sum by broadcasting takes ten times as long
+            if is_composed(position_ids):  # expanded: a sum by broadcasting takes ten times as long
                 position_ids = paddle.tile(position_ids, [input_ids.shape[0], 1])
         hidden_states = self.embed(input_ids, position_ids, token_type_ids)
         bias = attention_bias(past, length, attention_mask, str(hidden_states.dtype).rsplit(".", 1)[-1])
-        if bias.ndim == 4 and is_composed(bias):  # once a batch: a sum by broadcasting takes 40 times as long
+        if bias.ndim == 4 and is_composed(bias):  # once per batch: a broadcast sum takes 40 times as long
             bias = paddle.concat([bias] * self.config.n_head, axis=1)  # (B, heads, T, past + T)
         presents = []
         again = self.enable_recompute and self.training and not use_cache
@@ -122,7 +122,7 @@ class CTRLModel(CTRLPretrainedModel):
             hidden_states.stop_gradient = False
         for index, layer in enumerate(self.h):
             if again:
-                # The hidden states alone: with the cache beside them Paddle 3.3.1 ends in a segmentation fault.
+                # Only the hidden states: with the cache as well, Paddle 3.3.1 ends in a segmentation fault.
                 hidden_states = recompute(carried(lambda x, layer=layer: layer(x, bias)[0]), hidden_states)
                 continue
             hidden_states, present = layer(
@@ -135,7 +135,7 @@ class CTRLModel(CTRLPretrainedModel):
 
 
 class LMHead(nn.Layer):
-    """Scores for every token of the vocabulary, by the embedding or by a weight of its own."""
+    """Scores every token of the vocabulary, with tied weights or a weight of its own."""
 
     def __init__(self, config: CTRLConfig) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         """Score every token.
 
         Args:
-            labels: int64 (B, T), those of the same positions; -100 is ignored. They are shifted here.
+            labels: int64 (B, T), unshifted; -100 is ignored. They are shifted here.
             cache, and the others: as :meth:`CTRLModel.forward`.
 
         Returns:
@@ -187,10 +187,10 @@ class CTRLLMHeadModel(CTRLPretrainedModel):
         return outputs.CausalLMOutputWithCrossAttentions(loss=loss, logits=logits, past_key_values=body.past_key_values)
 
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Continuation]:
-        """The logits (B, vocabulary) after texts (B, T), and what gives those after each further token.
+        """Return the logits (B, vocabulary) after texts (B, T), and a function for those after each further token.
 
         Args:
-            attention_mask: (B, T), 0 for padding; all 1 if absent. A text that is padded is to be so on the left.
+            attention_mask: (B, T), 0 for padding; all 1 if absent. Padding must be on the left.
         """
         body = self.transformer(input_ids, attention_mask, use_cache=True)
         logits = self.lm_head(body.last_hidden_state[:, -1:], self.transformer.w.weight)
@@ -225,7 +225,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
             ``logits`` (B, labels) at the last token that is not ``pad_token_id``, and, given labels, the ``loss``.
 
         Raises:
-            models.port.schema.ConfigError: several texts, and no ``pad_token_id`` to tell their ends by.
+            models.port.schema.ConfigError: several texts, and no ``pad_token_id`` to find their ends.
         """
         padding = self.config.pad_token_id
         if padding is None and input_ids.shape[0] > 1:
@@ -237,7 +237,7 @@ class CTRLForSequenceClassification(CTRLPretrainedModel):
 
 
 def _at_last(scores: Tensor, kept: Tensor) -> Tensor:
-    """(B, T, labels) -> (B, labels), at each row's last position that is kept (the first, if none is)."""
+    """(B, T, labels) -> (B, labels), at each row's last kept position (the first, if none)."""
     last = (kept.astype("int64") * paddle.arange(kept.shape[1])).argmax(axis=1)
     return paddle.take_along_axis(scores, last.reshape([-1, 1, 1]), axis=1, broadcast=True)[:, 0]
 

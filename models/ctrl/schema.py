@@ -1,4 +1,4 @@
-"""Every key of a CTRL ``config.json``: what it may be, what it is by default, and what becomes of it here.
+"""Every key of a CTRL ``config.json``: its allowed values, its default, and its treatment here.
 
 A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
 """
@@ -43,10 +43,10 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 246534,
 }
 
-#: Two hundred times as many as the published model has; a larger number is a mistake, and would fill the memory.
+#: Two hundred times the published model's; a larger number is a mistake, and would fill the memory.
 MOST_LAYERS = 10_000
 
-#: Other names that the reference has for honoured keys.
+#: The reference's other names for honoured keys.
 SYNONYMS = {
     "max_position_embeddings": "n_positions",
     "hidden_size": "n_embd",
@@ -54,8 +54,8 @@ SYNONYMS = {
     "num_hidden_layers": "n_layer",
 }
 
-#: Keys that stand in published ``config.json`` files and change nothing in the reference's computation: it has no
-#: dropout of attention probabilities, and every generation setting is given at the call.
+#: Keys of published ``config.json`` files that do not change the reference's computation: it has no dropout of
+#: attention probabilities, and generation settings are given in the call.
 INERT = SHARED_INERT | {
     "attn_pdrop", "eos_token_id", "from_tf", "is_decoder", "n_ctx", "num_beams", "repetition_penalty",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
@@ -67,10 +67,10 @@ ONLY = {**SHARED_ONLY, "use_bfloat16": False}
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The honoured keys with their values: the given ones over :data:`DEFAULTS`, checked.
+    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked.
 
     Raises:
-        ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
+        ConfigError: an unknown key, an unsupported value, or values that contradict each other.
     """
     config = merge(_first_names(given), DEFAULTS, ONLY, INERT)
     check_whole(config, ("dff", "n_embd", "n_head", "n_positions", "vocab_size"), 1)
@@ -99,22 +99,22 @@ def _first_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_training_length(config: Mapping[str, Any], length: int) -> None:
-    """Raise :class:`ConfigError` unless the model can be trained on sequences of ``length`` tokens."""
+    """Raise :class:`ConfigError` unless the model can train on sequences of ``length`` tokens."""
     if length > config["n_positions"]:
         raise ConfigError("n_positions", f"{config['n_positions']} is less than {length}")
 
 
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
-    """How many elements the largest tensors of each layer have, of one text."""
+    """Elements of each layer's largest tensors, for one text."""
     return [length * (config["n_embd"] + config["dff"] + config["n_head"] * length)] * config["n_layer"]
 
 
 def positions(config: Mapping[str, Any]) -> int:
-    """The most tokens that a text may have."""
+    """Most tokens that a text may have."""
     return config["n_positions"]
 
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
-    """What training on one text takes at the least, in float32: its stream and the largest tensors of a layer."""
+    """Minimum bytes to train on one text, in float32: its stream and a layer's largest tensors."""
     width = config["n_embd"] + config["dff"] + config["n_head"] * length + (config["vocab_size"] if causal_lm else 0)
     return 4 * (length * width + config["n_positions"] * config["n_embd"])

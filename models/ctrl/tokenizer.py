@@ -1,8 +1,8 @@
 """CTRL's tokenizer: words, and byte-pair pieces of words (Keskar et al. 2019, section 3.2), id for id as
 ``transformers.CTRLTokenizer``.
 
-A word is what stands between white space, together with one line break right after it; other white space is lost. A
-piece that does not end its word is written with ``@@`` behind it. Needs neither Paddle nor torch.
+A word is text between white space, plus one line break right after it; other white space is lost. A piece that does
+not end its word has the suffix ``@@``. Needs neither Paddle nor torch.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from models.port.tokenization import (
 
 VOCAB_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 
-#: As the reference splits, with the `regex` module: for it, unlike for `re`, the four separators are no white space.
+#: Splits as the reference does with `regex`, for which, unlike `re`, the four separators are no white space.
 WORD = re.compile(r"[\S\x1c-\x1f]+\n?")
 END = "</w>"
 GOES_ON = "@@"
 
-#: Words whose pieces are remembered; a megabyte of English has about thirty thousand different ones.
+#: Words whose pieces are cached; a megabyte of English has about thirty thousand different ones.
 REMEMBERED_WORDS = 1 << 18
 
-#: A character that training text has fewer times than this is left to <unk>: its two pieces would be learned from it.
+#: A character with fewer occurrences in training text becomes <unk>: its two pieces would be learned from these.
 LEAST_CHARACTER_COUNT = 5
 
-#: A pair of pieces that stands there fewer times than this is not worth a piece of its own.
+#: A pair of pieces with fewer occurrences is not worth a piece of its own.
 LEAST_PAIR_COUNT = 2
 
 
 class CTRLTokenizer(Tokenizer):
     """Byte-pair pieces of words.
 
-    The first token that a model should see is a *control code*, a word that stands whole in the vocabulary
-    (:meth:`control_code`). CTRL has no token to pad with; ``<unk>`` does it here, under an attention mask of 0.
+    The first token for a model should be a *control code*, a word that is whole in the vocabulary
+    (:meth:`control_code`). CTRL has no padding token; ``<unk>`` is used, with an attention mask of 0.
 
     Args:
         vocab: the text of ``vocab.json``.
@@ -67,8 +67,8 @@ class CTRLTokenizer(Tokenizer):
         for token in (self.unk_token, self.pad_token):
             if token not in self._ids:
                 raise ValueError(f"the special token {token!r} is not one of {VOCAB_FILE}'s {len(self._ids)} entries")
-        # As the reference reads them: the first and the last line are none, and any white space separates two pieces.
-        # Merges of pieces with a no-break space, of which the published file has some, are lost by that.
+        # As in the reference, the first and the last line are skipped, and any white space separates two pieces. That
+        # loses merges of pieces with a no-break space, of which the published file has some.
         lines = merges.split("\n")[1:-1]
         self._ranks = {tuple(line.split()): rank for rank, line in enumerate(lines)}
         self.unk_token_id = self._unknown = self._ids[unk_token]
@@ -125,14 +125,14 @@ class CTRLTokenizer(Tokenizer):
         return ids, spans
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids, words separated by one space, stripped. An id that is none of the vocabulary's is <unk>."""
+        """Decode ids: words separated by one space, stripped. An id outside the vocabulary is <unk>."""
         pieces = [self._pieces.get(index, self.unk_token) for index in map(int, ids)]
         if skip_special_tokens:
             pieces = [piece for piece in pieces if piece not in (self.unk_token, self.pad_token)]
         return " ".join(pieces).replace(f"{GOES_ON} ", "").strip()
 
     def readable(self, ids: Sequence[int]) -> str:
-        """Without a blank at the start of a line, and without ``@@`` after an unfinished word."""
+        """Decode without a blank at the start of a line or ``@@`` after an unfinished word."""
         return self.decode(ids).removesuffix(GOES_ON).replace("\n ", "\n").strip()
 
     def control_code(self, code: str) -> int:
@@ -155,10 +155,10 @@ class CTRLTokenizer(Tokenizer):
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> CTRLTokenizer:
-        """The tokenizer of a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings.
+        """Load a Hugging Face folder: ``vocab.json``, ``merges.txt`` and, if there, its settings.
 
         Raises:
-            ValueError: settings that this port does not have, named; or what the constructor raises.
+            ValueError: settings that this port lacks, by name; or as the constructor.
             OSError: a file is missing.
         """
         files = (read_text(Path(folder, name)) for name in (VOCAB_FILE, MERGES_FILE))
@@ -184,10 +184,10 @@ def load_tokenizer(folder: str | os.PathLike) -> CTRLTokenizer:
 
 
 def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
-    """Join neighbouring symbols, always all those of the pair with the lowest rank, until no pair has a rank.
+    """Join neighbouring symbols, each time all pairs of the lowest rank, until no pair has a rank.
 
-    A list of pairs to look at, lowest rank first, makes a word of n characters n log n work. All occurrences of a pair
-    are joined from left to right before the pairs that this makes are looked at.
+    A queue of pairs by rank makes it n log n work for a word of n characters. All occurrences of a pair are joined
+    from left to right before any new pairs are considered.
     """
     following = [*range(1, len(symbols)), -1]  # the next symbol's place; -1 at the end
     before = [-1, *range(len(symbols) - 1)]
@@ -195,7 +195,7 @@ def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
         (rank, place) for place, pair in enumerate(itertools.pairwise(symbols)) if (rank := ranks.get(pair)) is not None
     ]
     heapq.heapify(queue)
-    alive = list(symbols)  # "" where a symbol has become part of the one before
+    alive = list(symbols)  # "" for a symbol joined to the one before
     while queue:
         rank = queue[0][0]
         made = []
@@ -222,7 +222,7 @@ def merge(symbols: list[str], ranks: dict[tuple[str, ...], int]) -> list[str]:
 
 
 def check_control_code(code: str) -> None:
-    """Raise ``ValueError`` where no vocabulary could hold a control code as one token."""
+    """Raise ``ValueError`` if no vocabulary can hold a control code as one token."""
     if not code or WORD.fullmatch(code) is None or code != code.strip():
         raise ValueError(f"{code!r} cannot be a control code: it is not one word")
 
@@ -235,7 +235,7 @@ def train_bpe(
     Args:
         vocab_size: entries of ``vocab.json``: each character inside and at the end of a word, ``<unk>``, a line break,
             and one for each pair that is merged.
-        control_codes: words that are to be one token each.
+        control_codes: words that become one token each.
 
     Raises:
         ValueError: the texts do not give that many pieces, or need more for their characters alone.
@@ -272,15 +272,15 @@ def train_bpe(
 
 
 def _written(symbol: str) -> str:
-    """A symbol as the vocabulary writes it."""
+    """Spell a symbol as in the vocabulary."""
     return symbol.removesuffix(END) if symbol.endswith(END) else symbol + GOES_ON
 
 
 def _learn(words: Counter[str], characters: list[str], most: int) -> list[tuple[str, str]]:
     """Byte-pair encoding (Sennrich et al. 2016, section 3.2): merge the most frequent pair, time and again.
 
-    Pairs with a line break or a rare character are passed over, and those whose piece would be written as another one
-    is (``a@`` inside a word is written as ``a@@``). Among equally frequent pairs the alphabet decides.
+    Pairs with a line break or a rare character are skipped, as are those whose piece would be spelt like another one
+    (``a@`` inside a word is written as ``a@@``). Equally frequent pairs are merged in alphabetical order.
     """
     spelt = [[*word[:-1], word[-1] + END] for word in words]
     counts = list(words.values())
@@ -326,8 +326,8 @@ def _learn(words: Counter[str], characters: list[str], most: int) -> list[tuple[
 
 
 def _fitting(learned: list[tuple[str, str]], room: int, codes: list[str]) -> list[tuple[str, str]] | None:
-    """As many of the learned merges as there is room for beside those that make the control codes whole; None where
-    there is not even room for these."""
+    """Return as many learned merges as fit together with those that make the control codes whole; None if not even
+    these fit."""
     for count in range(min(room, len(learned)), -1, -1):
         merges = learned[:count] + _whole(codes, learned[:count])
         if len(merges) <= room:
@@ -364,7 +364,7 @@ def _special_tokens(folder: str | os.PathLike) -> dict[str, str]:
     """``unk_token`` and ``pad_token`` of a folder's settings.
 
     Raises:
-        ValueError: a setting that would change ids or texts and that this port does not have.
+        ValueError: a setting that would change ids or texts and that this port lacks.
     """
     config = read_config(folder)
     named = {key: special_token(config, key) for key in ("unk_token", "pad_token")}

@@ -1,4 +1,4 @@
-"""CTRL's parameters: their names, shapes and roles, new values, and what belongs to a model in a checkpoint."""
+"""CTRL's parameters: names, shapes, roles, initial values, and selection from a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADS = ("causal_lm", "sequence_classification")
 
 EMBEDDING = "transformer.w.weight"
 
-#: The linear maps that LoRA adapts unless it is told which: those of attention.
+#: The linear maps that LoRA adapts by default: those of attention.
 ADAPTED = ("Wq", "Wk", "Wv", "dense")
 
 
@@ -51,7 +51,7 @@ def _head(config: Mapping, head: str) -> dict[str, Parameter]:
         bias = {"lm_head.bias": Parameter((config["vocab_size"],), "bias")}
         if config["tie_word_embeddings"]:
             return bias
-        # As the embedding, and unlike other linear maps, the port holds it as the checkpoint does: it is as large.
+        # Like the embedding, which is as large, it has the checkpoint's layout, unlike other linear maps.
         return {"lm_head.weight": Parameter((config["vocab_size"], config["n_embd"]), "embedding"), **bias}
     if head == "sequence_classification":
         return linear("classifier", config["n_embd"], config["num_labels"], bias=False)
@@ -74,19 +74,19 @@ def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarr
 
 
 def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
-    """As :func:`initial_weights`, each made when it is asked for."""
+    """As :func:`initial_weights`, each made on access."""
     return new_values(parameters(config, head), deviations(config), seed)
 
 
 def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:
-    """The checkpoint's tensors that belong to the model with ``head``, each checked, nothing left over unnoticed.
+    """Return the checkpoint's tensors of the model with ``head``, each checked; no others go unnoticed.
 
-    A checkpoint made for another head is accepted for the body; the parameters of this head are then absent from the
-    result, and the caller gives them new values (:func:`initial_weights`) and says so.
+    A checkpoint made for another head is accepted for the body. The result then lacks the parameters of this head; the
+    caller gives them new values (:func:`initial_weights`) and says so.
 
     Raises:
         WeightsError: a wrong shape, a missing body parameter, an unknown tensor, or an output layer that differs from
-            the embedding that it is tied to.
+            the embedding it is tied to.
     """
     others = {name for other in HEADS if other != head for name in parameters(config, other)}
     tied = config["tie_word_embeddings"]
@@ -95,7 +95,7 @@ def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str
 
 
 def _canonical(tensors: Iterable[tuple[str, np.ndarray]], tied: bool) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors with the body's prefix; the output layer under the embedding's name where they are one."""
+    """Add the body's prefix to names; rename a tied output layer to the embedding."""
     for name, value in tensors:
         name = name if name.startswith(("transformer.", "lm_head.", "classifier.")) else f"transformer.{name}"
         yield EMBEDDING if tied and name == "lm_head.weight" else name, value

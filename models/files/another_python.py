@@ -1,8 +1,8 @@
-"""How another Python is started, by everything here that starts one: with nothing of the current folder.
+"""Start another Python that imports nothing from the current folder. All code here that starts one uses this.
 
 ``python -m`` and ``python -c`` import from the current folder before anything else: a stray ``random.py`` of the user's
-would be run in place of Python's own. The interpreter may be one of 3.10, which knows no ``-P``; and ``-I`` would hide
-packages that the user has installed for himself. So its first line, which imports nothing, removes that folder.
+would run in place of Python's own. The interpreter may be 3.10, which has no ``-P``; and ``-I`` would hide the user's
+own installed packages. So the first line that it runs, which imports nothing, removes that folder.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _SOURCE = str(Path(__file__).resolve().parents[2])
 
 
 def code_command(python: str, code: str, *arguments: str) -> list[str]:
-    """The command that runs some lines with an interpreter, and their arguments. To be given :func:`environment`."""
+    """Return the command that runs lines of code with an interpreter. Start it with :func:`environment`."""
     return [python, "-c", f"{_FORGET}\n{code}", *arguments]
 
 
 def module_command(python: str, module: str, *arguments: str) -> list[str]:
-    """The command that runs a module with an interpreter, and its arguments; this source is looked through first. To be
-    given :func:`environment`."""
+    """Return the command that runs a module with an interpreter; this source tree comes first in its path. Start it
+    with :func:`environment`."""
     return code_command(python, _RUN, _SOURCE, module, *arguments)
 
 
 def environment() -> dict[str, str]:
-    """That of this process. An empty place in ``PYTHONPATH``, as of ``$PYTHONPATH:more``, means the current folder, and
-    is left out."""
+    """Return this process's environment, without empty entries of ``PYTHONPATH`` (as in ``$PYTHONPATH:more``): they
+    mean the current folder."""
     places = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}

@@ -1,4 +1,4 @@
-"""From the name of a checkpoint to a folder on this disk, and the tensors in it."""
+"""Find or download a checkpoint by its name, and read its tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 from models.files.hub_errors import HubError, Wanted, corrupt, explain, missing_file, no_room, offline, read_only
 from models.files.plain import UnreadableFile, open_tensors, read_object
 
-#: The files of a checkpoint that are read, of its topmost folder. Code is neither downloaded nor opened.
+#: Files that are read from a checkpoint's top folder. Code is neither downloaded nor opened.
 PATTERNS = ("*.json", "*.safetensors", "*.model", "merges.txt")
-#: Fetched from a revision without safetensors alone. Pickles: nothing in this process opens them.
+#: Fetched only if a revision has no safetensors. Pickles: nothing in this process opens them.
 PICKLES = ("pytorch_model.bin", "pytorch_model-*.bin")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -27,22 +27,22 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def split_revision(text: str) -> tuple[str, str | None]:
-    """``ID@REVISION``, as a command line has it, in its parts; a folder's path, whatever is in it, is one part."""
+    """Split ``ID@REVISION`` of a command line into its parts; an existing path, even with an @, stays whole."""
     id, at, revision = text.partition("@")
     return (text, None) if os.path.exists(text) or not at or not id else (id, revision)
 
 
 def resolve_folder(folder_or_id: str | os.PathLike, revision: str | None = None) -> Path:
-    """The folder itself, or that of a hub repository's snapshot, downloaded as far as it is not in the local cache.
+    """Return the folder itself, or that of a hub repository's snapshot, whose missing files are downloaded.
 
-    The client shows its progress on the standard error. What was interrupted goes on where it was with the next call.
-    Without the hub, what is in the cache is used if nothing is missing.
+    The client shows its progress on standard error. The next call resumes an interrupted download. Without the
+    hub, a complete snapshot in the cache is used.
 
     Args:
         revision: a branch, a tag, ``refs/pr/N`` or a commit of the hub repository; None for its main branch.
 
     Raises:
-        HubError: a FileNotFoundError: neither a folder nor an available repository; the reason in one line.
+        HubError: a FileNotFoundError: neither a folder nor an available repository; gives the reason in a line.
     """
     folder = Path(folder_or_id)
     if folder.is_dir():
@@ -67,7 +67,7 @@ def resolve_folder(folder_or_id: str | os.PathLike, revision: str | None = None)
 
 
 def _from_cache(wanted: Wanted, problem: HubError) -> Path:
-    """The snapshot in the cache, when the hub does not answer or no longer gives what it gave before.
+    """Return the cached snapshot when the hub does not answer or no longer gives what it once gave.
 
     Raises:
         HubError: ``problem``, unless the snapshot is there with its weights.
@@ -86,12 +86,12 @@ def _lacking(wanted: Wanted, problem: HubError, file: str) -> HubError:
 
 
 def commit_of(snapshot: Path) -> str | None:
-    """The commit that a folder of :func:`resolve_folder` is of; None for a folder that is not of the hub."""
+    """Return the commit of a folder from :func:`resolve_folder`; None if it is not from the hub."""
     return snapshot.name if COMMIT.fullmatch(snapshot.name) and snapshot.parent.name == "snapshots" else None
 
 
 def current_commit(id: str, revision: str | None = None, kind: str = "model") -> str:
-    """The commit that a branch or tag names now; without the hub, the one that it named when it was last asked.
+    """Return the commit that a branch or tag names now; without the hub, the one last seen.
 
     Args:
         kind: ``model`` or ``dataset``.
@@ -113,7 +113,7 @@ def current_commit(id: str, revision: str | None = None, kind: str = "model") ->
 
 
 def moved_to(id: str, revision: str | None, kind: str) -> str | None:
-    """The commit that a branch or tag names now; None if the hub does not tell. Nothing is written down."""
+    """Return the commit that a branch or tag names now, None if the hub does not tell. Store nothing."""
     try:
         return str(_asked(Wanted(id, revision, kind=kind)).sha)
     except HubError:
@@ -121,7 +121,7 @@ def moved_to(id: str, revision: str | None, kind: str) -> str | None:
 
 
 def refusal(wanted: Wanted) -> HubError | None:
-    """Why the hub does not give a file, asked anew; None if it would, or it is merely not there."""
+    """Ask the hub again why it refuses a file; None if it does not, or the file does not exist."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
     try:
@@ -134,10 +134,9 @@ def refusal(wanted: Wanted) -> HubError | None:
 
 
 def _asked(wanted: Wanted) -> Any:
-    """What the hub tells of a repository at a revision: ``sha``, its commit, and ``siblings``, its files.
+    """Return the hub's answer on a repository at a revision: ``sha``, its commit, and ``siblings``, its files.
 
-    Unlike the download of a file, this is asked once: the client would go on asking a hub that cannot be reached for
-    half a minute.
+    Unlike a download, this is tried once: the client would retry an unreachable hub for half a minute.
     """
     from huggingface_hub import HfApi, constants
 
@@ -160,16 +159,16 @@ def _ref(wanted: Wanted) -> Path:
 
 
 def _write_ref(wanted: Wanted, commit: str) -> None:
-    """Leave the commit of a branch or tag where the client looks for it when it is offline."""
+    """Store the commit of a branch or tag where the client looks for it offline."""
     if wanted.revision == commit:
         return
-    with contextlib.suppress(OSError):  # a cache that may only be read is good enough
+    with contextlib.suppress(OSError):  # a read-only cache is good enough
         _ref(wanted).parent.mkdir(parents=True, exist_ok=True)
         _ref(wanted).write_text(commit)
 
 
 def _cached_commit(wanted: Wanted) -> str | None:
-    """The commit that a branch or tag named when it was last asked for."""
+    """Return the last known commit of a branch or tag."""
     if wanted.revision and COMMIT.fullmatch(wanted.revision):
         return wanted.revision
     try:
@@ -179,7 +178,7 @@ def _cached_commit(wanted: Wanted) -> str | None:
 
 
 def _chosen(names: Sequence[str]) -> list[str]:
-    """The files that are downloaded; pickles only where there is nothing better."""
+    """Choose the files to download; pickles only if there are no safetensors."""
     top = [name for name in names if "/" not in name]
     chosen = [name for name in top if any(fnmatch.fnmatchcase(name, pattern) for pattern in PATTERNS)]
     if not any(name.endswith(".safetensors") for name in chosen):
@@ -188,7 +187,7 @@ def _chosen(names: Sequence[str]) -> list[str]:
 
 
 def missing_weights(snapshot: Path) -> str | None:
-    """The first file of weights that a snapshot in the cache lacks; None where it has them all."""
+    """Return the first weights file missing in a cached snapshot; None if it is complete."""
     for kind in ("model.safetensors", "pytorch_model.bin"):
         index = snapshot / f"{kind}.index.json"
         if index.exists():
@@ -201,7 +200,7 @@ def missing_weights(snapshot: Path) -> str | None:
 
 
 def _fetched(wanted: Wanted) -> Path:
-    """A file of a repository in the cache, downloaded if need be, and then compared with its checksum."""
+    """Return the cached path of a repository's file; a download is checked against its checksum."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     with _explained(wanted):
@@ -216,7 +215,7 @@ def _check_sum(path: Path) -> None:
     """Compare a download with its checksum, which is its blob's name: SHA-256 of a large file, Git's SHA-1 of others.
 
     Raises:
-        HubError: it differs; the file is removed, or the cache would take it for good from now on.
+        HubError: it differs; the file is removed, or the cache would serve it from now on.
     """
     blob = Path(os.path.realpath(path))
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
@@ -233,7 +232,7 @@ def _check_sum(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explained(wanted: Wanted) -> Iterator[None]:
-    """What the client raises, as one line. A full disk is none of the hub's faults and stays what it is."""
+    """Turn what the client raises into one line. A full disk is not the hub's fault and stays as it is."""
     try:
         yield
     except Exception as problem:
@@ -248,10 +247,10 @@ def _explained(wanted: Wanted) -> Iterator[None]:
 
 
 def forget_partial(wanted: Wanted) -> None:
-    """Remove the part of a file that was downloaded: it is not of the file that the hub has."""
+    """Remove a partial download that is not part of the hub's file."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 
-    with contextlib.suppress(Exception):  # else it is in the way the next time, and said again
+    with contextlib.suppress(Exception):  # else the next download fails and reports it
         url = hf_hub_url(wanted.id, str(wanted.file), repo_type=wanted.kind, revision=wanted.revision)
         etag = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT).etag
         (_cache_of(wanted) / "blobs" / f"{etag}.incomplete").unlink(missing_ok=True)
@@ -261,7 +260,7 @@ def forget_partial(wanted: Wanted) -> None:
 
 
 class StoredTensor:
-    """A tensor in a file: its shape at once, its values each time ``np.asarray`` asks for them."""
+    """A tensor in a file: reads its shape at once, its values on each ``np.asarray``."""
 
     def __init__(self, file: Path, name: str) -> None:
         self.file = file
@@ -276,17 +275,17 @@ class StoredTensor:
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[str, StoredTensor]]:
-    """As :func:`read_tensors`, with the values left on disk: for checkpoints larger than memory."""
+    """Yield as :func:`read_tensors`, but leave values on disk: for checkpoints beyond memory."""
     for file, name in _names(folder):
         yield name, StoredTensor(file, name)
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and value of every tensor of the checkpoint in ``folder``, one at a time, single file or shards.
+    """Yield name and value of every tensor of the checkpoint in ``folder``, in one file or in shards.
 
     Raises:
-        FileNotFoundError: no safetensors file. A pickle beside it is named, and left unopened: unpickling runs code.
-        UnreadableFile: one of them is damaged, or the index is.
+        FileNotFoundError: no safetensors file. A pickle found there is named but not opened: unpickling runs code.
+        UnreadableFile: one of the files or the index is damaged.
     """
     for file, name in _names(folder):
         with open_tensors(file) as tensors:
@@ -303,12 +302,12 @@ def _names(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """The files with a checkpoint's tensors: those that its index names, or the only one.
+    """Return the files with a checkpoint's tensors: those its index names, or the only one.
 
     Raises:
         FileNotFoundError: as :func:`read_tensors`.
-        UnreadableFile: the index is none, or names a file elsewhere: what comes with a checkpoint is not to say which
-            other files of this disk are read.
+        UnreadableFile: the index is invalid, or names a file elsewhere: a checkpoint must not decide which other
+            files of this disk are read.
     """
     index = folder / "model.safetensors.index.json"
     if os.path.lexists(index):

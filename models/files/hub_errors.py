@@ -1,5 +1,5 @@
-"""What can go wrong between the Hugging Face hub and this machine, each in a line: which repository, revision and file,
-and what to do about it. For models and for data sets.
+"""One-line errors for what can go wrong between the Hugging Face hub and this machine, with models and data sets: each
+names the repository, revision and file, and says what to do.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ WELL_KNOWN = {
 TITLES = {"model": "model", "dataset": "data set"}
 LOGIN = "log in (hf auth login, or HF_TOKEN)"
 AGAIN = "run the same command again"
-#: Of what is kept as far as it came.
+#: For a partial download that is kept.
 GOES_ON = ": it goes on where it was"
 #: What to do about a damaged file of the cache.
 FETCH_AGAIN = "delete BLOB, and it is fetched again"
 
 
 class HubError(FileNotFoundError):
-    """What was asked for could not be had from the hub. The message fits on a line.
+    """The hub did not give what was asked for. The message fits on a line.
 
     Attributes:
         reason: ``gated``, ``private`` (or missing: the hub does not say which), ``missing``, ``token``, ``revision``,
             ``file``, ``offline``, ``interrupted``, ``corrupt``, ``cache`` (it cannot be written), ``name`` or ``hub``
-            (it answers something else).
+            (any other answer).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -43,12 +43,12 @@ class HubError(FileNotFoundError):
 
 
 class Wanted(NamedTuple):
-    """What was asked for.
+    """A request to the hub.
 
     Attributes:
         kind: ``model`` or ``dataset``.
         revision: as it was written; None for the main branch.
-        file: None where it is not known which one failed.
+        file: None if it is unknown which one failed.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
 
 
 def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
-    """The error to raise in the place of what a client of the hub raised; None if it is not of the hub."""
+    """Return the error to raise instead of a hub client's; None if the hub is not the cause."""
     from huggingface_hub.errors import HFValidationError
 
     causes = list(_chain(problem))
@@ -90,7 +90,7 @@ def explain(problem: BaseException, wanted: Wanted) -> HubError | None:
 
 
 def explain_push(problem: BaseException, wanted: Wanted) -> HubError | None:
-    """As :func:`explain`, where something was to be written to the hub."""
+    """As :func:`explain`, for a write to the hub."""
     from huggingface_hub.errors import LocalTokenNotFoundError
 
     causes = list(_chain(problem))
@@ -134,7 +134,7 @@ def _unreachable() -> str:
 
 
 def _chain(problem: BaseException | None) -> Iterator[BaseException]:
-    """The problem and what it came from, and so on."""
+    """Yield the problem and the chain of its causes."""
     seen: set[int] = set()
     while problem is not None and id(problem) not in seen:
         seen.add(id(problem))
@@ -146,7 +146,7 @@ def _chain(problem: BaseException | None) -> Iterator[BaseException]:
 
 
 def _answered(response: Any, wanted: Wanted) -> HubError:
-    """What an answer means that is none of those that were hoped for."""
+    """Return the error that an answer of the hub means."""
     status, code = response.status_code, response.headers.get("X-Error-Code")
     said = " ".join((response.headers.get("X-Error-Message") or "").split())
     if wanted.file is None and (named := re.search(r"/resolve/[^/]+/([^?]+)", response.url or "")):
@@ -190,7 +190,7 @@ def _private_or_missing(wanted: Wanted) -> HubError:
 
 
 def missing_file(wanted: Wanted) -> HubError:
-    """A repository without a file that is needed."""
+    """The repository lacks a needed file."""
     what = {"config.json": ", so it is no checkpoint of transformers"}.get(wanted.file or "", "")
     return HubError("file", f"{wanted.place} has no {wanted.file or 'such file'}{what}; see {wanted.page}")
 
@@ -210,7 +210,7 @@ def _revisions(wanted: Wanted) -> str:
 
     try:
         refs = HfApi().list_repo_refs(wanted.id, repo_type=wanted.kind, include_pull_requests=True)
-    except Exception:  # it is but a help: whatever goes wrong here, the error at hand is the other one
+    except Exception:  # only a hint: whatever goes wrong here, the original error is the one to report
         return f"; see {wanted.page}/tree/main"
     names = [ref.name for ref in (*refs.branches, *refs.tags)] + [ref.ref for ref in refs.pull_requests or []]
     near = difflib.get_close_matches(wanted.revision or "", names, 3)
@@ -226,7 +226,7 @@ def logged_in() -> bool:
 
 
 def near_names(id: str, kind: str) -> list[str]:
-    """Up to two names like this one: of the repositories in the local cache, and those that this project names."""
+    """Return up to two similar names, from the local cache's repositories and those that this project names."""
     from huggingface_hub import constants
 
     folders = Path(constants.HF_HUB_CACHE).glob(f"{kind}s--*/snapshots")
@@ -250,7 +250,7 @@ def _is_offline(causes: list[BaseException]) -> bool:
 
 
 def offline(wanted: Wanted) -> HubError:
-    """Something that is not in the cache, when the hub cannot be asked."""
+    """Not in the cache, and the hub cannot be asked."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -265,7 +265,7 @@ def offline(wanted: Wanted) -> HubError:
 
 
 def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None:
-    """A download that stood still, was cut off, or brought another number of bytes than announced."""
+    """A download that stalled, was cut off, or had another size than announced."""
     import requests
 
     texts = [str(cause) for cause in causes]
@@ -275,7 +275,7 @@ def _interrupted(causes: list[BaseException], wanted: Wanted) -> HubError | None
             f"{_file(wanted)} came with another size than the hub announced; what came was removed: {AGAIN} to fetch "
             "it anew",
         )
-    # A connection that was never made is none of these: ConnectTimeout, ConnectionError by MaxRetryError.
+    # A connection never made is not one of these: ConnectTimeout, ConnectionError by MaxRetryError.
     stalled = any("Read timed out" in text for text in texts)
     if not stalled and not any(isinstance(cause, requests.exceptions.ChunkedEncodingError) for cause in causes):
         return None
@@ -289,7 +289,7 @@ def no_room(problem: BaseException) -> bool:
 
 
 def read_only(problem: BaseException) -> HubError | None:
-    """That the client's cache cannot be written, where that is what failed."""
+    """Return the error for a cache that cannot be written, if that failed."""
     from huggingface_hub import constants
 
     if not _system_error(problem, errno.EROFS, errno.EACCES):
@@ -305,14 +305,14 @@ def _system_error(problem: BaseException, *numbers: int) -> bool:
 
 
 class CachedFile(NamedTuple):
-    """A file of a snapshot in the cache, and the blob that its link leads to."""
+    """A file of a cached snapshot, and the blob that its link leads to."""
 
     wanted: Wanted
     blob: Path
 
 
 def cached_file(path: str | os.PathLike) -> CachedFile | None:
-    """What a path into the hub's cache stands for; None for any other."""
+    """Return the file that a path in the hub's cache names; else None."""
     parts = re.search(
         r"(?:^|/)(model|dataset)s--([^/]+)/snapshots/([0-9a-f]{40})/(.+)$", Path(path).absolute().as_posix()
     )
@@ -323,17 +323,17 @@ def cached_file(path: str | os.PathLike) -> CachedFile | None:
 
 
 def from_hub(path: str | os.PathLike, way_out: str) -> str:
-    """Where a file of the cache is of, and what to do about it; nothing about any other file.
+    """Say where a cached file is from and what to do about it; "" for any other file.
 
     Args:
-        way_out: ``BLOB`` in it stands for what lies in the cache.
+        way_out: ``BLOB`` in it stands for the cached blob's path.
     """
     found = cached_file(path)
     return "" if found is None else f" ({_file(found.wanted)}); {way_out.replace('BLOB', str(found.blob))}"
 
 
 def corrupt(path: Path) -> HubError:
-    """A downloaded file of another checksum than announced, which was removed."""
+    """A download, now removed, whose checksum is not the announced one."""
     found = cached_file(path)
     named = _file(found.wanted) if found else str(path)
     return HubError(

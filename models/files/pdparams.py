@@ -1,9 +1,9 @@
 """Reading Paddle's ``.pdparams``: pickles of named NumPy arrays, read without running anything that is in them.
 
 ``paddle.save(model.state_dict(), ...)`` writes a pickle of a dict: name -> array, and beside the arrays the parameters'
-other names. A pickle is a program. What this one may do is listed twice: the operations (:data:`OPERATIONS`) and the
-callables (:data:`CALLABLES`), which are stand-ins of this module, never NumPy's own. A first pass over the file
-without running it checks the operations and every length; so no file makes this process reserve more memory than the
+other names. A pickle is a program. Two lists say what this one may do: the operations (:data:`OPERATIONS`) and the
+callables (:data:`CALLABLES`), which are stand-ins of this module, never NumPy's own. A first pass checks the
+operations and every length without running anything. So no file makes this process reserve more memory than the
 file is long, or call what it names.
 """
 
@@ -25,7 +25,7 @@ from models.files.plain import UnreadableFile, plain_file
 #: Keys that Paddle writes beside the arrays: the parameters' names in its runtime, and the parts of large arrays.
 OTHER_NAMES, PARTS = "StructuredToParameterName@@", "UnpackBigParamInfor@@"
 
-#: What a pickle of Paddle's consists of, of the protocols 2, 3 and 4.
+#: Operations in Paddle's pickles of protocols 2, 3 and 4.
 OPERATIONS = frozenset({
     "PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS",
     "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2",
@@ -33,22 +33,22 @@ OPERATIONS = frozenset({
     "STACK_GLOBAL", "REDUCE", "BUILD", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
 })  # fmt: skip
 
-#: Type codes of arrays that are read: numbers without a pointer in them. Paddle stores bfloat16 as ``u2``.
+#: Type codes of the arrays that are read: numbers, no pointers. Paddle stores bfloat16 as ``u2``.
 TYPES = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"))
 
 
 class _Refused(Exception):
-    """What a file asks for is not done. The message goes on after the file's name."""
+    """A request of the file is refused. The message follows the file's name."""
 
 
 def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Name -> array of a ``.pdparams`` file, as they are stored (Paddle's names and layout; float, whole or bool).
+    """Return name -> array of a ``.pdparams`` file, as stored (Paddle's names and layout; float, integer or bool).
 
-    The arrays share the memory of what was read and are not to be written to.
+    The arrays share the memory of the data read and must not be written to.
 
     Raises:
-        UnreadableFile: no pickle, one of something else than named arrays, one that asks for code (none of it runs), or
-            cut short.
+        UnreadableFile: no pickle, a pickle of other things than named arrays, one that asks for code (none runs), or
+            a truncated one.
         OSError: it cannot be opened.
     """
     with plain_file(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -66,11 +66,11 @@ def read_pdparams(path: str | os.PathLike) -> dict[str, np.ndarray]:
             raise UnreadableFile(path, f"cannot be read as .pdparams ({reason:.120}); it may be cut short") from None
 
 
-# -- the first pass: nothing is made of it ----------------------------------------------------------------------------
+# -- the first pass: nothing is built ---------------------------------------------------------------------------------
 
 
 class _Bounded(io.RawIOBase):
-    """A file that gives no more than it has: a length in a pickle is the word of a stranger."""
+    """A file that refuses reads past its end: a length in a pickle cannot be trusted."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self.content = content
@@ -88,7 +88,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _check_operations(content: mmap.mmap) -> None:
-    """Read the pickle's operations through, without doing any.
+    """Check the pickle's operations without running any.
 
     Raises:
         _Refused: one that Paddle does not write, or a place in the memo beyond the file's length.
@@ -107,7 +107,7 @@ def _check_operations(content: mmap.mmap) -> None:
 
 
 class _Callable:
-    """What a pickle may name. It has no attributes that a pickle could set."""
+    """A function that a pickle may name. A pickle cannot set its attributes."""
 
     __slots__ = ("_make",)
     _make: Callable[..., Any]
@@ -145,7 +145,7 @@ class _Type:
 
 
 class _Array:
-    """Stands for ``numpy.ndarray``: nothing until its state is there, then a view of the bytes."""
+    """Stands for ``numpy.ndarray``: empty until its state is set, then a view of the bytes."""
 
     def __init__(self) -> None:
         self.value: np.ndarray | None = None
@@ -175,7 +175,7 @@ def _ordered(*content: Any) -> dict:
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """How protocol 2 writes bytes."""
+    """Make bytes, as in protocol 2."""
     if not isinstance(text, str) or encoding != "latin1":
         raise _Refused("encodes something else than bytes")
     return text.encode("latin-1")
@@ -187,7 +187,7 @@ def _no_call(*_: Any) -> Any:
 
 NDARRAY = _Callable(_no_call)
 
-#: What a pickle may name, and what stands for it here.
+#: Names allowed in a pickle, and their stand-ins here.
 CALLABLES: Mapping[str, _Callable] = {
     "numpy.core.multiarray._reconstruct": _Callable(_reconstruct),
     "numpy._core.multiarray._reconstruct": _Callable(_reconstruct),
@@ -216,7 +216,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _arrays(found: Any) -> dict[str, np.ndarray]:
-    """The arrays by name; large ones, which the protocols 2 and 3 hold in parts, put together."""
+    """Return the arrays by name; join the large ones, which protocols 2 and 3 hold in parts."""
     if not isinstance(found, dict):
         raise _Refused("holds no tensors by name (a state_dict)")
     arrays: dict[str, np.ndarray] = {}

@@ -1,7 +1,7 @@
-"""Reading other people's files: what can be wrong with one is said in a line that names it.
+"""Read other people's files, with one-line errors that name the file.
 
-A path that leads to no plain file, or a file that holds something else than it should, raises :class:`UnreadableFile`;
-one that is missing or may not be read, ``OSError`` as everywhere.
+A path to no regular file, or a file whose content is not what it should be, raises :class:`UnreadableFile`; a missing
+or forbidden one raises ``OSError`` as everywhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from safetensors import safe_open
 
 from models.files.hub_errors import FETCH_AGAIN, cached_file, from_hub
 
-#: What git leaves in a file's place where its Large File Storage was not asked for the file.
+#: Start of the pointer that git leaves for a file not fetched from its Large File Storage.
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class UnreadableFile(ValueError):
-    """A file that is not what it should be. The message names it and fits on a line; of a file from the hub it says of
-    which repository, and how it is fetched again."""
+    """A file that is not what it should be. The message names it and fits on a line; for a file from the hub it gives
+    the repository and how to fetch it again."""
 
     def __init__(self, path: str | os.PathLike, problem: object, way_out: str = FETCH_AGAIN) -> None:
         """``way_out``: what to do about a file from the hub."""
@@ -32,11 +32,11 @@ class UnreadableFile(ValueError):
 
 
 def plain_file(path: str | os.PathLike) -> Path:
-    """The path, if it leads to a plain file with something in it: opening a pipe would wait for ever.
+    """Return the path if it is a regular file that is not empty: opening a pipe would wait for ever.
 
     Raises:
-        UnreadableFile: a folder, a pipe, a device, an empty file, or git's stand-in for a large file.
-        OSError: nothing there, a circle of links, or no permission.
+        UnreadableFile: a folder, a pipe, a device, an empty file, or a git-LFS pointer.
+        OSError: no such file, a loop of links, or no permission.
     """
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
@@ -59,10 +59,10 @@ def plain_file(path: str | os.PathLike) -> Path:
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """The text of a UTF-8 file, with line ends as they are stored, without a byte order mark.
+    """Return the text of a UTF-8 file, with its line ends as stored, without a byte order mark.
 
     Raises:
-        UnreadableFile, OSError: as :func:`plain_file`; also for other bytes.
+        UnreadableFile, OSError: as :func:`plain_file`; also if not UTF-8.
     """
     try:
         return plain_file(path).read_bytes().decode("utf-8-sig")
@@ -71,19 +71,19 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def read_object(path: str | os.PathLike) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Read a file's JSON object.
 
     Raises:
-        UnreadableFile, OSError: as :func:`read_text`; also for what is no JSON object.
+        UnreadableFile, OSError: as :func:`read_text`; also if it is no JSON object.
     """
     return parsed_object(read_text(path), path)
 
 
 def parsed_object(text: str, path: str | os.PathLike) -> dict[str, Any]:
-    """The JSON object of a text, which was read from `path`.
+    """Parse the JSON object in a text read from `path`.
 
     Raises:
-        UnreadableFile: it is none, or has NaN or Infinity in it, which JSON does not have.
+        UnreadableFile: not a JSON object, or with NaN or Infinity, which JSON lacks.
     """
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
@@ -102,11 +102,11 @@ def _refuse_constant(name: str) -> None:
 
 @contextlib.contextmanager
 def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
-    """The tensors of a safetensors file, for the ``with`` block: ``keys()``, ``get_slice(name)``, ``get_tensor(name)``
-    (a NumPy array).
+    """Open a safetensors file for the ``with`` block: ``keys()``, ``get_slice(name)``, ``get_tensor(name)`` (a NumPy
+    array).
 
     Raises:
-        UnreadableFile, OSError: as :func:`plain_file`; also for a file that is none, or a type that NumPy has not.
+        UnreadableFile, OSError: as :func:`plain_file`; also if not safetensors, or of a type NumPy lacks.
     """
     plain_file(path)
     try:
@@ -114,5 +114,5 @@ def open_tensors(path: str | os.PathLike) -> Iterator[Any]:
             yield tensors
     except OSError:
         raise
-    except Exception as problem:  # the library raises what Rust, NumPy or ml_dtypes do
+    except Exception as problem:  # it passes on what Rust, NumPy or ml_dtypes raise
         raise UnreadableFile(path, f"cannot be read as safetensors: {problem}") from None

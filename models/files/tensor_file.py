@@ -1,8 +1,8 @@
-"""Arrays that are made when they are asked for, and safetensors files that are written of them one after another.
+"""Arrays that are made on demand, and safetensors files that are written from them one tensor at a time.
 
-The library of that name writes only what it is given as a whole: of a model as large as half of the memory, the copies
-that a file is made of do not fit beside it. The gate's files (:mod:`toolkit.parity.job.tensor_file`) are written in
-these words, too, by a process that has torch and no Paddle: nothing but NumPy is imported here.
+The safetensors library needs all tensors at once: for a model of half the memory, the copies that it writes do not fit
+beside the model. :mod:`toolkit.parity.job.tensor_file` writes the gate's files with these functions too, in a process
+with torch and without Paddle: so this module imports nothing but NumPy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-#: NumPy's types by their name in the format, in the order in which a file has them: that of the library, by which what
-#: is written here is the same to the byte.
+#: Each NumPy dtype's name in the format, in the order of a file. It is the library's order, so that files are the same
+#: to the byte.
 TYPES: dict[np.dtype, str] = {
     np.dtype("<u8"): "U64",
     np.dtype("<i8"): "I64",
@@ -34,22 +34,22 @@ TYPES: dict[np.dtype, str] = {
 
 
 def entry(dtype: np.dtype, shape: Sequence[int], start: int) -> dict[str, Any]:
-    """What a header says of a tensor.
+    """Return a tensor's header entry.
 
     Args:
         dtype: one of :data:`TYPES`.
-        start: where its values begin, counted from the end of the header.
+        start: offset of its values from the end of the header.
     """
     end = start + dtype.itemsize * math.prod(shape)
     return {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
 
 
 def header(entries: Mapping[str, Any], room: int = 0) -> bytes:
-    """The first bytes of a file, up to the first tensor's: the length of the header, and it, filled up with blanks.
+    """Return the bytes of a file before its first tensor: the header's length and the header, padded with blanks.
 
     Args:
-        entries: by name, what :func:`entry` gives; the library's own ``__metadata__`` first, if there is any.
-        room: what the header takes at the least.
+        entries: :func:`entry` by name; first the library's own ``__metadata__``, if there is any.
+        room: least size of the header in bytes.
     """
     written = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     written = written.ljust(max(room, -(-len(written) // 8) * 8))
@@ -57,10 +57,10 @@ def header(entries: Mapping[str, Any], room: int = 0) -> bytes:
 
 
 class OnDemand(Mapping[str, np.ndarray]):
-    """Arrays by name, each made anew whenever it is asked for, and not kept.
+    """Arrays by name, each made anew on every access and not kept.
 
     Args:
-        makers: name -> what makes its value.
+        makers: name -> its maker function.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], np.ndarray]]) -> None:
@@ -85,11 +85,11 @@ def write_tensors(
     """Write a safetensors file as the library does, byte for byte, holding one tensor at a time.
 
     Args:
-        tensors: each is asked for twice: for its shape, and for its values.
+        tensors: each is read twice: for its shape and for its values.
         metadata: texts of the header, in this order.
 
     Raises:
-        OSError: the system refuses it; a part of the file may be left.
+        OSError: writing failed; a partial file may be left.
         ValueError: a type that is not in :data:`TYPES`.
     """
     shapes = {}

@@ -1,9 +1,8 @@
 """Activations whose gradients are as accurate as the reference's, where those of Paddle's CPU kernels (3.3.1) are not.
 
-Its float32 tanh is off by some units in the last place where it is nearly 1, of which 1 - tanh^2 keeps no more. On
-numbers of standard deviation 3 the gradient is off by 2.7e-7 of its size, torch's by 7.4e-8, and here by 5e-8; that of
-GELU by tanh 6.7e-7, 1.4e-7 and 6e-8. The gradient of SiLU is NaN below -88.7 (in float64 below -709), where exp(-x)
-overflows.
+Paddle's float32 tanh is off by some units in the last place near 1, where 1 - tanh^2 has no more digits. On numbers of
+standard deviation 3 its gradient is off by 2.7e-7 of its size, torch's by 7.4e-8, and that here by 5e-8; for tanh GELU
+6.7e-7, 1.4e-7 and 6e-8. Paddle's gradient of SiLU is NaN below -88.7 (in float64 below -709), where exp(-x) overflows.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def tanh(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _is_inexact(x: paddle.Tensor) -> bool:
-    """Whether Paddle's own gradient of tanh is."""
+    """Whether Paddle's tanh gradient is."""
     return is_composed(x) and x.dtype == paddle.float32
 
 
@@ -96,7 +95,7 @@ class Tanh(nn.Layer):
         return tanh(x)
 
 
-#: By the names in Hugging Face's configurations.
+#: By name in Hugging Face's configurations.
 ACTIVATIONS = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,

@@ -1,8 +1,7 @@
 """The compiled loops (:mod:`models.operations.loops`) as operations on Paddle's tensors: float32, on a CPU, where Numba
-is installed and ``TOOLKIT_KERNELS`` does not say otherwise. None has a gradient of its own:
-:mod:`models.operations.ops` has.
+is installed and ``TOOLKIT_KERNELS`` does not say otherwise. Their gradients are in :mod:`models.operations.ops`.
 
-Each takes contiguous tensors or makes them so.
+Each makes its tensors contiguous.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _asked: Counter[str] = Counter()
 
 @contextmanager
 def composed(loops: Collection[str]) -> Iterator[Counter[str]]:
-    """Inside the ``with`` block these of :data:`LOOPS` are composed of Paddle's operations, as without Numba.
+    """Compose these of :data:`LOOPS` of Paddle's operations inside the ``with`` block, as without Numba.
 
     Yields:
-        How often each loop would have been run.
+        How often each loop would have run.
     """
     global _left_out, _asked
     before, _left_out, _asked = (_left_out, _asked), loops, Counter()
@@ -48,12 +47,12 @@ def composed(loops: Collection[str]) -> Iterator[Counter[str]]:
 
 
 def is_chosen() -> bool:
-    """Whether tensors on a CPU are worked on by compiled loops; never in a static graph."""
+    """Whether compiled loops are used for tensors on a CPU; never in a static graph."""
     return paddle.in_dynamic_mode() and kernels.chosen() == kernels.COMPILED
 
 
 def numel(x: paddle.Tensor) -> int:
-    """How many numbers a tensor holds; its own ``size`` asks NumPy, and takes several times as long."""
+    """Number of elements of a tensor; its own ``size`` asks NumPy and takes several times as long."""
     return math.prod(x.shape)
 
 
@@ -61,7 +60,7 @@ def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.
     """Whether a compiled loop can work on all of these.
 
     Args:
-        loop: which, of :data:`LOOPS`; "" for one that rounds nothing.
+        loop: one of :data:`LOOPS`; "" for one that does not round.
     """
     can = is_chosen() and all(x.dtype == dtype and x.place.is_cpu_place() and numel(x) for x in tensors)
     if not (can and _left_out):
@@ -71,7 +70,7 @@ def suits(*tensors: paddle.Tensor, loop: str = "", dtype: paddle.dtype = paddle.
 
 
 def random_mask(threshold: int, shape: Sequence[int]) -> paddle.Tensor:
-    """bool: which of 16-bit random numbers are at least ``threshold``. One draw from Paddle's generator seeds them."""
+    """bool: which 16-bit random numbers are at least ``threshold``. A draw from Paddle's generator seeds them."""
     from models.operations import loop_code
 
     seed = int(paddle.randint(-(2**31), 2**31 - 1, [2], "int32").numpy().view("int64")[0])
@@ -140,7 +139,7 @@ def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsil
 def layer_norm_backward(
     grad: paddle.Tensor, x: paddle.Tensor, gain: paddle.Tensor, epsilon: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """The gradient of ``x``, and those of gain and bias side by side, (blocks, 2 * width), to be added up."""
+    """Return the gradient of ``x``, and those of gain and bias side by side, (blocks, 2 * width), unsummed."""
     from models.operations import loop_code
 
     grad, x, gain, width = grad.contiguous(), x.contiguous(), gain.contiguous(), x.shape[-1]
@@ -155,7 +154,7 @@ def layer_norm_backward(
 def add_on_grid(
     exact: paddle.Tensor, update: paddle.Tensor, rounder: float, sign: float
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """``exact`` (float64) and ``sign`` times ``update`` rounded to the grid (float32): their sum, and it in float32."""
+    """Add ``exact`` (float64) and ``sign`` * ``update`` (float32, rounded to the grid); the sum, also in float32."""
     from models.operations import loop_code
 
     exact, update = exact.contiguous(), update.contiguous()
@@ -165,14 +164,14 @@ def add_on_grid(
     return out, value
 
 
-#: A mask and its value, as a loop takes them: address, rows with one row of it, rows of it, value.
+#: A mask as a loop takes it: address, rows that share a mask row, number of mask rows, value.
 Put = tuple[int, int, int, float]
 
 
 def _puts(masks: Sequence[tuple[paddle.Tensor, float]], shape: Sequence[int]) -> tuple[list, list[paddle.Tensor]]:
-    """The masks over scores of ``shape`` (..., C, K) for a loop; and the tensors, which must live as long as it runs.
+    """Return the masks over scores of ``shape`` (..., C, K) for a loop; and their tensors, which must outlive the run.
 
-    A mask may be one row for all of C, and be the same for all of the first axes; other broadcasts are written out.
+    A mask may broadcast over C and over the first axes; other broadcasts are expanded.
     """
     flat: list[int | float] = []
     held = []
@@ -226,7 +225,7 @@ def softmax_backward(
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """As :func:`models.operations.ops.cross_entropy`; and what its backward wants of each row, (N, 2).
+    """As :func:`models.operations.ops.cross_entropy`; and per row what the backward needs, (N, 2).
 
     Raises:
         IndexError: a label is no class.
@@ -235,7 +234,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> tuple[paddle.
 
     logits, labels = logits.contiguous(), labels.contiguous()
     rows, width = logits.shape
-    numbers = labels.numpy()  # a loop would read, and write, whatever lies there in memory
+    numbers = labels.numpy()  # a loop would read and write outside of the array
     if numbers.min() < 0 or numbers.max() >= width:
         wrong = numbers[(numbers < 0) | (numbers >= width)][0]
         raise IndexError(f"label {wrong} is none of {width} classes")
@@ -272,7 +271,7 @@ def compare_places(place: paddle.Tensor, seen: paddle.Tensor, at_least: bool) ->
 
 
 def keys(x: paddle.Tensor, epsilon: float, factor: float) -> paddle.Tensor:
-    """Rows of ``x`` (..., D) scaled to a mean square of 1, to which epsilon is added, then by ``factor``."""
+    """Scale rows of ``x`` (..., D) by ``factor`` / sqrt(mean square + epsilon)."""
     from models.operations import loop_code
 
     x, width = x.contiguous(), x.shape[-1]

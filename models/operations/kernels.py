@@ -1,11 +1,10 @@
-"""Whose operations the ports take on a CPU: those composed here, or Paddle's own, as on a GPU.
+"""The choice of the ports' operations on a CPU: those composed here, or Paddle's own, as on a GPU.
 
-``compiled``, the default where Numba is installed beside Paddle's OpenMP, are the composed ones, of which some are
-compiled loops in float32 (:mod:`models.operations.loops`); ``composed`` are made of Paddle's alone.
-``TOOLKIT_KERNELS=paddle`` takes Paddle's own. So what the ports do on a GPU (which operation they call, with what) is
-run and gated on machines that have none. It is slower, and Paddle's CPU kernels lose the digits that
-:mod:`models.operations.ops` and :mod:`models.operations.activations` tell of. This is the one place that reads the
-variable.
+``compiled``, the default with Numba and Paddle's OpenMP, are the composed ones, some of them compiled loops in float32
+(:mod:`models.operations.loops`); ``composed`` are made of Paddle's operations alone. ``TOOLKIT_KERNELS=paddle`` takes
+Paddle's own. So the ports' GPU code (which operation they call, with what) is run and gated on machines without a GPU.
+It is slower, and Paddle's CPU kernels lose digits (see :mod:`models.operations.ops` and
+:mod:`models.operations.activations`). Only this module reads the variable.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from pathlib import Path
 VARIABLE = "TOOLKIT_KERNELS"
 COMPILED, COMPOSED, PADDLE = "compiled", "composed", "paddle"
 CHOICES = (COMPILED, COMPOSED, PADDLE)
-#: Rows whose sums a compiled loop takes in float32 before these are added up.
+#: Rows that a compiled loop sums in float32 before the sums are added up.
 BLOCK_ROWS = 128
 #: Functions of OpenMP that compiled loops call, by names of our own: torch's OpenMP has the same ones.
 THREADS = {name: f"paddle_{name}" for name in ("omp_get_thread_num", "omp_get_num_threads")}
 
 
 def chosen() -> str:
-    """Which operations a CPU takes, one of :data:`CHOICES`.
+    """Return the operations for a CPU, of :data:`CHOICES`.
 
     Raises:
-        ValueError: the variable says something else, or what is not to be had here.
+        ValueError: the variable has another value, or one not available here.
     """
     found = os.environ.get(VARIABLE)
     if not found:
@@ -42,7 +41,7 @@ def chosen() -> str:
 
 @functools.cache
 def can_compile() -> bool:
-    """Whether Numba is installed, and the threads of Paddle's matrix products can be had. Imports neither."""
+    """Whether Numba and the threads of Paddle's matrix products are available. Imports neither."""
     paddle = importlib.util.find_spec("paddle")
     if paddle is None or paddle.origin is None or importlib.util.find_spec("numba") is None:
         return False

@@ -1,12 +1,11 @@
-"""The machine code of the compiled loops (:mod:`models.operations.loops`): run, loaded, and kept on disk.
+"""Run, load and cache the machine code of the compiled loops (:mod:`models.operations.loops`).
 
-A loop is called with one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads
-and writes, sizes and scalars. The team of threads is that of Paddle's own matrix products (Intel's OpenMP, beside
-Paddle in its wheel): a second team would wait for the cores on which the first one spins. Each thread takes its share
-of the length.
+A loop takes one pointer, to a list of 64-bit numbers: its length first, then the addresses of what it reads and
+writes, sizes and scalars. It runs on the threads of Paddle's own matrix products (Intel's OpenMP, from Paddle's wheel):
+a second thread team would wait for the cores on which the first one spins. Each thread takes its share of the length.
 
-Numba takes 0.15 GB and half a second even where it has kept what it compiled. So it is only imported to compile; what
-it made is kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone.
+Numba takes 0.15 GB and half a second even with its compilations cached. So it is only imported to compile. Its code is
+kept as an object file beside this module, or in the user's cache, and loaded by LLVM alone.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import paddle
 
 from models.operations.kernels import THREADS
 
-#: Fewer numbers than this are not worth waking the other threads for (measured: some microseconds).
+#: Below this many numbers one thread runs alone: waking the others costs some microseconds (measured).
 ALONE = 2**14
 
 _openmp = ctypes.CDLL(str(Path(paddle.__file__).parent / "libs" / "libiomp5.so"))
@@ -34,7 +33,7 @@ _parallel = _openmp.GOMP_parallel
 _parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _parallel.restype = None
 
-#: What Numba's code calls when it raises or frees, which no loop does.
+#: Functions that Numba's code calls to raise or free; no loop does.
 NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor")
 _DIGEST = hashlib.sha256().digest_size
 
@@ -44,8 +43,8 @@ def run(loop: str, numbers: int, length: int, *given: int | float) -> None:
 
     Args:
         loop: its name in :mod:`models.operations.loops`.
-        numbers: that are worked on in all.
-        length: what the threads share among them: rows, or the numbers themselves.
+        numbers: their count in all.
+        length: what the threads divide: the number of rows, or of numbers.
         given: addresses, sizes and scalars, in the order in which the loop takes them.
     """
     kinds = "".join("d" if isinstance(value, float) else "q" for value in given)
@@ -55,7 +54,7 @@ def run(loop: str, numbers: int, length: int, *given: int | float) -> None:
 
 @functools.cache
 def _address(loop: str) -> int:
-    """Where the loop's machine code lies."""
+    """Address of the loop's code."""
     engine = _engine()
     code = _kept(loop)
     if code is None:
@@ -70,7 +69,7 @@ def _address(loop: str) -> int:
 
 @functools.cache
 def _machine() -> llvm.TargetMachine:
-    """This processor, with all it can do."""
+    """This processor, with all features."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -82,7 +81,7 @@ def _machine() -> llvm.TargetMachine:
 
 @functools.cache
 def _engine() -> llvm.ExecutionEngine:
-    """Holds the loops' code as long as the process lives. Numba, too, looks for the names that are told here."""
+    """Engine that holds the loops' code for the process's life. Numba also sees the symbols added here."""
     for name, ours in THREADS.items():
         llvm.add_symbol(ours, ctypes.cast(getattr(_openmp, name), ctypes.c_void_p).value)
     for name in NEVER_CALLED:
@@ -92,7 +91,7 @@ def _engine() -> llvm.ExecutionEngine:
 
 
 def _object_file(loop: str, assembly: str, symbol: str) -> bytes:
-    """LLVM's assembly as machine code in which the function called ``symbol`` has the loop's name."""
+    """Compile LLVM's assembly to machine code; rename the function ``symbol`` to the loop's name."""
     module = llvm.parse_assembly(assembly)
     module.get_function(symbol).name = loop
     return _machine().emit_object(module)
@@ -102,7 +101,7 @@ def _object_file(loop: str, assembly: str, symbol: str) -> bytes:
 
 
 def _kept(loop: str) -> bytes | None:
-    """The loop's object file as :func:`_keep` left it, None where there is none that is whole."""
+    """Return the loop's object file from :func:`_keep`; None if there is no intact one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             stored = (folder / _file_name(loop)).read_bytes()
@@ -112,7 +111,7 @@ def _kept(loop: str) -> bytes | None:
 
 
 def _keep(loop: str, code: bytes) -> None:
-    """Leave the object file, behind its digest, in the first folder that can be written; in none where none can."""
+    """Write the object file, after its digest, to the first writable folder, if there is one."""
     for folder in _folders():
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +120,7 @@ def _keep(loop: str, code: bytes) -> None:
                 with os.fdopen(handle, "wb") as file:
                     os.fchmod(handle, 0o644)  # as Python's own compiled files are
                     file.write(hashlib.sha256(code).digest() + code)
-                os.replace(name, folder / _file_name(loop))  # whole or not at all: other processes read it
+                os.replace(name, folder / _file_name(loop))  # atomic: other processes read it
             except OSError:
                 os.unlink(name)
                 raise
@@ -141,7 +140,7 @@ def _file_name(loop: str) -> str:
 
 @functools.cache
 def _key() -> str:
-    """Of all that decides the machine code: the loops, what they take from here, the compiler, the processor."""
+    """Hash of all that decides the machine code: the loops' sources, the compiler, the processor."""
     sources = ("loops.py", "kernels.py", Path(__file__).name)
     made_of = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in sources]
     made_of += [importlib.metadata.version(name) for name in ("numba", "llvmlite")]

@@ -1,8 +1,8 @@
-"""Loops over numbers, compiled by Numba where it is installed: what takes Paddle's CPU operations five passes over
-memory on one core is one pass here, on all cores of a run.
+"""Loops over numbers, compiled by Numba where it is installed: one pass over memory on all cores of a run, where
+Paddle's CPU operations take five passes on one core.
 
-All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap. How a loop is called, and by how
-many threads, says :mod:`models.operations.loop_code`, which imports this module, and Numba with it, only to compile.
+All arrays are float32 unless a comment says otherwise, contiguous, and do not overlap. The calling convention and the
+threads are defined in :mod:`models.operations.loop_code`, which imports this module, and Numba, only to compile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from models.operations.kernels import BLOCK_ROWS, THREADS
 LN2_HIGH = np.float32(0.693359375)
 LN2_LOW = np.float32(math.log(2.0) - 0.693359375)
 LOG2_E = np.float32(math.log2(math.e))
-#: The series of exp; the eighth term is below 2^-27 of it where the exponent is reduced to half of ln 2.
+#: Series of exp; the eighth term is below 2^-27 of it for arguments reduced to half of ln 2.
 SERIES = [np.float32(1.0 / math.factorial(n)) for n in range(8)]
 S2, S3, S4, S5, S6, S7 = SERIES[2:]
 #: exp of anything smaller is 0 in float32.
 LEAST = np.float32(-110.0)
 LOWEST = np.int32(-(2**31))
-#: Columns whose sum is taken in float32 before these are added up in float64.
+#: Columns that are summed in float32; these sums are then added in float64.
 BLOCK_COLUMNS = 4096
 #: Weyl sequence and finalizer of SplitMix64 (Steele, Lea, Flood 2014, figures 16 and 17).
 GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -37,7 +37,7 @@ _threads = types.ExternalFunction(THREADS["omp_get_num_threads"], types.int32())
 
 
 def compiled(loop: str) -> tuple[str, str]:
-    """The loop of this name as LLVM's assembly, and the name of its function there."""
+    """Compile a loop; return its LLVM assembly and the name of its function there."""
     function = globals()[loop]
     options = {"nopython": True, "error_model": "numpy", "fastmath": _FASTMATH[function]}
     made = cfunc(_SIGNATURE, **options)(function)
@@ -49,8 +49,8 @@ _FASTMATH: dict[Callable, set[str]] = {}
 
 
 def _loop(*fastmath: str) -> Callable[[Callable], Callable]:
-    """Marks a loop, and what the compiler may do with its sums: ``reassoc`` adds up in several lanes, ``contract``
-    rounds a product and its sum once."""
+    """Mark a loop, with the fast-math flags of its sums: ``reassoc`` adds up in several lanes, ``contract`` fuses a
+    product and its sum."""
 
     def marked(function: Callable) -> Callable:
         _FASTMATH[function] = set(fastmath)
@@ -106,7 +106,7 @@ def _scalar(context, bits):
 
 @njit(inline="always")
 def _share(length):
-    """The first of this thread's part, and the first behind it."""
+    """Return begin and end of this thread's share."""
     thread, threads = _thread(), _threads()
     return length * thread // threads, length * (thread + 1) // threads
 
@@ -143,8 +143,8 @@ def _mixed(z):
 
 @_loop()
 def draw_mask(given):
-    """length (cells), out (uint8), seed, threshold: which of 16-bit random numbers reach the threshold. Four of them
-    are one 64-bit number of SplitMix64; cell i depends on the seed and i alone."""
+    """length (cells), out (uint8), seed, threshold: which 16-bit random numbers reach the threshold. Four of them
+    are one 64-bit number of SplitMix64; cell i depends only on the seed and i."""
     args = carray(given, 4)
     cells, threshold = args[0], np.uint64(args[3])
     seed = np.uint64(args[2])
@@ -198,7 +198,7 @@ def add_row(given):
 @_loop()
 def scale_columns(given):
     """length (batch * positions), table (positions, width), factors (batch, columns), out, positions, columns, width:
-    the table for every example, each of whose rows has its column's factor."""
+    a copy of the table per example, each row times its column's factor."""
     args = carray(given, 7)
     positions, columns, width = args[4], args[5], args[6]
     first, last = _share(args[0])
@@ -260,7 +260,7 @@ def norm_rows(given):
 @_loop("reassoc", "contract")
 def norm_rows_backward(given):
     """length (blocks of BLOCK_ROWS rows), rows, grad, x, gain, out, sums, width, epsilon: the gradient of ``x``; and
-    ``sums`` (blocks, 2, width), for each block those of grad times the normed rows, and of grad."""
+    ``sums`` (blocks, 2, width): per block, the sums of grad * normed rows and of grad."""
     args = carray(given, 9)
     rows, width, epsilon = args[1], args[7], np.float32(_scalar(args[8]))
     gain = _floats(args[4], 0, width)
@@ -313,8 +313,8 @@ def add_on_grid(given):
 
 @njit(inline="always")
 def _exp(x):
-    """exp of a number that is not above 0, to its last digit or the one before; what is below 2^-126 has the digits
-    that float32 has there."""
+    """Return exp of a number of at most 0, right to its last digit or the one before; below 2^-126, float32 has fewer
+    digits."""
     x = LEAST if x < LEAST else x  # not max: NaN stays NaN
     power = np.floor(x * LOG2_E + np.float32(0.5))
     rest = x - power * LN2_HIGH - power * LN2_LOW
@@ -329,8 +329,8 @@ def _exp(x):
 
 @njit(inline="always")
 def _turned(bits):
-    """A float32's bits as an integer that is ordered as the numbers are, and back. Only of integers is the largest of a
-    row found in several lanes, as NaN has no order."""
+    """Map a float32's bits to an integer with the same order, or back. The maximum of a row is vectorised only for
+    integers, as NaN has no order."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
@@ -344,7 +344,7 @@ def _largest(row, width):
 
 @njit(inline="always")
 def _put(row, out, address, group, period, width, value):
-    """A mask's value where it is False. ``group`` rows have one row of it; it begins again after ``period``."""
+    """Put the value where the mask is False. A mask row serves ``group`` rows; the rows repeat by ``period``."""
     kept = _bytes(address, (row // group) % period * width, width)
     for i in range(width):
         out[i] = out[i] if kept[i] else value
@@ -407,8 +407,8 @@ def softmax_rows_backward(given):
 
 @_loop("reassoc", "contract")
 def cross_entropy_rows(given):
-    """length (rows), logits, labels (int64), losses, normalisers, width: -log softmax(row)[label]; and of each row the
-    largest score and the sum of exp of what all are below it."""
+    """length (rows), logits, labels (int64), losses, normalisers, width: -log softmax(row)[label]; and for each row the
+    largest score and the sum of exp(score - largest)."""
     args = carray(given, 6)
     width = args[5]
     first, last = _share(args[0])
@@ -431,8 +431,8 @@ def cross_entropy_rows(given):
 
 @_loop("reassoc", "contract")
 def cross_entropy_rows_backward(given):
-    """length (rows), grad (a number a row), logits, labels (int64), normalisers, out, width. A row whose loss
-    nothing depends on is not computed: its gradient is 0."""
+    """length (rows), grad (one per row), logits, labels (int64), normalisers, out, width. Rows with grad 0
+    are not computed: their gradient is 0."""
     args = carray(given, 7)
     width = args[6]
     first, last = _share(args[0])
@@ -454,8 +454,8 @@ def cross_entropy_rows_backward(given):
 
 @_loop()
 def compare_places(given):
-    """length (chunks), place, seen (int64), out (uint8), size, width, operation: each of a chunk's ``size`` places with
-    the ``width`` that it sees; operation 0: not equal, 1: at least."""
+    """length (chunks), place, seen (int64), out (uint8), size, width, operation: compares each of a chunk's ``size``
+    places with the ``width`` seen; operation 0: not equal, 1: at least."""
     args = carray(given, 7)
     size, width, operation = args[4], args[5], args[6]
     first, last = _share(args[0])

@@ -15,10 +15,10 @@ IGNORED_LABEL = -100
 
 
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = IGNORED_LABEL) -> paddle.Tensor:
-    """The mean cross entropy over the labels that are not to be ignored.
+    """Return the mean cross entropy over the labels that are not ignored.
 
-    Paddle's own mean (3.3.1) divides by the number of all labels where ``ignore_index`` is negative. Where none is left
-    the mean is NaN, and its gradients are 0, as in torch.
+    Paddle's own mean (3.3.1) divides by the number of all labels if ``ignore_index`` is negative. If no label is left,
+    the mean is NaN and its gradients are 0, as in torch.
 
     Args:
         logits: (N, classes).
@@ -32,7 +32,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, ignored: int = I
 
 
 def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
-    """The cross entropies' mean by the weights of their labels: sum(w * x) / sum(w). Of no weight it is NaN.
+    """Return the cross entropies' mean weighted by label: sum(w * x) / sum(w), NaN if sum(w) is 0.
 
     Args:
         logits: (N, classes).
@@ -47,27 +47,27 @@ def weighted_cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor, weights
 
 
 def next_tokens(labels: paddle.Tensor) -> paddle.Tensor:
-    """The labels (B, T) one position earlier: what each position is to predict. The last has nothing to."""
+    """Shift labels (B, T) one position left, to what each position predicts. The last is ignored."""
     return F.pad(labels[:, 1:], [0, 0, 0, 1], value=IGNORED_LABEL, pad_from_left_axis=True)
 
 
 def next_token_loss(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
-    """The mean cross entropy of each position's scores (B, T, vocabulary) for the label (B, T) that comes after it."""
+    """Return the mean cross entropy of scores (B, T, vocabulary) for each position's next label (B, T)."""
     return cross_entropy(logits.reshape([-1, logits.shape[-1]]), next_tokens(labels).flatten())
 
 
 def classification(
     config: Any, logits: paddle.Tensor, labels: paddle.Tensor, weights: np.ndarray | None = None
 ) -> paddle.Tensor:
-    """The mean loss of the configuration's ``problem_type``; where that is open, it follows from the labels.
+    """Return the mean loss of the configuration's ``problem_type``; if unset, the labels decide it.
 
     Args:
         config: with ``problem_type`` and ``num_labels``.
         logits: (B, labels).
         labels: int64 (B,) classes; float (B, labels) for several labels at once; float (B,) for a number, or
             (B, labels) for several.
-        weights: float32 (labels,), how much each class counts in the mean; for several labels at once, how much a text
-            that has a label counts beside one that has not (``pos_weight``); None for all alike.
+        weights: float32 (labels,), each class's weight in the mean; for several labels at once, the weight of texts
+            with the label against those without (``pos_weight``); None for equal weights.
     """
     if config.problem_type is None:
         whole = labels.dtype in (paddle.int64, paddle.int32)

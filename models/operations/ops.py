@@ -1,7 +1,7 @@
-"""Operations that Paddle has and computes slowly on a CPU, composed of operations that it computes fast.
+"""Operations that Paddle computes slowly on a CPU, composed of operations that it computes fast.
 
-On a GPU, wherever Paddle's own kernel is as good, and where :mod:`models.operations.kernels` asks for it, that one is
-used. What is slow, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here,
+Paddle's own kernel is used on a GPU, wherever it is as good, and where :mod:`models.operations.kernels` asks for it.
+The slow ones, measured on 2 cores with 4 million float32 (forward and backward): dropout 52 ms against 7 here,
 ``where`` plus softmax 56 against 26, layer norm 16 against 5 on 1 million, adding a bias 4 against 0.5. Each operation
 has a plain twin in tests/models/test_ops.py, to which it must be equal.
 """
@@ -22,20 +22,20 @@ from models.operations.trace import at, takes_apart
 
 #: Paddle's CPU softmax clips max - x at this value.
 NARROW = 64.0
-#: Below this a number's exp has no longer all its digits (at -87.34 and -708.4), and Paddle's CPU kernel never ends.
+#: Below this, exp no longer has all its digits (at -87.34 and -708.4), and Paddle's CPU kernel never ends.
 END_OF_EXP = {paddle.float32: -87.0, paddle.float64: -708.0}
-#: Columns that are added up at a time, and rows.
+#: Columns and rows that are summed at a time.
 BLOCK = 4096
 ROWS = 128
 
 
 def is_on_cpu(x: paddle.Tensor) -> bool:
-    """Whether it lies in the host's memory; never in a static graph, which has no place yet."""
+    """Whether it is in the host's memory; never in a static graph, which has no place yet."""
     return paddle.in_dynamic_mode() and x.place.is_cpu_place()
 
 
 def is_composed(x: paddle.Tensor) -> bool:
-    """Whether an operation on it is one composed here: on a CPU, where that is faster and keeps more digits, unless
+    """Whether operations on it are composed here: on a CPU, where that is faster and keeps more digits, unless
     :mod:`models.operations.kernels` says otherwise; never in a static graph, which has no gradient."""
     return is_on_cpu(x) and kernels.chosen() != kernels.PADDLE
 
@@ -43,7 +43,7 @@ def is_composed(x: paddle.Tensor) -> bool:
 def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
     """(N, width) -> (width,), by products with a row of ones: 25 times faster than Paddle's sum over axis 0.
 
-    Block by block: in one product over 131,072 rows, float32 sums are off by 4e-6 of their size, so by 2e-7.
+    In one product over 131,072 rows, float32 sums are off by 4e-6 of their size; block by block, by 2e-7.
     """
     rows, width = matrix.shape
     if rows <= ROWS:
@@ -55,7 +55,7 @@ def _column_sums(matrix: paddle.Tensor) -> paddle.Tensor:
 
 
 def _wanted(*tensors: paddle.Tensor) -> list[bool]:
-    """Which of a function's inputs want a gradient: of any other, Paddle wants None from the backward."""
+    """Which inputs need a gradient: for any other, the backward must return None to Paddle."""
     return [not tensor.stop_gradient for tensor in tensors]
 
 
@@ -73,7 +73,7 @@ class _Keys(PyLayer):
 
 
 def unit_mean_square(x: paddle.Tensor, epsilon: float, divisor: float) -> paddle.Tensor:
-    """``x`` (..., D) over the root of its mean square over D, to which epsilon is added, and over ``divisor``."""
+    """Divide ``x`` (..., D) by the root of its mean square over D plus epsilon, and by ``divisor``."""
     if compiled.suits(x, loop="keys") and not takes_apart():
         return _Keys.apply(x, epsilon, 1.0 / divisor)
     mean_square = at("mean_square", (x * x).mean(-1, keepdim=True))
@@ -117,7 +117,7 @@ class _AxialTable(PyLayer):
 
 
 def axial_table(of_rows: paddle.Tensor, of_columns: paddle.Tensor) -> paddle.Tensor:
-    """(rows, 1, a) and (1, columns, b) side by side at every place: (rows, columns, a + b)."""
+    """Concatenate (rows, 1, a) and (1, columns, b) at every place: (rows, columns, a + b)."""
     if compiled.suits(of_rows, of_columns, loop="axial_positions"):
         return _AxialTable.apply(of_rows, of_columns)
     places = [of_rows.shape[0], of_columns.shape[1], -1]
@@ -136,8 +136,8 @@ class _ScaleColumns(PyLayer):
 
 
 def scale_columns(table: paddle.Tensor, factors: paddle.Tensor) -> paddle.Tensor:
-    """A table (rows, columns, width) for every example, each column times its factor (B, columns), which has no
-    gradient: (B, rows, columns, width). Compiled loops alone."""
+    """Copy a table (rows, columns, width) per example, times the column factors (B, columns), which get no
+    gradient: (B, rows, columns, width). For compiled loops only."""
     return _ScaleColumns.apply(table, factors)
 
 
@@ -152,10 +152,10 @@ class _Rounded(PyLayer):
 
 
 def product(x: paddle.Tensor, y: paddle.Tensor, kind: str = "attention", transpose_y: bool = False) -> paddle.Tensor:
-    """The product of two matrices, or of stacks of them, in bfloat16 where that is in force.
+    """Multiply two matrices, or stacks of them, in bfloat16 if the kind is lowered.
 
-    A CPU has no kernel for that (Paddle 3.3.1), and is given float32 numbers that are rounded as bfloat16 is: a product
-    of two such numbers is exact, and is added up in float32 there as on a GPU.
+    Paddle 3.3.1 has no CPU kernel for that, so a CPU gets float32 numbers rounded to bfloat16: a product of two such
+    numbers is exact, and is summed in float32 as on a GPU.
 
     Args:
         kind: of :data:`models.operations.precision.PRODUCTS`.
@@ -195,7 +195,7 @@ class Linear(nn.Linear):
 
 
 def _normed(x: paddle.Tensor, epsilon: float) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """``x`` with mean 0 and variance 1 over its last axis, and what it was multiplied by."""
+    """Normalise ``x`` to mean 0 and variance 1 over its last axis; return it and its scale."""
     centred = x - x.mean(-1, keepdim=True)
     scale = paddle.rsqrt((centred * centred).mean(-1, keepdim=True) + epsilon)
     return centred * scale, scale
@@ -239,7 +239,7 @@ def _is_double(x: paddle.Tensor) -> bool:
 def layer_norm(x: paddle.Tensor, gain: paddle.Tensor, bias: paddle.Tensor, epsilon: float) -> paddle.Tensor:
     """Layer normalisation over the last axis (Ba et al. 2016): (..., width), gain and bias (width,).
 
-    In float64, by which the gate judges, it is composed on every device: Paddle's takes its epsilon in float32.
+    In float64, the gate's yardstick, it is composed on every device: Paddle's takes its epsilon in float32.
     """
     if not (is_composed(x) or _is_double(x)):
         return F.layer_norm(x, x.shape[-1:], gain, bias, epsilon)
@@ -255,8 +255,8 @@ class LayerNorm(nn.LayerNorm):
 
 
 def _exp(x: paddle.Tensor) -> paddle.Tensor:
-    """exp, down to the smallest number and 0: Paddle's CPU kernel takes 3e-39 and 6e-309 for whatever is smaller, and
-    makes gradients of 1e-305 where there are none. In float64 its own digits are kept as far as it has them."""
+    """exp, down to the smallest number and 0: Paddle's CPU kernel returns 3e-39 and 6e-309 for anything smaller, and
+    so gradients of 1e-305 where there are none. In float64, Paddle's digits are kept where they are right."""
     end = END_OF_EXP.get(x.dtype)
     if not is_composed(x) or end is None or float(x.detach().min()) >= end:
         return paddle.exp(x)
@@ -266,13 +266,13 @@ def _exp(x: paddle.Tensor) -> paddle.Tensor:
 
 
 def _suits_the_kernel(scores: paddle.Tensor, spread: float = NARROW) -> bool:
-    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these scores, not masked yet: whether they lie
-    within ``spread`` of one another.
+    """Whether Paddle's CPU softmax is as good as :func:`_softmax` for these unmasked scores: whether they lie within
+    ``spread`` of one another.
 
-    Paddle's CPU kernel takes exp(-64) for every smaller number: no weight is below 1e-28. Where attention is saturated,
-    gradients are smaller than that (1e-35 was seen in float32), and come out as 1e-23: noise, of which Adam makes whole
-    updates. The kernel is three times as fast, and is used where no weight that counts is that small, and in mixed
-    precision.
+    Paddle's CPU kernel clips smaller numbers to exp(-64): no weight is below 1e-28. With saturated attention,
+    gradients are smaller than that (1e-35 was seen in float32) but come out as 1e-23: noise, which Adam turns into
+    whole updates. The kernel is three times as fast, and is used where no weight that counts is that small, and in
+    mixed precision.
     """
     if scores.dtype in (paddle.float32, paddle.float64):
         scores = scores.detach()
@@ -281,13 +281,13 @@ def _suits_the_kernel(scores: paddle.Tensor, spread: float = NARROW) -> bool:
 
 
 def _softmax(scores: paddle.Tensor) -> paddle.Tensor:
-    """Softmax of the rows of (N, K), with weights as small as they are."""
+    """Softmax of the rows of (N, K), without clipping small weights."""
     weights = _exp(scores - scores.max(-1, keepdim=True))
     return weights / _row_sums(weights)
 
 
 def _masked(scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]]) -> paddle.Tensor:
-    """Each mask in turn puts its value where it is False."""
+    """Put each mask's value where it is False, in turn."""
     for kept, value in masks:
         scores = at("masked_scores", paddle.where(kept, scores, paddle.full([1], value, scores.dtype)))
     return scores
@@ -319,7 +319,7 @@ class _MaskedSoftmax(PyLayer):
         shaped = probabilities.reshape(scores.shape)
         if not with_normaliser:
             return shaped
-        # log(sum(exp(s))) is s - log(softmax(s)) at every position; the largest is the best conditioned one.
+        # log(sum(exp(s))) is s - log(softmax(s)) at every position; the largest is the best conditioned.
         normaliser = flat.max(-1, keepdim=True) - paddle.log(probabilities.max(-1, keepdim=True))
         return shaped, normaliser.reshape([*scores.shape[:-1], 1])
 
@@ -330,8 +330,8 @@ class _MaskedSoftmax(PyLayer):
         flat = grad.reshape([-1, width])
         flat = flat - _row_sums(flat * probabilities)
         if flat.dtype == paddle.float32:
-            # Where one probability is nearly 1, its difference loses its digits: what is left of the mean has them.
-            # Where it is 1, float64 loses them too, and 0 is what it says.
+            # If one probability is nearly 1, its difference loses its digits: the residual mean still has them.
+            # If it is 1, float64 loses them too and gives 0.
             left = _row_sums(flat * probabilities)
             flat = flat - left * (probabilities.max(-1, keepdim=True) < 1).astype(left.dtype)
         if ctx.with_normaliser:
@@ -345,11 +345,11 @@ class _MaskedSoftmax(PyLayer):
 def masked_softmax(
     scores: paddle.Tensor, masks: Sequence[tuple[paddle.Tensor, float]], with_normaliser: bool = False
 ) -> paddle.Tensor | tuple[paddle.Tensor, paddle.Tensor]:
-    """Softmax over the last axis, after each mask in turn has put its value where it is False.
+    """Softmax over the last axis, after putting each mask's value where it is False, in turn.
 
     Args:
         scores: (..., K).
-        masks: pairs of a bool tensor that broadcasts to ``scores`` and the value for where it is False.
+        masks: pairs of a bool tensor that broadcasts to ``scores`` and the value where it is False.
         with_normaliser: also return log(sum(exp(scores))) over the last axis, (..., 1).
     """
     if compiled.suits(scores, loop="softmax") and not takes_apart():
@@ -365,8 +365,8 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
     """Softmax over the last axis.
 
     Args:
-        unmasked: the scores before some were made very small, which decide how to compute it. Paddle's kernel gives
-            those the weight exp(-64), and a gradient; half of that distance keeps it 1e-14 below all that count.
+        unmasked: the scores before masking, which decide how to compute it. Paddle's kernel gives masked scores the
+            weight exp(-64) and a gradient; half of that distance keeps it 1e-14 below all that count.
     """
     if compiled.suits(scores, loop="softmax"):
         return _CompiledSoftmax.apply(scores, (), False)
@@ -377,16 +377,16 @@ def softmax(scores: paddle.Tensor, unmasked: paddle.Tensor | None = None) -> pad
 
 
 def softmax_over(scores: paddle.Tensor, axis: int) -> paddle.Tensor:
-    """Softmax over any axis; a short one, along which no sum loses digits. Why not by Paddle's kernel, see
-    :func:`_suits_the_kernel`."""
+    """Softmax over any axis that is short enough for sums to keep their digits. :func:`_suits_the_kernel` says why
+    Paddle's kernel is not used."""
     weights = _exp(scores - scores.max(axis, keepdim=True).detach())
     return weights / weights.sum(axis, keepdim=True)
 
 
 def _row_sums(matrix: paddle.Tensor) -> paddle.Tensor:
-    """(N, width) -> (N, 1). Block by block: the longer a plain sum, the more digits it loses."""
+    """(N, width) -> (N, 1), block by block: longer plain sums lose more digits."""
     width = matrix.shape[1]
-    if width <= BLOCK:  # split would copy it, which takes ten times as long as adding it up
+    if width <= BLOCK:  # split would copy it, which takes ten times as long as the sum
         return paddle.matmul(matrix, paddle.ones([width, 1], matrix.dtype))
     parts = matrix.split([min(BLOCK, width - start) for start in range(0, width, BLOCK)], axis=1)
     return paddle.concat([_row_sums(part) for part in parts], axis=1).sum(-1, keepdim=True)
@@ -425,8 +425,8 @@ class _CrossEntropy(PyLayer):
 def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor:
     """-log softmax(logits)[label] of every row.
 
-    Paddle's CPU kernel adds up the normaliser one after another. Over CTRL's vocabulary of 246,534 that leaves it off
-    by 2.5e-5 in float32 and 1.2e-14 in float64, and with it the gradient of everything below.
+    Paddle's CPU kernel sums the normaliser term by term. Over CTRL's vocabulary of 246,534 that makes it wrong by
+    2.5e-5 in float32 and 1.2e-14 in float64, and with it the gradient of everything below.
 
     Args:
         logits: (N, classes).
@@ -443,7 +443,7 @@ def cross_entropy(logits: paddle.Tensor, labels: paddle.Tensor) -> paddle.Tensor
 
 
 def _fits_a_mask(x: paddle.Tensor, kept: paddle.Tensor) -> bool:
-    """Whether a compiled loop can drop what a mask does not keep."""
+    """Whether a compiled loop can apply this dropout mask."""
     return kept.shape == x.shape and kept.dtype == paddle.bool and compiled.suits(x, loop="dropout")
 
 
@@ -463,7 +463,7 @@ class _Keep(PyLayer):
 
 
 def keep(x: paddle.Tensor, kept: paddle.Tensor, p: float) -> paddle.Tensor:
-    """Dropout with a mask that is drawn already: what is not kept becomes 0, the rest is scaled by 1/(1-p).
+    """Dropout with a given mask: what is not kept becomes 0, the rest is scaled by 1/(1-p).
 
     Args:
         kept: bool, of a shape that broadcasts to that of ``x``.
@@ -473,9 +473,9 @@ def keep(x: paddle.Tensor, kept: paddle.Tensor, p: float) -> paddle.Tensor:
 
 
 def random_mask(p: float, shape: Sequence[int]) -> paddle.Tensor:
-    """Which cells dropout keeps: bool, each True with probability 1 - p, from Paddle's generator.
+    """Draw a dropout mask: bool, each True with probability 1 - p, from Paddle's generator.
 
-    16 random bits decide about a cell, so that the rate is ``p`` to within 2^-17.
+    A cell takes 16 random bits, so that the rate is ``p`` to within 2^-17.
     """
     if compiled.is_chosen() and paddle.get_device() == "cpu":
         return compiled.random_mask(round(p * 2**16), shape)

@@ -1,10 +1,10 @@
-"""Mixed precision: which operations of the ports are computed in bfloat16, in one place for training and for the gate.
+"""Mixed precision: which operations of the ports use bfloat16, defined once for training and the gate.
 
-A product of matrices that is *lowered* has both operands rounded to bfloat16, adds up in float32, and its result is
-rounded to bfloat16; likewise the two products of its backward. Whatever comes out is float32 again, and so is all else:
-parameters, their gradients, sums, the optimizer. Paddle's own ``auto_cast`` is not used. On a CPU (3.3.1) it does
-nothing but warn. On a GPU its level O1 leaves what a product gives in bfloat16, in which dropout, activations and the
-sums around it are then computed; its level OD, which means what is meant here, cannot be asked of PaddleNLP's Trainer.
+A *lowered* matrix product rounds both operands to bfloat16, accumulates in float32, and rounds its result to bfloat16;
+so do the two products of its backward. The result is cast back to float32, and all else is float32: parameters, their
+gradients, sums, the optimizer. Paddle's own ``auto_cast`` is not used. On a CPU (3.3.1) it only warns. On a GPU its
+level O1 leaves a product's result in bfloat16, so that dropout, activations and the sums around it are computed in
+bfloat16; its level OD, which is what is wanted here, cannot be asked of PaddleNLP's Trainer.
 
 This module imports no framework.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-#: What is computed in bfloat16: the products of linear layers (the language-model heads' too, without the bias), and
-#: the two of attention, for its scores and its context.
+#: Products in bfloat16: those of linear layers (also in language-model heads, without the bias), and the two of
+#: attention, for its scores and its context.
 PRODUCTS = ("linear", "attention")
-#: What stays in float32: all else, of which these are the operations that would suffer.
+#: Operations that would suffer in bfloat16. They, like all else, stay in float32.
 KEPT = (
     "embedding",
     "layer norm",
@@ -43,7 +43,7 @@ def is_lowered(product: str) -> bool:
 
 @contextmanager
 def lowered(products: Sequence[str] = PRODUCTS) -> Iterator[None]:
-    """Inside the ``with`` block these products are computed in bfloat16, and no others."""
+    """Compute these products, and no others, in bfloat16 inside the ``with`` block."""
     global _lowered
     before, _lowered = _lowered, frozenset(products)
     try:
@@ -53,8 +53,8 @@ def lowered(products: Sequence[str] = PRODUCTS) -> Iterator[None]:
 
 
 def carried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, which lowers at any later call what is lowered now: a backward that computes layers again runs
-    outside of the ``with`` block of its forward."""
+    """Wrap ``function`` so that later calls lower what is lowered now: a backward that recomputes layers runs outside
+    the ``with`` block of its forward."""
     products = tuple(_lowered)
 
     def later(*args: Any) -> Any:

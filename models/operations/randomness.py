@@ -1,10 +1,10 @@
-"""Where the ports' random draws come from, in one place: dropout masks and LSH rotations.
+"""The one source of the ports' random draws: dropout masks and LSH rotations.
 
-A port calls :func:`dropout` and :func:`normal` and never a generator of Paddle's. That gives two things: a recomputed
-block repeats its draws (:class:`Replay`), and a test or the parity gate can put draws of its own in their place
-(:func:`use`). A source gives random numbers and nothing else: what is done with them, forward and backward, is the same
-code whoever draws. The design is that of the reversible blocks of reformer-pytorch: randomness is recorded and replayed
-by one small object, and the layers do not know.
+A port calls :func:`dropout` and :func:`normal`, never a generator of Paddle's. That gives two things: a recomputed
+block repeats its draws (:class:`Replay`), and a test or the parity gate can supply draws of its own (:func:`use`). A
+source only gives random numbers: the code that uses them, forward and backward, is the same for every source. The
+design is that of the reversible blocks of reformer-pytorch: one small object records and replays randomness, and the
+layers do not know.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from models.operations import ops
 
 
 class Source(Protocol):
-    """What supplies the draws."""
+    """Supplies the draws."""
 
     def kept(self, p: float, shape: Sequence[int]) -> paddle.Tensor:
-        """Which cells of a dropout mask are kept: bool of ``shape``, each False with probability ``p``."""
+        """Draw a dropout mask, True where kept: bool of ``shape``, each False with probability ``p``."""
 
     def normal(self, shape: Sequence[int], dtype: str, seed: int | None) -> paddle.Tensor:
-        """Standard normal numbers; the same ones each time where ``seed`` is given."""
+        """Draw standard normal numbers; with ``seed``, the same each time."""
 
     def state(self) -> object:
-        """What :meth:`restore` needs in order to repeat all draws from here on."""
+        """Return what :meth:`restore` needs to repeat all later draws."""
 
     def restore(self, state: object) -> None:
         """Go back to a :meth:`state`."""
@@ -77,7 +77,7 @@ def dropout(x: paddle.Tensor, p: float, training: bool, mask_shape: Sequence[int
     Args:
         x: any shape.
         p: the fraction that is dropped; at 0, or outside training, nothing is drawn.
-        mask_shape: a shape that broadcasts to that of ``x``: cells along a broadcast axis live and die together.
+        mask_shape: broadcasts to the shape of ``x``; cells along a broadcast axis are kept or dropped together.
     """
     if not training or p == 0.0:
         return x
@@ -101,10 +101,10 @@ def normal(shape: Sequence[int], dtype: str, seed: int | None = None) -> paddle.
 
 
 class Replay:
-    """The draws of a block, to be repeated when the block is computed again.
+    """Repeats the draws of a block when the block is computed again.
 
-    Made right before the first computation; ``with replay:`` around a later one repeats its draws and then puts the
-    source back to where it was.
+    Create it right before the first computation; ``with replay:`` around a later one repeats the draws and then
+    restores the source.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Points inside the models' code at which somebody may look on, and step in: one for each operation of attention.
+"""Points inside the models' code that can observe or replace a tensor: one for each operation of attention.
 
-A gate that follows the port operation by operation needs the tensors between them, where no layer of its own ends. A
-point costs a comparison with None where nobody looks on, and changes nothing.
+A gate that follows the port operation by operation needs the tensors between them, where no layer ends. Without an
+observer, a point costs a comparison with None and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import paddle
 
-#: Given an operation's name and its result, gives what the model goes on with.
+#: Takes an operation's name and result; returns the tensor that the model uses.
 Observer = Callable[[str, paddle.Tensor], paddle.Tensor]
 
 _observer: Observer | None = None
@@ -19,19 +19,19 @@ _takes_apart = False
 
 
 def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
-    """The result of an operation, as it is unless an :func:`observed` run puts something else in its place."""
+    """Return an operation's result, or what the observer of an :func:`observed` run puts in its place."""
     return result if _observer is None else _observer(operation, result)
 
 
 def takes_apart() -> bool:
-    """Whether operations that have points inside are computed one after another where they are otherwise one loop."""
+    """Whether compiled loops with points inside are to be computed as separate operations."""
     return _takes_apart
 
 
 @contextmanager
 def observed(observer: Observer, apart: bool = False) -> Iterator[None]:
-    """Inside the ``with`` block ``observer`` is called at every point; ``apart``, also at those inside of compiled
-    loops, in whose place others compute."""
+    """Call ``observer`` at every point inside the ``with`` block; with ``apart``, also at those inside compiled loops,
+    which are then computed as separate operations."""
     global _observer, _takes_apart
     before = _observer, _takes_apart
     _observer, _takes_apart = observer, apart

@@ -1,8 +1,8 @@
-"""The layers of low-rank adaptation (:mod:`.lora`), put into a port and taken out of it again.
+"""Put the layers of low-rank adaptation (:mod:`.lora`) into a port, and take them out again.
 
-PaddleNLP's ``peft`` has such layers, which do not fit here: its dropout draws from Paddle's generator by itself, not
-from :mod:`.randomness`, so that the parity gate could not give it the reference's draws; ``LoRAModel`` stands around a
-model, under names of its own, and merges by adding to the weights in place, which rounds each time.
+PaddleNLP's ``peft`` has such layers, but they do not fit here. Its dropout draws from Paddle's generator, not from
+:mod:`.randomness`, so that the parity gate could not give it the reference's draws. ``LoRAModel`` wraps a model under
+names of its own, and merges by adding to the weights in place, which rounds each time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LoRALinear(nn.Layer):
     """A linear map and its low-rank update: W0 x + b + (alpha / r) B A x.
 
     Args:
-        base: the map, whose parameters become this layer's.
+        base: the map; its parameters become this layer's.
     """
 
     def __init__(self, base: Linear, lora: LoRA) -> None:
@@ -40,12 +40,12 @@ class LoRALinear(nn.Layer):
         return linear(x, self.weight, self.bias) + self.update(x)
 
     def update(self, x: paddle.Tensor) -> paddle.Tensor:
-        """(..., in) -> (..., out): what is trained. Dropout is of what goes in, not of W0's input."""
+        """(..., in) -> (..., out): the trained part. Dropout is on its input, not on W0's."""
         return self.lora_B(self.lora_A(dropout(x, self.dropout, self.training))) * self.scale
 
 
 def adapt(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
-    """Put an adapter into a model: of all its parameters only those of :meth:`.lora.LoRA.trains` want a gradient then.
+    """Put an adapter into a model. Then only the parameters of :meth:`.lora.LoRA.trains` have a gradient.
 
     Args:
         model: a port, or a part of it.
@@ -61,7 +61,7 @@ def adapt(model: nn.Layer, lora: LoRA, prefix: str = "") -> None:
 
 
 def merge(model: Any) -> None:
-    """Take the adapter out of a port again, its update added to the weights: a plain model, as it is saved."""
+    """Add the adapter's update to the weights and remove it: the port becomes the plain model that is saved."""
     weights = merged(values_of(model), model.adapter)
     for name, layer in list(model.named_sublayers()):
         if isinstance(layer, LoRALinear):
@@ -80,7 +80,7 @@ def _path(prefix: str, name: str) -> str:
 
 
 def _replace(model: nn.Layer, name: str, layer: nn.Layer) -> None:
-    """Put a layer into the place of another."""
+    """Replace a layer by another."""
     around, _, attribute = name.rpartition(".")
     owner = dict(model.named_sublayers(include_self=True))[around]
     setattr(owner, attribute, layer)

@@ -1,6 +1,6 @@
-"""What every port has in common: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours.
+"""The base of every port: loading and saving in Hugging Face's layout, for PaddleNLP's users and ours.
 
-The output classes of the heads are passed on from here.
+The heads' output classes are re-exported here.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from models.port.weights import Parameter, load, values_of
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Constants that a model was given, in its folder.
+#: File of the constants that a model was given.
 CONSTANTS = "constants.safetensors"
-#: How `transformers` generates with a language model, unless it is told otherwise: as ``toolkit generate`` does.
+#: Makes `transformers` generate with a language model as ``toolkit generate`` does, by default.
 GENERATION_FILE = "generation_config.json"
-#: A checkpoint larger than this is saved in several files, as transformers does.
+#: A larger checkpoint is saved in several files, as transformers does.
 SHARD_BYTES = 5 * 10**9
 
 
 class PortConfig(PretrainedConfig):
-    """Hugging Face's configuration keys of a family, each one honoured or rejected by name, plus the port's settings.
+    """A family's Hugging Face configuration keys, each honoured or rejected by name, plus the port's settings.
 
     Raises:
         models.port.schema.ConfigError: an unknown key or a wrong value; ``.key`` names it.
@@ -88,23 +88,23 @@ class Port(PretrainedModel):
     architecture: str = ""
     #: Of a language model: whether its forward takes ``use_cache`` and ``past_key_values``.
     has_cache = False
-    #: Of a language model: what divides the positive logits of tokens that the text already has, in generation.
+    #: Of a language model: in generation, divides the positive logits of tokens that are already in the text.
     repetition_penalty = 1.0
 
-    #: Of a classifier, by label, how much each counts in the loss of training
-    #: (:func:`models.operations.losses.classification`); None for all alike. They are not saved with the model.
+    #: Of a classifier: weight of each label in the training loss
+    #: (:func:`models.operations.losses.classification`); None for equal weights. Not saved with the model.
     class_weights: np.ndarray | None = None
-    #: What :func:`models.port.adapter.adapt` has put into the model; None of a plain one.
+    #: The adapter that :func:`models.port.adapter.adapt` put in; None in a plain model.
     adapter: LoRA | None = None
 
-    #: What :meth:`hold_constants` was given.
+    #: Given to :meth:`hold_constants`.
     given_constants: Mapping[str, np.ndarray] = MappingProxyType({})
 
     def hold_constants(self, constants: Mapping[str, np.ndarray]) -> None:
-        """Use constants that were computed elsewhere in place of the model's own. They are saved with the model.
+        """Replace the model's constants by others that were computed elsewhere. They are saved with the model.
 
         Args:
-            constants: path of an attribute that is a NumPy array -> its value.
+            constants: path of a NumPy array attribute -> its value.
 
         Raises:
             ValueError: a value of another shape or dtype than the model's own.
@@ -126,19 +126,19 @@ class Port(PretrainedModel):
         return self.class_weights if self.training else None
 
     def stored(self) -> tuple[PortConfig, Mapping[str, np.ndarray]]:
-        """The configuration and the weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout; of
-        an adapted model those of a plain one that computes the same. Each weight is made when it is asked for."""
+        """Return the configuration and weights that :meth:`save_pretrained` writes, in Hugging Face's names and layout.
+        An adapted model gives those of the equivalent plain model. Each weight is made on access."""
         weights = values_of(self)
         return self.config, weights if self.adapter is None else merged(weights, self.adapter)
 
     @property
     def table(self) -> dict[str, Parameter]:
-        """The parameters that the model is to have, by name."""
+        """Parameters that the model must have, by name."""
         table = part(self.config.model_type, "weights").parameters(self.config, self.head)
         return table if self.adapter is None else {**table, **parameters(table, self.adapter)}
 
     def _init_weights(self, layer: nn.Layer) -> None:
-        """New weights (the family's ``initial_weights``), with a seed from Paddle's generator."""
+        """Draw new weights (the family's ``initial_weights``), seeded by Paddle's generator."""
         if layer is self and self.head is not None:
             seed = int(paddle.randint(0, 2**31 - 1, [1]))
             load(self, part(self.config.model_type, "weights").initial_values(self.config, self.head, seed))
@@ -152,7 +152,7 @@ class Port(PretrainedModel):
         seed: int = 0,
         **overrides: Any,
     ) -> Self:
-        """A model from a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
+        """Load a Hugging Face folder or hub repository (``config.json`` and safetensors, sharded or not).
 
         Args:
             folder_or_id: a folder, or a repository's name on the hub.
@@ -182,11 +182,11 @@ class Port(PretrainedModel):
 
     def save_pretrained(self, save_dir: str | os.PathLike, *_: Any, shard_bytes: int = SHARD_BYTES, **__: Any) -> None:
         """Write ``config.json`` and safetensors into ``save_dir``, as ``transformers`` reads them, and for a language
-        model ``generation_config.json``. Constants that were given (:meth:`hold_constants`) have a file of their own,
-        which ``transformers`` passes over.
+        model ``generation_config.json``. Constants from :meth:`hold_constants` go to a file of their own, which
+        ``transformers`` ignores.
 
         Args:
-            shard_bytes: weights of more bytes are split into several files with an index.
+            shard_bytes: larger weights are split into several files with an index.
         """
         folder = Path(save_dir)
         folder.mkdir(parents=True, exist_ok=True)

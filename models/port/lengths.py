@@ -1,4 +1,4 @@
-"""On how many tokens a model trains: what a family finds out about a wanted length, and what it says where none fits.
+"""The number of tokens that a model trains on: the fit of a wanted length, and the error where none fits.
 
 Each family has a module ``lengths`` with a function ``fit``: plain Python, so that a recipe is checked without Paddle.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from models.port.schema import ConfigError
 
-#: In a way out of a :class:`LengthError`, what stands for the wanted length; all other names are configuration keys.
+#: Stands for the wanted length in the ways of a :class:`LengthError`; all other names are configuration keys.
 LENGTH = "length"
 
 
@@ -21,11 +21,11 @@ class Fit:
 
     Attributes:
         length: T, to which every text is padded; at least the wanted length.
-        keys: configuration keys that follow from the length, where nobody has set them.
-        cut: configuration keys of the model that trains, in place of those of the model that is stored; empty where
-            it trains as a whole.
-        padding: why texts are padded to more than the wanted length; empty where they are not.
-        positions: which of its positions the model trains; empty where it trains them all.
+        keys: configuration keys that follow from the length unless they are set.
+        cut: configuration keys of the trained model that replace those of the stored model; empty if the whole
+            model trains.
+        padding: why texts are padded beyond the wanted length; empty if they are not.
+        positions: which of its positions the model trains; empty if all.
     """
 
     length: int
@@ -36,15 +36,15 @@ class Fit:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about it, a line each."""
+        """Notes for the user, one line each."""
         return tuple(note for note in (self.padding, self.positions) if note)
 
 
 class LengthError(ConfigError):
-    """No length that a model can be trained on holds the wanted tokens.
+    """No length that the model can train on holds the wanted tokens.
 
     Attributes:
-        ways: each a way out: what to set (a configuration key or :data:`LENGTH`) to which value. Each was tried.
+        ways: each maps what to set (a configuration key or :data:`LENGTH`) to a value. Each was tried.
     """
 
     def __init__(self, key: str, message: str, ways: Sequence[Mapping[str, Any]]) -> None:
@@ -52,11 +52,11 @@ class LengthError(ConfigError):
         self.ways = list(ways)
 
     def advice(self, name_of: Mapping[str, str], key_prefix: str) -> str:
-        """The problem and the ways out in a line.
+        """Return the problem and its ways out.
 
         Args:
-            name_of: what a name of a way is called by the user, such as :data:`LENGTH`.
-            key_prefix: what stands before all other names.
+            name_of: the user's names for names in a way, such as :data:`LENGTH`.
+            key_prefix: put before all other names.
         """
         ways = [
             " and ".join(f"{name_of.get(name, key_prefix + name)} to {value}" for name, value in way.items())

@@ -1,8 +1,8 @@
-"""Low-rank adaptation: which linear maps of a model it adapts, its parameters, and their sum with the weights.
+"""Low-rank adaptation: the adapted linear maps, the adapter's parameters, and their merging into the weights.
 
-Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1: a linear map W0 (out, in) stays as it
-is, and beside it B A is trained, B (out, r) and A (r, in): h = W0 x + (alpha / r) B A x. The layers that compute it are
-in :mod:`.adapter`; this module needs no Paddle.
+Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", section 4.1: a linear map W0 (out, in) is
+frozen, and B A is trained, B (out, r) and A (r, in): h = W0 x + (alpha / r) B A x. The layers that compute it are in
+:mod:`.adapter`; this module needs no Paddle.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from models.port.weights import Parameter, generator
 
 #: A linear map of a layer, not of a head.
 OF_A_LAYER = re.compile(r"\.(?:layers|h)\.\d+\.")
-#: What the two factors are called below the map that they adapt, in a checkpoint of the adapter.
+#: Names of the two factors in an adapter's checkpoint, below the map that they adapt.
 A, B = "lora_A", "lora_B"
 
 
 @dataclass(frozen=True)
 class LoRA:
-    """What is adapted, and how.
+    """An adapter's settings.
 
     Attributes:
         rank: r.
         alpha: the update is scaled by alpha / r.
-        dropout: the rate at which what goes into A is dropped in training.
-        targets: ends of the names of linear maps, such as ``query`` or ``attention.output.dense``.
-        whole: names of parameters that are trained themselves: of a head that the checkpoint does not have.
+        dropout: dropout rate of the input of A in training.
+        targets: name endings of linear maps, such as ``query`` or ``attention.output.dense``.
+        whole: names of parameters trained directly: of a head that the checkpoint lacks.
     """
 
     rank: int
@@ -45,16 +45,16 @@ class LoRA:
 
     @classmethod
     def of_json(cls, keys: Mapping[str, Any]) -> LoRA:
-        """The inverse of ``dataclasses.asdict`` by way of JSON."""
+        """Invert ``dataclasses.asdict`` after JSON."""
         return cls(keys["rank"], keys["alpha"], keys["dropout"], tuple(keys["targets"]), tuple(keys["whole"]))
 
     @property
     def scale(self) -> float:
-        """What B A is multiplied by."""
+        """Factor of B A, alpha / r."""
         return self.alpha / self.rank
 
     def adapts(self, name: str) -> bool:
-        """Whether this is the name of a linear map that is adapted."""
+        """Whether the linear map of this name is adapted."""
         return bool(OF_A_LAYER.search(name)) and any(name.endswith(f".{target}") for target in self.targets)
 
     def trains(self, name: str) -> bool:
@@ -84,8 +84,8 @@ def parameters(table: Mapping[str, Parameter], lora: LoRA) -> dict[str, Paramete
 
 
 def new_values(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and first float32 value of the adapter's parameters: A normal, so that A x is about as large as x, B zero
-    (section 4.1): the adapted model begins as the one it adapts."""
+    """Yield name and initial float32 value of each adapter parameter: A normal, so that A x is about as large as x, and
+    B zero (section 4.1), so that training starts from the original model."""
     for name, (shape, _) in parameters(table, lora).items():
         if f".{A}." in name:
             draws = generator(seed, name).standard_normal(shape, dtype=np.float32)
@@ -95,11 +95,10 @@ def new_values(table: Mapping[str, Parameter], lora: LoRA, seed: int) -> Iterato
 
 
 def merged(weights: Mapping[str, np.ndarray], lora: LoRA) -> Mapping[str, np.ndarray]:
-    """The weights of a plain model that computes the same: W0 + (alpha / r) B A, added up in float64, each when it is
-    asked for.
+    """Return the weights of the equivalent plain model: W0 + (alpha / r) B A, summed in float64, each made on access.
 
     Args:
-        weights: of the adapted model, the adapter's among them, in Hugging Face's names and layout.
+        weights: of the adapted model, with the adapter's, in Hugging Face's names and layout.
     """
     plain = [name for name in weights if f".{A}." not in name and f".{B}." not in name]
     return OnDemand({name: partial(_merged, weights, name, lora.scale) for name in plain})

@@ -1,11 +1,11 @@
-"""The short way into PaddleNLP: what the ports take of it, without what it imports beside.
+"""Import what the ports use of PaddleNLP, without all the rest of it.
 
 PaddleNLP's ``__init__`` imports all it has: a web server, task flows, scikit-learn, SciPy's statistics, `datasets`.
-That is most of what a command's start took, and nothing of it is used here. So three of its packages are put off
-(:class:`PutOff`): their modules are imported as they stand, and a package's own ``__init__`` runs when somebody asks
-the package for a name that is none of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
+That took most of a command's start-up time, and nothing of it is used here. So the ``__init__`` of three packages is
+deferred (:class:`PutOff`). Their modules are imported unchanged; a package's own ``__init__`` runs when somebody asks
+the package for a name that is not one of its modules, as a user of PaddleNLP does. Nothing of it is replaced.
 
-No other file of `models` imports PaddleNLP; where somebody has imported it before, it is taken as it is.
+No other file of `models` imports PaddleNLP; if it was imported before, it is used as it is.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 from models import collector
 
-#: The packages that are put off. ``prompt``, which other parts need one module of, and ``trainer`` import each other.
+#: The deferred packages. ``trainer`` and ``prompt``, of which other parts need one module, import each other.
 PUT_OFF = ("paddlenlp", "paddlenlp.trainer", "paddlenlp.prompt")
 
 
 class PutOff(types.ModuleType):
-    """A package whose ``__init__`` runs when a name of it is asked for that is none of its modules."""
+    """A package whose ``__init__`` runs on first access to a name that is not one of its modules."""
 
     def __getattr__(self, name: str) -> Any:
-        # Python's own questions about a module are none about its content, but for a star's.
+        # Dunder look-ups are Python's own, not for content; but import * asks for __all__.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if importlib.util.find_spec(f"{self.__name__}.{name}") is not None:
@@ -37,7 +37,7 @@ class PutOff(types.ModuleType):
 
 
 def put_off(name: str) -> None:
-    """Have a package imported without its ``__init__``, unless it is there already."""
+    """Import a package without its ``__init__``, unless it is already imported."""
     if name in sys.modules or (spec := importlib.util.find_spec(name)) is None:
         return
     package = importlib.util.module_from_spec(spec)
@@ -51,7 +51,7 @@ def put_off(name: str) -> None:
 
 
 def run_init(package: types.ModuleType) -> None:
-    """Run the ``__init__`` that was put off."""
+    """Run the deferred ``__init__``."""
     package.__class__ = types.ModuleType
     assert package.__spec__ is not None and package.__spec__.loader is not None
     package.__spec__.loader.exec_module(package)
@@ -61,7 +61,7 @@ with collector.paused():
     if "paddlenlp" not in sys.modules:
         for name in PUT_OFF:
             put_off(name)
-        # Its modules import each other in circles; here the circle of data and transformers can be entered.
+        # Its modules import each other in a cycle; that of data and transformers works from here.
         importlib.import_module("paddlenlp.data")
     from paddlenlp.transformers import PretrainedConfig as PretrainedConfig
     from paddlenlp.transformers import PretrainedModel as PretrainedModel

@@ -1,7 +1,7 @@
-"""PaddleNLP's Reformer and CTRL as Hugging Face's: what its configuration keys and parameters are called there.
+"""Convert PaddleNLP's Reformer and CTRL to Hugging Face's configuration keys and parameter names.
 
-PaddleNLP keeps a linear map's weight as (in, out), Hugging Face as (out, in); which weights are linear maps says
-``FAMILY/weights.py``. The layouts are those of ``save_pretrained`` of PaddleNLP 2 (``model_config.json``, with
+PaddleNLP keeps a linear map's weight as (in, out), Hugging Face as (out, in); ``FAMILY/weights.py`` says which weights
+are linear maps. The layouts are those of ``save_pretrained`` of PaddleNLP 2 (``model_config.json``, with
 ``init_args``) and 3 (``config.json``).
 """
 
@@ -16,7 +16,7 @@ from models.families import FAMILIES, part
 from models.port.schema import ConfigError
 from models.port.weights import WeightsError, to_paddle
 
-#: What each family's body is called by PaddleNLP and by Hugging Face.
+#: Prefix of each family's body in PaddleNLP and in Hugging Face.
 BODIES = {"reformer": ("reformer.", "reformer."), "ctrl": ("ctrl.", "transformer.")}
 
 #: PaddleNLP's configuration keys that have another name here.
@@ -28,7 +28,7 @@ RENAMED = {
     },
 }  # fmt: skip
 
-#: What PaddleNLP takes for a key that is not written, where Hugging Face takes something else.
+#: PaddleNLP's defaults of keys for which Hugging Face has another default.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reformer": {
         "attention_head_size": 128,
@@ -52,18 +52,18 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ctrl": {},
 }
 
-#: How PaddleNLP runs a model, not what it computes.
+#: Keys on how a model runs, not what it computes.
 INERT = frozenset({
     "attn_impl", "dtype", "fuse_attention_ffn", "fuse_attention_qkv", "init_class", "model_type", "name_or_path",
     "paddle_dtype", "paddlenlp_version", "use_cache", "use_flash_attention",
 })  # fmt: skip
 
-#: The sines of positions up to 50,000, in float32, from whichever library: an angle of so many is off by 0.003.
+#: Tolerance for float32 sines of positions up to 50,000 from any library: such an angle is off by 0.003.
 NEAR_TABLE = 0.02
 
 
 def family_of(stored: Mapping[str, Any]) -> str:
-    """The family that a configuration of PaddleNLP's describes.
+    """Return the family of a PaddleNLP configuration.
 
     Raises:
         ConfigError: none, or another model.
@@ -80,14 +80,14 @@ def family_of(stored: Mapping[str, Any]) -> str:
 
 
 def hf_config(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The ``config.json`` of the same model as Hugging Face writes it.
+    """Return the same model's ``config.json`` in Hugging Face's form.
 
     Args:
         stored: PaddleNLP's ``config.json`` or ``model_config.json``.
-        arrays: the checkpoint's, by PaddleNLP's names; CTRL's number of positions is taken from them if not written.
+        arrays: the checkpoint's, by PaddleNLP's names; they give CTRL's number of positions if no key does.
 
     Raises:
-        ConfigError: a model of another kind, an unknown key, or a value that the port has not.
+        ConfigError: another kind of model, an unknown key, or a value that the port lacks.
     """
     family = family_of(stored)
     flat = _flattened(stored)
@@ -113,14 +113,14 @@ def hf_config(stored: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> di
 
 
 def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Hugging Face's name and value of every parameter, one at a time; bfloat16 becomes float32.
+    """Yield each parameter's Hugging Face name and value, one at a time; bfloat16 becomes float32.
 
     Args:
         arrays: by PaddleNLP's names.
         config: of :func:`hf_config`.
 
     Raises:
-        WeightsError: a name that neither head of the family has, or one of the body that is missing.
+        WeightsError: a name that no head of the family has, or a missing one of the body.
     """
     family = config["model_type"]
     weights = part(family, "weights")
@@ -147,7 +147,7 @@ def hf_tensors(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> I
 
 
 def _flattened(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of either form on one level. In PaddleNLP 2's, a head's ``init_args`` hold its body's."""
+    """Flatten the keys of either form. In PaddleNLP 2, a head's ``init_args`` hold its body's."""
     flat = {key: value for key, value in stored.items() if key != "init_args"}
     arguments = stored.get("init_args")
     for inner in arguments if isinstance(arguments, list) else []:
@@ -165,14 +165,14 @@ def _texts(names: Any) -> Iterator[str]:
 
 
 def _check_layers(keys: Mapping[str, Any]) -> None:
-    """``attn_layers`` says how many layers there are here; PaddleNLP builds ``num_hidden_layers`` of them."""
+    """Check that ``attn_layers``, which counts layers here, agrees with PaddleNLP's ``num_hidden_layers``."""
     kinds, count = keys["attn_layers"], keys.get("num_hidden_layers")
     if count is not None and isinstance(kinds, list) and len(kinds) != count:
         raise ConfigError("num_hidden_layers", f"{count} does not fit the {len(kinds)} entries of attn_layers")
 
 
 def _constant(name: str) -> bool:
-    """Whether this is no parameter: tables and mask values that are computed."""
+    """Whether this is a computed table or mask value, not a parameter."""
     last = name.rsplit(".", 1)[-1]
     return name in ("ctrl.pos_encoding.weight", "pos_encoding.weight") or last in (
         "mask_value_float16", "mask_value_float32", "self_mask_value_float16", "self_mask_value_float32",
@@ -190,7 +190,7 @@ def _positions(arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
 
 
 def _check_constants(family: str, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-    """What is computed here must have been computed there: nothing that was learned may be left out."""
+    """Check that stored constants equal those computed here, so that no learned value is dropped."""
     if family == "reformer":
         known = part(family, "weights").MASK_CONSTANTS
         for name, value in arrays.items():
@@ -214,7 +214,7 @@ def _check_constants(family: str, arrays: Mapping[str, np.ndarray], config: Mapp
 
 
 def _numbers(value: np.ndarray) -> np.ndarray:
-    """The values as floats. Paddle keeps bfloat16, the upper half of a float32, as two bytes without a sign."""
+    """Return the values as floats. Paddle stores bfloat16, the upper half of a float32, as uint16."""
     if value.dtype == np.uint16 or value.dtype.newbyteorder("=") == np.uint16:
         return (value.astype(np.uint32) << 16).view(np.float32)
     return value.astype(value.dtype.newbyteorder("="), copy=False)

@@ -10,14 +10,14 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: Keys of every family that stand in published ``config.json`` files and change nothing in the reference's computation.
+#: Keys of every family in published ``config.json`` files that do not change the reference's computation.
 SHARED_INERT = frozenset({
     "_name_or_path", "architectures", "bos_token_id", "decoder_start_token_id", "do_sample", "dtype",
     "finetuning_task", "is_encoder_decoder", "max_length", "model_type", "name_or_path", "output_past", "prefix",
     "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "use_cache",
 })  # fmt: skip
 
-#: Keys of every family that would change the computation, with the one value under which they do not.
+#: Keys of every family that change the computation, with the one value at which they do not.
 SHARED_ONLY: dict[str, Any] = {
     "pruned_heads": {},
     "output_hidden_states": False,
@@ -29,7 +29,7 @@ SHARED_ONLY: dict[str, Any] = {
     "quantization_config": None,
 }
 
-#: The largest whole number: sizes and ids are kept in 32 bits.
+#: Largest whole number: sizes and ids have 32 bits.
 MOST = 2**31 - 1
 
 #: The largest epsilon that Paddle's layer norm takes.
@@ -42,7 +42,7 @@ PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label
 
 
 class ConfigError(ValueError):
-    """A key that is unknown, unsupported or of a wrong value. ``key`` names it."""
+    """A key that is unknown, unsupported or has a wrong value. ``key`` names it."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"{key}: {message}")
@@ -53,12 +53,12 @@ class ConfigError(ValueError):
 def merge(
     given: Mapping[str, Any], defaults: Mapping[str, Any], only: Mapping[str, Any], inert: Iterable[str]
 ) -> dict[str, Any]:
-    """The given values of honoured keys over their defaults.
+    """Merge given values of honoured keys into the defaults.
 
     Args:
         given: keys of a ``config.json`` or a recipe.
         defaults: the honoured keys.
-        only: keys that would change the computation, with the one value under which they do not.
+        only: keys that change the computation, with the one value at which they do not.
         inert: keys to pass over.
 
     Raises:
@@ -87,12 +87,12 @@ def check_whole(config: Mapping[str, Any], keys: Iterable[str], least: int, most
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; true and false are none."""
+    """Whether a value is a whole number; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_pad_token(config: Mapping[str, Any]) -> None:
-    """Raise :class:`ConfigError` unless the padding has an id of the vocabulary, or none."""
+    """Raise :class:`ConfigError` unless the padding id is in the vocabulary, or None."""
     if config["pad_token_id"] is None:
         return
     check_whole(config, ("pad_token_id",), 0)
@@ -139,7 +139,7 @@ def check_problem_type(config: Mapping[str, Any]) -> None:
 
 
 def settle_labels(config: dict[str, Any]) -> None:
-    """Give ``num_labels`` and ``id2label`` the values that follow from each other (2 labels where neither is set).
+    """Derive ``num_labels`` and ``id2label`` from each other (2 labels if neither is set).
 
     Raises:
         ConfigError: they are no labels, or contradict each other.
@@ -158,7 +158,7 @@ def settle_labels(config: dict[str, Any]) -> None:
 
 
 def _labels(names: Any) -> dict[int, str]:
-    """``id2label`` with whole numbers as its keys, which JSON writes as texts."""
+    """Convert the keys of ``id2label``, strings in JSON, to whole numbers."""
     try:
         labels = {int(index): name for index, name in names.items()}
     except (AttributeError, TypeError, ValueError):

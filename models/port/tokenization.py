@@ -1,4 +1,4 @@
-"""What the families' tokenizers share: cutting, padding, attention masks, and their settings file.
+"""Shared by the families' tokenizers: truncation, padding, attention masks, and the settings file.
 
 Needs neither Paddle nor torch.
 """
@@ -17,25 +17,25 @@ import numpy as np
 
 from models.files.plain import read_object
 
-#: A token's place in the text, in characters: ``text[start:end]``.
+#: A token's span of the text, in characters: ``text[start:end]``.
 Span = tuple[int, int]
 
-#: A blank between plain letters or digits: no normalisation joins what stands on its two sides.
+#: A blank between ASCII letters or digits: no normalisation joins its two sides.
 BLANK = re.compile(r"(?<=[A-Za-z0-9])(?= [A-Za-z0-9])")
-#: Characters of a text that are encoded at first, for each token that is wanted; and in all, at least. Twice as many as
-#: a token of English has.
+#: Characters of a text that are encoded first: per wanted token (twice as many as an English token has), and the
+#: minimum in all.
 CHARACTERS_OF_TOKEN, FEWEST_CHARACTERS = 8, 2**12
 
 CONFIG_FILE, SPECIAL_TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
 
 
 class Tokenizer(ABC):
-    """What all have in common: cutting, padding, attention masks.
+    """The base of all: truncation, padding, attention masks.
 
     Attributes:
         vocab_size: how many ids the model's embedding must hold.
-        pad_token_id: the id that fills up a batch. It is masked, so that it may be a real token's id as well.
-        unk_token_id: the id of what the vocabulary does not have; None where it has everything.
+        pad_token_id: the padding id. It is masked, so that it may also be a real token's id.
+        unk_token_id: the id of unknown tokens; None if the vocabulary covers everything.
     """
 
     vocab_size: int
@@ -54,7 +54,7 @@ class Tokenizer(ABC):
 
         Args:
             texts: any strings, empty ones too.
-            max_length: T; with truncation, the most ids a text may have.
+            max_length: T; with truncation, the most ids of a text.
             padding: ``"max_length"`` fills every text up to T, False leaves them as they are.
             padding_side: ``"right"`` or ``"left"``.
 
@@ -83,9 +83,9 @@ class Tokenizer(ABC):
         return self.encode_batch([text])[0]
 
     def beginnings(self, texts: Sequence[str], count: int) -> list[list[int]]:
-        """The first ids of each text, ``count`` at most, equal to those of the whole text.
+        """Return the first ids of each text, ``count`` at most, equal to those of the whole text.
 
-        What stands far behind them is not encoded: of a text of 50 million characters its list of ids takes gigabytes.
+        Text far beyond them is not encoded: the ids of a text of 50 million characters take gigabytes.
         """
         size = max(FEWEST_CHARACTERS, CHARACTERS_OF_TOKEN * count)
         rows = self.encode_batch([text[: self.cut(text, size)] for text in texts])
@@ -98,13 +98,13 @@ class Tokenizer(ABC):
         return rows
 
     def cut(self, text: str, size: int) -> int:
-        """The first place behind ``size`` characters where a text can be cut so that the ids of what is before it are
-        the first of the whole text's; its end where there is none near."""
+        """Return the first place after ``size`` characters where cutting the text does not change the ids before it;
+        the text's end if there is none near."""
         found = BLANK.search(text, size, size + 2**16) if size < len(text) else None
         return found.start() if found and self.parts_at(text, found.start()) else len(text)
 
     def parts_at(self, text: str, place: int) -> bool:
-        """Whether the ids of a text change nowhere before a blank between letters if what follows it is left out."""
+        """Whether cutting a text at this blank between letters leaves the ids before it unchanged."""
         return False
 
     @abstractmethod
@@ -113,38 +113,38 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
-        """The ids of one text, and the characters of the text that each stands for."""
+        """Return the ids of one text, and the span of characters of each."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids."""
 
     def readable(self, ids: Sequence[int]) -> str:
-        """The text of ids as a person reads it, who is shown no blanks or marks that a vocabulary alone needs."""
+        """Decode ids for a human reader, without blanks or marks that only the vocabulary needs."""
         return self.decode(ids)
 
     @abstractmethod
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
-        """Write what :meth:`from_folder`, and ``AutoTokenizer`` of `transformers`, need into an existing folder.
+        """Write into an existing folder what :meth:`from_folder` and `transformers`' ``AutoTokenizer`` need.
 
         Args:
-            max_length: the most tokens that the model takes (``model_max_length``); None: not known.
+            max_length: the model's most tokens (``model_max_length``); None if unknown.
         """
 
     @classmethod
     @abstractmethod
     def from_folder(cls, folder: str | os.PathLike) -> Tokenizer:
-        """The tokenizer that :meth:`save`, or Hugging Face, wrote."""
+        """Load a tokenizer of :meth:`save` or Hugging Face."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A SHA-256 that is equal for two tokenizers exactly if they give equal ids for every text."""
+        """Return a SHA-256, equal for two tokenizers if and only if all their ids are equal."""
 
 
 def pad(
     rows: Sequence[Sequence[int]], length: int, pad_token_id: int = 0, side: str = "right"
 ) -> dict[str, np.ndarray]:
-    """``input_ids`` and ``attention_mask`` [B, length] int64 of rows of ids.
+    """Pad to ``input_ids`` and ``attention_mask`` [B, length] int64.
 
     Raises:
         ValueError: a row is longer.
@@ -162,7 +162,7 @@ def pad(
 
 
 def representable(text: str) -> str:
-    """The text with each lone surrogate as U+FFFD: as long as before, and UTF-8 can write it."""
+    """Replace each lone surrogate by U+FFFD, so that UTF-8 can encode it; keep the length."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
@@ -178,7 +178,7 @@ def read_config(folder: str | os.PathLike) -> dict[str, Any]:
 
 
 def special_token(config: dict[str, Any], key: str) -> str | None:
-    """A special token that a folder's settings name, as a text or with its flags; None where they do not.
+    """Return a special token of a folder's settings, stored as text or with flags; None if not set.
 
     Raises:
         ValueError: it is something else.
@@ -205,7 +205,7 @@ def added_tokens(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_config(folder: str | os.PathLike, config: dict[str, Any], max_length: int | None) -> None:
-    """Write the settings into an existing folder, in a file for all and in one for the special tokens alone.
+    """Write the settings into an existing folder: one file for all, one for only the special tokens.
 
     Args:
         config: the tokenizer's own settings; the common ones are added.

@@ -1,8 +1,8 @@
-"""Parameters by name, shape and role: new values, and the strict way in and out of a port. For every family.
+"""Parameters by name, shape and role, for every family: initial values, strict loading, and dumping.
 
 The names and layouts are those of Hugging Face's checkpoints. A parameter's *role* decides its layout in Paddle and its
-first value; a shape never does, since a square weight looks right either way round. Which parameters a model has is
-its family's business (``models/FAMILY/weights.py``).
+first value. Its shape never does, since a square weight looks right either way round. The family decides which
+parameters a model has (``models/FAMILY/weights.py``).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def layer_norm(name: str, width: int) -> dict[str, Parameter]:
 
 
 def new_values(table: Mapping[str, Parameter], deviations: Mapping[str, float], seed: int) -> OnDemand:
-    """The new float32 value of every parameter, the same for a seed on every machine and in every framework.
+    """Return each parameter's initial float32 value; a seed gives the same on any machine, in any framework.
 
-    Each parameter has a generator of its own, so that a model with one layer more shares all other values.
+    Each parameter has a generator of its own, so that a model with one more layer shares all other values.
 
     Args:
         deviations: role -> standard deviation of its normal values; norm gains are 1, other roles 0.
@@ -65,25 +65,25 @@ def _new_value(name: str, parameter: Parameter, deviations: Mapping[str, float],
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """A NumPy generator of its own for every (seed, name)."""
+    """Return a separate NumPy generator per (seed, name)."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
 def to_paddle(value: np.ndarray, role: str) -> np.ndarray:
-    """The value as Paddle's layers hold it, and back: only ``linear`` is transposed."""
+    """Convert a value to Paddle's layout, or back: only ``linear`` is transposed."""
     return value.T if role == "linear" else value
 
 
 def collect(
     tensors: Iterable[tuple[str, np.ndarray]], wanted: Mapping[str, Parameter], foreign: Iterable[str], body: str
 ) -> dict[str, np.ndarray]:
-    """The wanted tensors of a checkpoint, each checked, nothing left over unnoticed.
+    """Return the wanted tensors of a checkpoint, checked; no others go unnoticed.
 
     Args:
         tensors: names as in ``wanted``, values; a name may come twice with equal values.
         wanted: the model's parameters.
-        foreign: names that may stand there and are not wanted: parameters of other heads.
+        foreign: names that are allowed but not wanted: parameters of other heads.
         body: prefix of the parameters that must not be missing.
 
     Raises:
@@ -104,7 +104,7 @@ def collect(
             stored = np.asarray(value)
             if stored.dtype.kind != "f":
                 raise WeightsError(f"{name}: holds {stored.dtype}, not floating-point numbers")
-            with np.errstate(over="ignore"):  # what float32 cannot hold is infinite there
+            with np.errstate(over="ignore"):  # what overflows float32 becomes infinite
                 numbers = stored.astype(np.float32, copy=False)
             if lost := np.count_nonzero(~np.isfinite(numbers)):
                 raise WeightsError(f"{name}: {lost} of its {math.prod(value.shape)} values are NaN or infinite")
@@ -125,7 +125,7 @@ def load(model: Any, weights: Mapping[str, np.ndarray]) -> None:
     """Put Hugging Face weights into a port, one to one by name and role, cast to the port's dtype.
 
     Args:
-        model: a port; its ``table`` says which parameters it is to have.
+        model: a port; its ``table`` lists the required parameters.
 
     Raises:
         WeightsError: a name missing or left over on either side, or a shape that differs.
@@ -151,7 +151,7 @@ def dump(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def values_of(model: Any) -> OnDemand:
-    """By name the value of every parameter of a port, in Hugging Face's names and layout, copied when asked for."""
+    """Return a port's parameter values by name, in Hugging Face's names and layout, each copied on access."""
     ours = dict(model.named_parameters())
     return OnDemand({name: partial(_value_of, ours[name], role) for name, (_, role) in model.table.items()})
 

@@ -26,9 +26,9 @@ from models.operations.trace import at
 from models.reformer.config import ReformerConfig
 from models.reformer.schema import num_buckets
 
-#: What replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
+#: Replaces a masked score; the smaller ones are for float16, whose range ends at 65504.
 MASKED, MASKED_FLOAT16 = -1e9, -1e4
-#: What replaces a position's score for itself (section 2, "Causal masking for shared-QK attention"): far above MASKED,
+#: Replaces a position's score for itself (section 2, "Causal masking for shared-QK attention"): far above MASKED,
 #: so that a position attends to itself when it has nothing else.
 SELF_MASKED, SELF_MASKED_FLOAT16 = -1e5, -1e3
 #: Added to the mean square of a key before its root.
@@ -36,19 +36,19 @@ KEY_NORM_EPSILON = 1e-6
 
 
 def masked_value(scores: Tensor) -> float:
-    """What replaces the score of a position that is padding or lies in the future, in the scores' precision."""
+    """Return the replacement for scores of padding or future positions, in the scores' precision."""
     return MASKED_FLOAT16 if scores.dtype == paddle.float16 else MASKED
 
 
 def self_masked_value(scores: Tensor) -> float:
-    """What replaces the score of a position for itself, in the scores' precision."""
+    """Return the replacement for a position's score for itself, in that precision."""
     return SELF_MASKED_FLOAT16 if scores.dtype == paddle.float16 else SELF_MASKED
 
 
 def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tensor:
-    """Every position compared with every one that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
+    """Compare every position with all that its chunk sees: (., n, C) and (., n, K) -> bool (., n, C, K).
 
-    Both sides are written out: Paddle's comparison is four times slower where it has to broadcast.
+    Both sides are expanded: Paddle's comparison is four times slower if it has to broadcast.
     """
     if compiled.suits(place, seen, dtype=paddle.int64) and compare in (paddle.greater_equal, paddle.not_equal):
         return compiled.compare_places(place, seen, at_least=compare is paddle.greater_equal)
@@ -57,7 +57,7 @@ def against(place: Tensor, seen: Tensor, compare: Callable[..., Tensor]) -> Tens
 
 
 class ChunkedSelfAttention(nn.Layer):
-    """What both attentions share: the way into heads and back, and attention between adjacent chunks.
+    """Shared by both attentions: splitting and merging heads, and attention between adjacent chunks.
 
     Args:
         config: a ReformerConfig.
@@ -144,14 +144,14 @@ class LocalSelfAttention(ChunkedSelfAttention):
         key = self.adjacent(key)
         kept = self.kept_positions(batch, length, attention_mask)
         masks = [] if kept is None else [(kept, masked_value(query))]
-        # No name holds the scores, (B*H, n, C, K), which are larger than all else here, longer than they are needed.
+        # The scores, (B*H, n, C, K), are larger than all else here: no name keeps them longer than needed.
         probabilities = masked_softmax(at("scores", product(query, key, transpose_y=True)), masks)
         probabilities = self.drop(at("probabilities", probabilities), batch)
         context = at("context", product(probabilities, self.adjacent(value)))  # (B*H, n, C, D)
         return self.merge_heads(context.reshape([-1, self.attention_head_size]), batch, length)
 
     def kept_positions(self, batch: int, length: int, attention_mask: Tensor | None) -> Tensor | None:
-        """Which scores count: bool, broadcastable to (B*H, n, C, K); None where all do."""
+        """Mask of scores that count: bool, broadcastable to (B*H, n, C, K); None if all."""
         chunk = min(self.chunk_length, length)
         kept = None
         if attention_mask is not None:
@@ -185,10 +185,10 @@ class LSHSelfAttention(ChunkedSelfAttention):
         Args:
             hidden_states: (B, T, hidden); T at most one chunk, or a multiple of the chunk length.
             attention_mask: (B, T), 0 for padding.
-            buckets: those of an earlier call on the same input, to be used again.
+            buckets: reused ones of an earlier call on the same input.
 
         Returns:
-            (B, T, H*D), and the buckets (B, H, R*T), or None where the sequence is a single chunk.
+            (B, T, H*D), and the buckets (B, H, R*T), or None if the sequence is a single chunk.
         """
         batch, length = batch_size(hidden_states), hidden_states.shape[1]
         query_key = self.split_heads(self.query_key(hidden_states))  # (B*H*T, D)
@@ -211,7 +211,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return self.merge_heads(context, batch, length), buckets
 
     def in_one_chunk(self, batch: int, length: int) -> Tensor:
-        """The positions of an unsorted sequence that is one chunk: (B*H, 1, T)."""
+        """Positions of an unsorted one-chunk sequence: (B*H, 1, T)."""
         return (paddle.arange(batch * self.num_attention_heads * length) % length).reshape([-1, 1, length])
 
     def attend(
@@ -222,15 +222,15 @@ class LSHSelfAttention(ChunkedSelfAttention):
         batch: int,
         attention_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention between adjacent chunks of rows that are already in order.
+        """Attend between adjacent chunks of rows that are already sorted.
 
         Args:
             query_key, value: (B*H*n*C, D).
             place: (B*H, n, C), the position in the text of every row.
 
         Returns:
-            (B*H*n*C, D); and with several hash rounds the log of each row's normaliser, (B*H*n*C, 1), by which its
-            rounds are weighed against one another.
+            (B*H*n*C, D); and with several hash rounds the log of each row's normaliser, (B*H*n*C, 1), which weights
+            its rounds.
         """
         chunks = [*place.shape, self.attention_head_size]
         query = query_key.reshape(chunks)  # (B*H, n, C, D)
@@ -254,7 +254,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return at("key", unit_mean_square(query_key, KEY_NORM_EPSILON, math.sqrt(self.attention_head_size)))
 
     def kept_positions(self, place: Tensor, seen: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Which scores count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None where all do."""
+        """Mask of scores that count, by padding and causality: bool, broadcastable to (B*H, n, C, K); None if all."""
         kept = None
         if attention_mask is not None:
             rows = self.mask_per_head(attention_mask)
@@ -267,10 +267,10 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return kept
 
     def bucket_factors(self, length: int) -> list[int]:
-        """The bucket count, as one number or as factors that are hashed separately.
+        """Return the bucket count, as one number or as factors that are hashed separately.
 
-        Where the configuration leaves it open, it becomes a power of two near 2 * length / chunk length, in two
-        factors when that is large, and is written into the configuration, so that it is saved with the weights.
+        If the configuration leaves it open, it becomes a power of two near 2 * length / chunk length, in two
+        factors if that is large. It is written into the configuration, so that it is saved with the weights.
         """
         if self.config.num_buckets is None:
             self.config.num_buckets = num_buckets(self.config, length)
@@ -278,7 +278,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return [count] if isinstance(count, int) else list(count)
 
     def draw_rotations(self, length: int, dtype: paddle.dtype) -> Tensor:
-        """A random rotation for each head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
+        """Draw a rotation per head, hash round and bucket factor: (H, D, R, half the sum of the factors)."""
         half = sum(self.bucket_factors(length)) // 2
         shape = [self.num_attention_heads, self.attention_head_size, self.num_hashes, half]
         return normal(shape, _name(dtype), self.config.hash_seed)
@@ -288,8 +288,8 @@ class LSHSelfAttention(ChunkedSelfAttention):
 
         Args:
             vectors: (B*H*T, D), without gradient.
-            rotations: as :meth:`draw_rotations` gives them.
-            attention_mask: (B, T). Padding, where there is any, gets a bucket of its own.
+            rotations: from :meth:`draw_rotations`.
+            attention_mask: (B, T). Padding, if any, gets a bucket of its own.
 
         Returns:
             int64 (B, H, R*T); the rounds' buckets do not overlap.
@@ -306,7 +306,7 @@ class LSHSelfAttention(ChunkedSelfAttention):
             part = rotated[..., below : below + factor // 2]
             buckets = buckets + count * paddle.concat([part, -part], -1).argmax(-1)  # (B, H, T, R)
             below, count = below + factor // 2, count * factor
-        # A bucket that nothing falls into changes no order: a static graph, which cannot look, has it always.
+        # An empty bucket does not change the order: a static graph, which cannot look, always has it.
         if attention_mask is not None and not (paddle.in_dynamic_mode() and bool(attention_mask.astype("bool").all())):
             padding = attention_mask.astype("bool").logical_not().reshape([-1, 1, length, 1])
             buckets = paddle.where(padding, paddle.full([1], count, buckets.dtype), buckets)
@@ -315,14 +315,14 @@ class LSHSelfAttention(ChunkedSelfAttention):
         return buckets.transpose([0, 1, 3, 2]).reshape([-1, heads, rounds * length])
 
     def sort_by_bucket(self, buckets: Tensor, length: int) -> tuple[Tensor, Order, Order]:
-        """The order of all positions by bucket, within a bucket by position.
+        """Sort all positions by bucket, and within a bucket by position.
 
         Args:
             buckets: (B, H, R*T).
 
         Returns:
             The text position of every sorted row (B*H, n, C); the order that sorts rows (B*H*T, D) into
-            (B*H*R*T, D); and the one that brings these back to the order B, H, R, T.
+            (B*H*R*T, D); and the one that restores the order B, H, R, T.
         """
         buckets = buckets.reshape([-1, buckets.shape[-1]])
         count, rounds_length = batch_size(buckets), buckets.shape[1]

@@ -1,4 +1,4 @@
-"""Bytes as a ``tokenizer.json``: what `tokenizers` needs to know to give google/reformer-enwik8's ids.
+"""Bytes as a ``tokenizer.json``, with which `tokenizers` gives google/reformer-enwik8's ids.
 
 The library writes each byte as a printable character (GPT-2's table, section 2.2 of Radford et al. 2019). A vocabulary
 of these characters with no merges is a vocabulary of bytes.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Ids 0 and 1, which no byte has: what fills up a batch, and what stands between a question and its context. No text
-#: becomes one of them, as transformers is told by ``split_special_tokens``; neither is written out in a decoded text.
+#: Ids 0 and 1, which no byte has: padding, and the separator of question and context. No text is encoded to one of
+#: them (``split_special_tokens`` tells transformers so), and neither appears in a decoded text.
 PAD, SEPARATOR = "<pad>", "<sep>"
 
 
 def byte_characters() -> list[str]:
-    """The character that byte-level tokenizers write for each of the 256 bytes: its own in Latin-1 where that is
-    visible, else the next from U+0100 on."""
+    """Return the character that byte-level tokenizers write for each of the 256 bytes: its own in Latin-1 if visible,
+    else the next from U+0100."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
@@ -24,8 +24,8 @@ def byte_characters() -> list[str]:
 def tokenizer_file() -> dict[str, Any]:
     """The content of ``tokenizer.json``.
 
-    Each character of a text is a word of its own to the library, whose question answering then gives whole characters.
-    A pair of texts has the separator between them.
+    For the library each character is a word, so that its question answering gives whole characters. A pair of texts
+    has the separator between them.
     """
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     character = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
@@ -62,7 +62,7 @@ def tokenizer_file() -> dict[str, Any]:
 
 
 def is_byte_file(content: dict[str, Any]) -> bool:
-    """Whether a ``tokenizer.json``, this one or as `tokenizers` has saved it again, gives the ids of bytes."""
+    """Whether a ``tokenizer.json``, this one or resaved by `tokenizers`, gives the ids of bytes."""
     own = tokenizer_file()
     deciding = ("normalizer", "pre_tokenizer")
     model = content.get("model")

@@ -7,7 +7,7 @@ from typing import Any
 from models.port.base import PortConfig
 from models.port.schema import ConfigError
 
-#: Settings of this port that are no part of the model, and so of no ``config.json``.
+#: Settings of this port, not of the model, and so in no ``config.json``.
 BACKWARD = ("reversible", "autograd")
 RESIDUAL = ("wide", "plain")
 

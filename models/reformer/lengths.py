@@ -1,4 +1,4 @@
-"""On how many tokens a Reformer trains: position table, chunks and limits solved at once for a wanted length."""
+"""The number of tokens a Reformer trains on: position table, chunks and limits solved for a wanted length."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ CHUNK_SIZES = ("chunk_size_feed_forward", "chunk_size_lm_head")
 
 
 def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = None) -> Fit:
-    """The least length of at least ``wanted`` tokens that the model trains on, and the shape of its positions there.
+    """Find the least length of at least ``wanted`` tokens that the model trains on, and its position shape there.
 
-    It is a multiple of the chunk sizes and of the columns of the position table, whose first rows it takes, and of
-    every chunk length unless it fits into the shortest chunk.
+    It is a multiple of the chunk sizes, of the columns of the position table (it uses the first rows), and of every
+    chunk length unless it fits into the shortest chunk.
 
     Args:
         config: a resolved configuration (``schema.resolve``).
         wanted: tokens, at least 1.
-        given: the keys that were set for new weights: the others of :data:`FOLLOWING` are chosen. None where the
-            weights are stored, and have shapes.
+        given: the keys that were set for new weights; the others of :data:`FOLLOWING` are chosen. None for stored
+            weights, whose shapes are fixed.
 
     Raises:
-        LengthError: no such length is within the model's positions; with what to set.
+        LengthError: no such length is within the model's positions; says what to set.
     """
     free = _free(config, given)
     length, most = least_length(config, wanted, free), most_positions(config, free)
@@ -50,10 +50,10 @@ def fit(config: Mapping[str, Any], wanted: int, given: Collection[str] | None = 
 
 
 def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] = ()) -> int:
-    """The least length of at least ``wanted`` tokens that chunks and columns divide, however many positions there are.
+    """Return the least length >= ``wanted`` that chunks and columns divide, whatever the number of positions.
 
     Args:
-        free: keys that are yet to be chosen, and so demand nothing.
+        free: keys not yet chosen, which constrain nothing.
     """
     unit = math.lcm(*_units(config, free).values())
     length = _multiple(unit, wanted)
@@ -63,17 +63,17 @@ def least_length(config: Mapping[str, Any], wanted: int, free: Collection[str] =
 
 
 def evaluated(config: Mapping[str, Any], length: int) -> int:
-    """The least length of at least ``length`` tokens that the model computes in evaluation; of a position table, the
-    columns demand nothing there."""
+    """Return the least length >= ``length`` that the model computes in evaluation, where the position table's columns
+    constrain nothing."""
     return least_length({**config, "axial_pos_embds": False}, length)
 
 
 def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
-    """The least length at which what is read of a text of ``length`` tokens is, in evaluation, what it is at ``whole``
-    ones: all beyond it is padding, which is not attended to.
+    """Return the least padded length that, in evaluation, gives a text of ``length`` tokens the result that ``whole``
+    gives: all beyond the text is padding, which is not attended to.
 
-    The chunks are a ring, in which the first ones see the last; and LSH sorts padding behind all else, in each round.
-    So it takes as much padding as a chunk sees to one side, or the last tokens of the text were seen in its place.
+    The chunks form a ring, in which the first ones see the last; and LSH sorts padding last in each round. So it takes
+    as much padding as a chunk sees to one side; with less, the text's last tokens would be seen in its place.
     """
     kinds = set(config["attn_layers"])
     if "lsh" in kinds and config["num_buckets"] is None:  # it follows from the length
@@ -86,21 +86,21 @@ def read_alike(config: Mapping[str, Any], length: int, whole: int) -> int:
 
 
 def longest(config: Mapping[str, Any]) -> int:
-    """How many tokens a text may have in evaluation, where it is filled up to :func:`evaluated` ones."""
+    """Most tokens of a text in evaluation, where it is padded to :func:`evaluated` ones."""
     return _longest_within({**config, "axial_pos_embds": False}, most_positions(config), ())
 
 
 def stretch_unit(config: Mapping[str, Any], chunks: int) -> int:
-    """The least length of a stretch (:func:`stretched`) of at least so many chunks of each kind of attention; every
-    multiple of it is the length of one, too."""
+    """Return the least length of a stretch (:func:`stretched`) with at least this many chunks of each attention kind;
+    all its multiples are valid lengths too."""
     at_once = {**config, **dict.fromkeys(CHUNK_SIZES, 0)}
     return least_length(at_once, chunks * max(chunk_lengths(config)))
 
 
 def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, Any]:
-    """The keys that differ in the same model on the first ``length`` of ``whole`` tokens of each text: a cut position
-    table, chunks of the feed-forward and the scores that come out even, which change nothing of what is computed; and
-    the bucket count of the whole, where it follows from the length."""
+    """Return the keys that change for the same model on the first ``length`` of ``whole`` tokens of each text: a cut
+    position table; chunk sizes of feed-forward and scores that divide the length, which do not change the result; and
+    the bucket count of the whole, if it follows from the length."""
     keys = cut_config(config, length) if config["axial_pos_embds"] else {}
     for key in CHUNK_SIZES:
         if chunk := min(config[key], length):
@@ -111,7 +111,7 @@ def stretched(config: Mapping[str, Any], length: int, whole: int) -> dict[str, A
 
 
 def most_positions(config: Mapping[str, Any], free: Collection[str] = ()) -> int:
-    """How many positions the model has."""
+    """Number of the model's positions."""
     limits = [MOST]
     if _has_table(config, free):
         limits.append(_whole(config))
@@ -121,7 +121,7 @@ def most_positions(config: Mapping[str, Any], free: Collection[str] = ()) -> int
 
 
 def near_square(length: int) -> list[int]:
-    """The two factors of ``length`` that lie nearest to each other, the smaller one first."""
+    """Return the two factors of ``length`` nearest to each other, the smaller first."""
     small = next(factor for factor in range(math.isqrt(length), 0, -1) if length % factor == 0)
     return [small, length // small]
 
@@ -143,7 +143,7 @@ def _multiple(unit: int, least: int) -> int:
 
 
 def _units(config: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
-    """What divides every length, in words -> how many tokens it is."""
+    """What must divide every length, in words -> tokens."""
     units = {f"{key} {config[key]}": config[key] for key in CHUNK_SIZES if config[key]}
     if _has_table(config, free):
         columns = config["axial_pos_shape"][1]
@@ -152,7 +152,7 @@ def _units(config: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
 
 
 def _demands(config: Mapping[str, Any], free: Collection[str]) -> dict[str, int]:
-    """As :func:`_units`, with the chunk lengths, which divide a length beyond the shortest of them."""
+    """As :func:`_units`, plus the chunk lengths, which divide lengths beyond the shortest one."""
     chunks = {length: None for length in chunk_lengths(config)}
     return {**_units(config, free), **{f"the attention chunks of {length}": length for length in chunks}}
 
@@ -199,7 +199,7 @@ def _listed(words: list[str]) -> str:
 
 
 def _ways_out(config: Mapping[str, Any], wanted: int, given: Collection[str] | None) -> Iterator[dict[str, Any]]:
-    """What to set so that a length fits: each way is tried before it is named."""
+    """Yield settings with which a length fits; each is tried first."""
     found: list[dict[str, Any]] = []
     for way in _candidates(config, wanted, given):
         if not any(simpler.items() <= way.items() for simpler in found) and _fits(config, wanted, given, way):
@@ -207,11 +207,11 @@ def _ways_out(config: Mapping[str, Any], wanted: int, given: Collection[str] | N
     if found:
         yield from found
         return
-    # No length fits at all. Chunks as long as a row divide whatever rows make up, and their lengths are in no weight.
+    # No length fits. Chunks as long as a row divide any number of rows, and no weight depends on their length.
     columns = config["axial_pos_shape"][1] if config["axial_pos_embds"] else 1
     at_once = {key: 0 for key in CHUNK_SIZES if config[key]}
     chunks = {f"{kind}_attn_chunk_length": columns for kind in ("local", "lsh") if kind in config["attn_layers"]}
-    # With a position table the limit beside it is a number alone.
+    # With a position table, the limit is only a number.
     limit = {"max_position_embeddings": min(_whole(config), MOST)} if config["axial_pos_embds"] else {}
     for change in (at_once, chunks, limit, {**at_once, **chunks}, {**at_once, **chunks, **limit}):
         if _fits(config, wanted, given, change):
@@ -230,12 +230,12 @@ def _candidates(config: Mapping[str, Any], wanted: int, given: Collection[str] |
     if config["axial_pos_embds"] and given is not None and length <= MOST:
         yield {"axial_pos_shape": near_square(length)}
         yield {"axial_pos_shape": near_square(length), "max_position_embeddings": length}
-    if given is not None or config["axial_pos_embds"]:  # else it is the number of rows of a stored table
+    if given is not None or config["axial_pos_embds"]:  # else it is the row count of a stored table
         yield {"max_position_embeddings": least_length(config, wanted, free)}
 
 
 def _longest(config: Mapping[str, Any], free: Collection[str]) -> int:
-    """The longest length that fits; 0 where none does."""
+    """Return the longest length that fits, or 0."""
     return _longest_within(config, most_positions(config, free), free)
 
 

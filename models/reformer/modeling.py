@@ -30,7 +30,7 @@ from models.reformer.reversible import LayerRecord, Stream, run_reversible, run_
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], chunk_size: int, x: Tensor) -> Tensor:
-    """``function`` applied to ``chunk_size`` positions at a time (0: all at once); it must treat positions alone.
+    """Apply ``function`` to ``chunk_size`` positions at a time (0: all at once); it must not mix positions.
 
     Raises:
         ValueError: the length of ``x`` (B, T, ...) is no multiple of ``chunk_size``.
@@ -62,7 +62,7 @@ class AxialPositionEmbeddings(nn.Layer):
         """(B, T) -> (B, T, hidden).
 
         Raises:
-            ValueError: in training, T is not rows * columns; else, T is more than that.
+            ValueError: in training, T is not rows * columns; otherwise, T is more.
         """
         batch, length = position_ids.shape
         rows, columns = self.axial_pos_shape
@@ -73,7 +73,7 @@ class AxialPositionEmbeddings(nn.Layer):
             )
         if rows * columns < length:
             raise ValueError(f"{length} positions, but axial_pos_shape [{rows}, {columns}] has {rows * columns}")
-        if self.training:  # whole columns of the table are dropped, for every example anew
+        if self.training:  # drops whole columns of the table, anew per example
             axes = [batch, columns, 1, 1]
             if compiled.suits(*self.weights, loop="axial_positions"):
                 factors = dropout(paddle.ones(axes), self.dropout, True).reshape([batch, columns])
@@ -118,7 +118,7 @@ class ReformerEmbeddings(nn.Layer):
 
 
 class ReformerSelfOutput(nn.Layer):
-    """From all heads back to the hidden size."""
+    """Projection of all heads to hidden size."""
 
     def __init__(self, config: ReformerConfig) -> None:
         super().__init__()
@@ -146,8 +146,8 @@ class ReformerAttention(nn.Layer):
         buckets: Tensor | None = None,
         read: int | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, hidden) -> (B, T, hidden), or of as many positions as are to be ``read``, from the first one; and the
-        LSH buckets (None in a local layer)."""
+        """(B, T, hidden) -> (B, T, hidden), or only the first ``read`` positions; and the LSH buckets (None in a local
+        layer)."""
         normed = self.layer_norm(hidden_states)
         if isinstance(self.self_attention, LSHSelfAttention):
             attended, buckets = self.self_attention(normed, attention_mask, buckets)
@@ -192,7 +192,7 @@ class ChunkReformerFeedForward(nn.Layer):
         self.output = ReformerFeedForwardOutput(config)
 
     def forward(self, hidden_states: Tensor, at_once: bool = False) -> Tensor:
-        """(B, T, hidden) -> (B, T, hidden); ``at_once``: as one chunk, whatever the configuration says."""
+        """(B, T, hidden) -> (B, T, hidden); ``at_once``: as one chunk, whatever the configuration."""
         chunk_size = 0 if at_once else self.chunk_size_feed_forward
         return in_chunks(lambda part: self.output(self.dense(self.layer_norm(part))), chunk_size, hidden_states)
 
@@ -212,11 +212,11 @@ class ReformerLayer(nn.Layer):
         attention_mask: Tensor | None = None,
         read: int | None = None,
     ) -> tuple[Stream, Stream, LayerRecord]:
-        """The two streams after this layer, or as many of their positions as are to be ``read``, from the first one;
-        and what computing the layer again takes (see :mod:`.reversible`)."""
+        """Return the two streams after this layer, or only their first ``read`` positions; and the record that computes
+        the layer again (see :mod:`.reversible`)."""
         before_attention = Replay()
         update, buckets = self.attention(hidden_stream.value, attention_mask, read=read)
-        if read is not None:  # from here on each position goes on by itself
+        if read is not None:  # from here on positions are independent
             attention_stream, hidden_stream = attention_stream.first(read), hidden_stream.first(read)
         attention_stream = attention_stream.plus(update)
         before_feed_forward = Replay()
@@ -234,8 +234,8 @@ class ReformerEncoder(nn.Layer):
         self.layer_norm = LayerNorm(2 * config.hidden_size, epsilon=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, read: int | None = None) -> Tensor:
-        """(B, T, hidden) -> (B, T, 2 * hidden), or, in evaluation, of as many positions as are to be ``read``, from the
-        first one."""
+        """(B, T, hidden) -> (B, T, 2 * hidden), or, in evaluation, only the first ``read``
+        positions."""
         given = (self.layers, hidden_states, attention_mask, self.config.residual)
         if self.training and self.config.backward == "reversible" and paddle.is_grad_enabled():
             streams = run_reversible(*given)
@@ -246,12 +246,12 @@ class ReformerEncoder(nn.Layer):
 
 
 class ReformerPretrainedModel(Port):
-    """What every Reformer model has in common."""
+    """The base of every Reformer model."""
 
     config_class = ReformerConfig
     base_model_prefix = "reformer"
 
-    #: Rows of the position table that were cut off for training (:mod:`.positions`); they are saved with the model.
+    #: Rows of the position table cut off for training (:mod:`.positions`); they are saved with the model.
     unreached_rows: np.ndarray | None = None
 
     def stored(self) -> tuple[ReformerConfig, Mapping[str, np.ndarray]]:
@@ -284,14 +284,14 @@ class ReformerModel(ReformerPretrainedModel):
         Args:
             input_ids: int64 (B, T).
             attention_mask: (B, T), 0 for padding; all 1 if absent.
-            read: in evaluation, how many positions of the output are wanted, from the first one; None: all.
+            read: in evaluation, return only this many first positions of the output; None: all.
 
         Returns:
-            ``last_hidden_state`` (B, T, 2 * hidden), or of as many positions as are wanted.
+            ``last_hidden_state`` (B, T, 2 * hidden), or its first ``read`` positions.
 
         Raises:
-            ValueError: in training, a length that the model cannot be trained on. In evaluation a length is padded to
-                a multiple of the chunk lengths, and the output cut back.
+            ValueError: in training, a length that the model cannot train on. In evaluation the input is padded to a
+                multiple of the chunk lengths, and the output cut back.
         """
         length = input_ids.shape[1]
         lengths = schema.chunk_lengths(self.config)
@@ -331,7 +331,7 @@ class ReformerForSequenceClassification(ReformerPretrainedModel):
 
     head = "sequence_classification"
     architecture = "ReformerForSequenceClassification"
-    #: Whether in evaluation the last layer leaves out what the head does not read.
+    #: Whether, in evaluation, the last layer skips what the head does not read.
     leaves_out_unread = True
 
     def __init__(self, config: ReformerConfig) -> None:
@@ -381,10 +381,10 @@ class ReformerForQuestionAnswering(ReformerPretrainedModel):
 
         Args:
             input_ids, attention_mask: as :meth:`ReformerModel.forward`.
-            start_positions, end_positions: int64 (B,); one at or beyond T is ignored, one below 0 counts as 0.
+            start_positions, end_positions: int64 (B,); T or more is ignored, less than 0 counts as 0.
 
         Returns:
-            ``start_logits``, ``end_logits`` (B, T) and, given positions, ``loss``, half of each one's mean.
+            ``start_logits``, ``end_logits`` (B, T) and, given positions, ``loss``, the average of both.
         """
         scores = self.qa_outputs(self.reformer(input_ids, attention_mask).last_hidden_state)
         start_logits, end_logits = scores[:, :, 0], scores[:, :, 1]
@@ -439,7 +439,7 @@ class _ReformerLM(ReformerPretrainedModel):
         return outputs.MaskedLMOutput(loss=loss, logits=logits)
 
     def targets(self, labels: Tensor) -> Tensor:
-        """The label that each position is to predict, (B, T)."""
+        """The label that each position predicts, (B, T)."""
         return labels
 
 

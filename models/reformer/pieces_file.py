@@ -1,7 +1,7 @@
-"""Checks of a SentencePiece model before the library gets it: the library trusts the file, and can crash on a bad one.
+"""Check a SentencePiece model before the library gets it: the library trusts the file, and can crash on a bad one.
 
-A crash cannot be caught in the process that has it. So what the format allows is checked here, and the library then
-tries the rest in a process of its own.
+A process cannot catch its own crash. So the format is checked here as far as possible, and the library then tries the
+rest in a separate process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAF, LABEL = 1 << 31, 0xFF
 
 @functools.lru_cache(maxsize=8)
 def check_pieces(model: bytes) -> None:
-    """See that the library can be given a model.
+    """Check that the library can use a model.
 
     Raises:
         ValueError: it is no SentencePiece model, a damaged one, or one on which the library crashes.
@@ -58,7 +58,7 @@ def check_pieces(model: bytes) -> None:
 
 
 def _check_character_map(stored: bytes) -> None:
-    """See that no text leads out of a character map: a trie of characters, then the texts that they become.
+    """Check that no text leads out of a character map: a trie of characters, then their replacement texts.
 
     Raises:
         ValueError: one would.
@@ -86,5 +86,5 @@ def _check_character_map(stored: bytes) -> None:
 
 
 def _offset(units: np.ndarray) -> np.ndarray:
-    """How far a unit's children are: in a wide unit, in steps of 256."""
+    """Offset of a unit's children; a wide unit counts in steps of 256."""
     return (units >> 10) << ((units & (1 << 9)) >> 6)

@@ -1,9 +1,9 @@
 """A Reformer that trains on fewer tokens than its axial position table has: cut for training, restored when saved.
 
 Position i is row i // columns and column i % columns. In evaluation the reference takes the first positions of the
-table for a shorter text, and so the first rows of the first factor. In training it wants a table of just the text's
-length. So what trains is a model whose table has only those rows: nothing, weight decay either, touches the others.
-When it is saved, they stand behind the trained ones again.
+table for a shorter text, and so the first rows of the first factor. In training it needs a table of exactly the text's
+length. So the trained model's table has only those rows, and nothing, not even weight decay, touches the others. When
+the model is saved, they are appended to the trained ones again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROWS = "reformer.embeddings.position_embeddings.weights.0"
 
 
 def cut_config(config: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """The keys that differ in the model that trains on ``length`` tokens, a multiple of the table's columns.
+    """Return the keys that change in the model for ``length`` tokens, a multiple of the table's columns.
 
     ``max_position_embeddings`` stays: with axial positions it has no rows, and LSH's bucket count depends on it.
     """
@@ -30,7 +30,7 @@ def cut_config(config: Mapping[str, Any], length: int) -> dict[str, Any]:
 
 
 def cut_weights(weights: Mapping[str, np.ndarray], cut: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The weights of the cut model: the first rows, all else as it is.
+    """Return the cut model's weights: first rows, all else as is.
 
     Args:
         weights: of the whole model, by Hugging Face's names.
@@ -40,19 +40,19 @@ def cut_weights(weights: Mapping[str, np.ndarray], cut: Mapping[str, Any]) -> di
 
 
 def unreached_rows(weights: Mapping[str, np.ndarray], cut: Mapping[str, Any]) -> np.ndarray:
-    """The rows that :func:`cut_weights` leaves out, (rows, 1, width)."""
+    """Return the rows that :func:`cut_weights` omits, (rows, 1, width)."""
     return np.array(weights[ROWS][cut["axial_pos_shape"][0] :])
 
 
 def restore_config(config: Mapping[str, Any], unreached: np.ndarray) -> dict[str, Any]:
-    """The keys of the whole model that differ from those of the cut one."""
+    """Return the whole model's keys that differ from the cut one's."""
     rows, columns = config["axial_pos_shape"]
     return {"axial_pos_shape": [rows + len(unreached), columns]}
 
 
 def restore_weights(weights: Mapping[str, np.ndarray], unreached: np.ndarray) -> Mapping[str, np.ndarray]:
-    """The weights of the whole model: those of the cut one, and behind its rows the others, bit for bit; each when it
-    is asked for."""
+    """Return the whole model's weights: the cut one's, with the other rows appended bit for bit; each made on
+    access."""
 
     def rows() -> np.ndarray:
         return np.concatenate([weights[ROWS], unreached.astype(weights[ROWS].dtype)])

@@ -1,11 +1,11 @@
 """Reversible residual layers: activations are recomputed from the outputs, so memory does not grow with depth.
 
 Gomez et al. 2017, "The Reversible Residual Network"; Kitaev et al. 2020, section 3. A layer maps two residual streams
-(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1), and x2 = y2 - feed_forward(y1), x1 = y1 -
-attention(x2) leads back. In floating point the way back loses what the additions rounded away. Where a stream has
-grown to 10^6 times its first size, its first layer's input comes back with an error larger than itself, and so do the
-gradients. The streams here therefore carry twice the layers' precision, in which the way back is exact: only
-additions and subtractions pay.
+(x1, x2) to y1 = x1 + attention(x2), y2 = x2 + feed_forward(y1); the inverse is x2 = y2 - feed_forward(y1), x1 = y1 -
+attention(x2). In floating point the inverse loses what the additions rounded away. If a stream has grown to 10^6
+times its first size, its first layer's input comes back with an error larger than itself, and so do the gradients.
+So the streams here carry twice the layers' precision, in which the inverse is exact: only additions and subtractions
+pay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PlainStream:
 
 
 class GridStream:
-    """A stream of float32 (or narrower) layers, summed exactly: float64 numbers on a grid of fixed spacing.
+    """A stream of float32 (or narrower) layers with exact sums: float64 numbers on a grid of fixed spacing.
 
     Multiples of one spacing add and subtract without rounding while they stay below 2^53 spacings (exact reversible
     arithmetic; Maclaurin et al. 2015, section 3.1). The spacing is 2^-28 of the stream's first size: finer than float32
@@ -67,7 +67,7 @@ class GridStream:
 
     @property
     def value(self) -> Tensor:
-        value, self._value = self._value, None  # given away once: a layer reads it, and it need not outlive that
+        value, self._value = self._value, None  # handed out once: it need not outlive the layer that reads it
         return self.exact.astype(self.dtype) if value is None else value
 
     def _on_grid(self, update: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class PairStream:
 
 @dataclass
 class DoubleStream:
-    """A stream in float64, for a static graph, which cannot look at the numbers that a grid depends on."""
+    """A stream in float64, for a static graph, which cannot see the numbers that set a grid."""
 
     exact: Tensor
     dtype: paddle.dtype
@@ -132,12 +132,12 @@ class DoubleStream:
         return DoubleStream(self.exact - update.astype("float64"), self.dtype)
 
 
-#: ``plus`` and ``minus`` an update; ``first`` positions of it.
+#: ``plus`` and ``minus`` an update; its ``first`` positions.
 Stream = PlainStream | GridStream | PairStream | DoubleStream
 
 
 def open_stream(x: Tensor, residual: str) -> Stream:
-    """A stream that begins with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
+    """Start a stream with ``x``; ``residual`` is ``wide`` or ``plain`` (see ReformerConfig)."""
     if residual == "plain":
         return PlainStream(x)
     if not paddle.in_dynamic_mode():
@@ -148,7 +148,7 @@ def open_stream(x: Tensor, residual: str) -> Stream:
 
 
 class _Shown(PyLayer):
-    """What a wide stream shows to the layers, with the gradient of the plain sum that it stands for."""
+    """The value of a wide stream for the layers, with the gradient of the plain sum."""
 
     @staticmethod
     def forward(ctx, plain_sum, shown):
@@ -160,7 +160,7 @@ class _Shown(PyLayer):
 
 
 class TracedStream:
-    """A stream that autograd can follow: its ``value`` carries the graph, its sums are those of ``inner``."""
+    """A stream for autograd: its ``value`` carries the graph, its sums are those of ``inner``."""
 
     def __init__(self, plain_sum: Tensor, inner: Stream) -> None:
         self.value = _Shown.apply(plain_sum, inner.value)
@@ -182,14 +182,14 @@ class TracedStream:
 def run_traced(
     layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str, read: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All layers under plain autograd, every activation stored: the slow oracle of :func:`run_reversible`, and the way
-    to run without gradients.
+    """Run all layers under plain autograd, storing every activation: the slow oracle of :func:`run_reversible`, also
+    used to run without gradients.
 
     Args:
-        read: how many positions of the last layer's output are wanted, from the first one; None: all.
+        read: return only this many first positions of the last layer's output; None: all.
 
     Returns:
-        The two streams' values, each (B, T, hidden), or of as many positions as are wanted.
+        The two streams' values, each (B, T, hidden), or their first ``read`` positions.
     """
     stream = open_stream(x.detach(), residual)
     followed = paddle.in_dynamic_mode() and paddle.is_grad_enabled()
@@ -204,8 +204,8 @@ def run_traced(
 def run_reversible(
     layers: Iterable[nn.Layer], x: Tensor, attention_mask: Tensor | None, residual: str
 ) -> tuple[Tensor, Tensor]:
-    """All layers, with a backward that recomputes. Returns the two streams' values, each (B, T, hidden)."""
-    if x.stop_gradient:  # frozen embeddings: the layers' parameters still want their gradients
+    """Run all layers, recomputing in the backward. Return the two streams' values, each (B, T, hidden)."""
+    if x.stop_gradient:  # frozen embeddings: the layers' parameters still need gradients
         x = x.detach()
         x.stop_gradient = False
     return _Reversible.apply(x, _Run(layers, attention_mask, residual))
@@ -224,25 +224,25 @@ class _Reversible(PyLayer):
 
 @dataclass
 class LayerRecord:
-    """What a layer's second computation needs to equal its first: generator states and buckets (B, H, R*T)."""
+    """What recomputing a layer needs to repeat the first result: generator states and buckets (B, H, R*T)."""
 
     attention: Replay
     feed_forward: Replay
     buckets: Tensor | None
 
     def compact(self) -> LayerRecord:
-        """The same with the buckets in 16 bits where they fit: this is all that grows with depth."""
+        """Store the buckets in 16 bits if they fit: they are all that grows with depth."""
         if self.buckets is None or int(self.buckets.max()) >= 2**15:
             return self
         return LayerRecord(self.attention, self.feed_forward, self.buckets.astype("int16"))
 
     def wide_buckets(self) -> Tensor | None:
-        """The buckets as the attention made them, int64; None in a local layer."""
+        """Return the attention's int64 buckets; None in a local layer."""
         return None if self.buckets is None else self.buckets.astype("int64")
 
 
 class _Run:
-    """One training forward through all layers, which remembers only the outputs and how to compute the rest again."""
+    """One training forward through all layers; it keeps only the outputs and how to recompute the rest."""
 
     def __init__(self, layers: Iterable[nn.Layer], attention_mask: Tensor | None, residual: str) -> None:
         self.layers: list[Any] = list(layers)
@@ -282,7 +282,7 @@ class _Run:
     def _again(
         self, replay: Replay, block: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute ``block(x)`` with its recorded draws, and its gradients: parameters' are accumulated in place.
+        """Recompute ``block(x)`` with its recorded draws, and its gradients; parameters' accumulate in place.
 
         Returns:
             The block's output, without graph, and the gradient of ``x``.

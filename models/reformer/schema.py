@@ -1,4 +1,4 @@
-"""Every key of a Reformer ``config.json``: what it may be, what it is by default, and what becomes of it here.
+"""Every key of a Reformer ``config.json``: its allowed values, its default, and its treatment here.
 
 A key is honoured (``DEFAULTS``), inert (``INERT``), or rejected by name (see :mod:`models.port.schema`).
 """
@@ -66,7 +66,7 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 320,
 }
 
-#: Keys that stand in published ``config.json`` files and change nothing in the reference's computation.
+#: Keys of published ``config.json`` files that do not change the reference's computation.
 INERT = SHARED_INERT | {
     "attention_probs_dropout_prob", "intermediate_size", "num_chunks_after", "num_chunks_before", "num_hidden_layers",
     "seed", "share_parameters_between_layers", "type_vocab_size",
@@ -89,10 +89,10 @@ _PROBABILITIES = ["hidden_dropout_prob", "local_attention_probs_dropout_prob", "
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The honoured keys with their values: the given ones over :data:`DEFAULTS`, checked.
+    """Resolve the honoured keys: given values over :data:`DEFAULTS`, checked.
 
     Raises:
-        ConfigError: an unknown key, a value that is not supported, or values that do not fit one another.
+        ConfigError: an unknown key, an unsupported value, or values that contradict each other.
     """
     config = merge(given, DEFAULTS, ONLY, INERT)
     check_flags(config, ("is_decoder", "axial_pos_embds", "tie_word_embeddings"))
@@ -108,15 +108,15 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chunk_lengths(config: Mapping[str, Any]) -> list[int]:
-    """The chunk lengths in use: that of each kind of attention layer which occurs."""
+    """Chunk lengths in use: one for each kind of attention layer present."""
     return [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh") if kind in config["attn_layers"]]
 
 
 def check_training_length(config: Mapping[str, Any], length: int) -> None:
-    """Raise :class:`ConfigError` unless the model can be trained on sequences of just ``length`` tokens.
+    """Raise :class:`ConfigError` unless the model can train on sequences of exactly ``length`` tokens.
 
-    With axial positions the reference demands that their shape multiplies to the length, since it drops whole rows of
-    the table; chunked attention wants a multiple of every chunk length, unless the sequence fits into one chunk.
+    With axial positions the reference requires that their shape multiplies to the length, since it drops whole rows of
+    the table. Chunked attention needs a multiple of every chunk length, unless the sequence fits into one chunk.
     :func:`models.reformer.lengths.fit` finds a shape and a length that do.
     """
     if config["axial_pos_embds"] and math.prod(config["axial_pos_shape"]) != length:
@@ -138,13 +138,13 @@ def check_training_length(config: Mapping[str, Any], length: int) -> None:
 
 
 def positions(config: Mapping[str, Any]) -> int:
-    """The most tokens that a text may have."""
+    """Most tokens that a text may have."""
     most = config["max_position_embeddings"]
     return min(most, math.prod(config["axial_pos_shape"])) if config["axial_pos_embds"] else most
 
 
 def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) -> int:
-    """What training on one text takes at the least, in float32: its two streams and the largest tensors of a layer."""
+    """Minimum bytes to train on one text, in float32: its two streams and a layer's largest tensors."""
     elements = [2 * length * config["hidden_size"], _feed_forward_elements(config, length)]
     elements += [_score_elements(config, length, kind) for kind in set(config["attn_layers"])]
     if causal_lm:
@@ -153,7 +153,7 @@ def activation_bytes(config: Mapping[str, Any], length: int, causal_lm: bool) ->
 
 
 def layer_elements(config: Mapping[str, Any], length: int) -> list[int]:
-    """How many elements the largest tensors of each layer have, of one text."""
+    """Elements of each layer's largest tensors, for one text."""
     rest = 2 * length * config["hidden_size"] + _feed_forward_elements(config, length)
     return [rest + _score_elements(config, length, kind) for kind in config["attn_layers"]]
 
@@ -163,7 +163,7 @@ def _feed_forward_elements(config: Mapping[str, Any], length: int) -> int:
 
 
 def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
-    """Of the attention scores of a layer of a kind: each chunk's, with the chunks that it sees, in each hash round."""
+    """Attention scores of a layer: those of each chunk with the chunks that it sees, in each hash round."""
     rounds = config["num_hashes"] if kind == "lsh" else 1
     chunk = min(config[f"{kind}_attn_chunk_length"], length)
     seen = 1 + config[f"{kind}_num_chunks_before"] + config[f"{kind}_num_chunks_after"] if chunk < length else 1
@@ -171,8 +171,8 @@ def _score_elements(config: Mapping[str, Any], length: int, kind: str) -> int:
 
 
 def num_buckets(config: Mapping[str, Any], length: int) -> int | list[int]:
-    """The bucket count of LSH, as one number or as factors that are hashed separately. Where the configuration leaves
-    it open, it becomes a power of two near 2 * length / chunk length, in two factors when that is large."""
+    """Return LSH's bucket count, as one number or as factors that are hashed separately. If the configuration leaves
+    it open, it is a power of two near 2 * length / chunk length, in two factors if that is large."""
     if config["num_buckets"] is not None:
         return config["num_buckets"]
     chunk = config["lsh_attn_chunk_length"]

@@ -39,7 +39,7 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: id = byte + 2, as the model card of google/reformer-enwik8 defines it; 0 pads, 1 is not used.
 
     The card encodes with ``str.encode``, which refuses lone surrogates; here they become their three bytes
-    (``surrogatepass``), so that no text that a data set holds can stop a run.
+    (``surrogatepass``), so that no text of a data set can stop a run.
     """
 
     vocab_size = 258
@@ -57,7 +57,7 @@ class ByteTokenizer(Tokenizer):
         return self.encode(text), spans
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids; 0 and 1 stand for nothing, bytes that are not UTF-8 become U+FFFD."""
+        """Decode ids; 0 and 1 are dropped, bytes that are not UTF-8 become U+FFFD."""
         stored = bytes(index - 2 for index in map(int, ids) if index > 1)
         try:
             return stored.decode("utf-8", "surrogatepass")
@@ -66,7 +66,7 @@ class ByteTokenizer(Tokenizer):
 
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         write_json(folder, BYTE_FILE, tokenizer_file())
-        # What is written <pad> in a text is five bytes, and never the token.
+        # "<pad>" in a text is five bytes, never the token.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PAD, "split_special_tokens": True}
         write_config(folder, settings, max_length)
 
@@ -81,7 +81,7 @@ class ByteTokenizer(Tokenizer):
 class ReformerTokenizer(Tokenizer):
     """SentencePiece as ``transformers.ReformerTokenizer`` does it, id for id.
 
-    ``</s>`` and ``<unk>`` written out in a text are those tokens, and the text around them is encoded piece by piece.
+    ``</s>`` and ``<unk>`` in a text are those tokens, and the text between them is encoded part by part.
     The reference has no padding token; ours is id 0, the model's ``pad_token_id``, whose embedding is never attended
     to. The reference cannot encode lone surrogates (it raises); here each reads as U+FFFD.
 
@@ -115,24 +115,24 @@ class ReformerTokenizer(Tokenizer):
         plain = [part for row in parts for part in row if part not in self._special]
         if len(plain) > 1:
             pieces = iter(self._pieces.encode(plain, out_type=str))
-        else:  # for a list SentencePiece starts a thread for each processor, of one text, too
+        else:  # for a list, even of one text, SentencePiece starts a thread per processor
             pieces = iter([self._pieces.encode(part, out_type=str) for part in plain])
         return [[index for part in row for index in self._ids(part, pieces)] for row in parts]
 
     def parts_at(self, text: str, place: int) -> bool:
-        """Whether no piece reaches over a blank, and no rule of the model's own normalisation over this one."""
+        """Whether no piece spans a blank, and no rule of the model's normalisation spans this one."""
         before, behind = representable(text[max(0, place - 32) : place]), representable(text[place : place + 32])
         parted = self._pieces.normalize(before) + self._pieces.normalize(behind)
         return self._pieces_end_at_blanks and parted == self._pieces.normalize(before + behind)
 
     def _ids(self, part: str, pieces: Iterator[list[str]]) -> list[int]:
-        """The ids of one part of a text; looked up by piece, as the reference does: an unknown piece can be spelt like
-        a control token."""
+        """Return the ids of one part of a text, looked up by piece as in the reference: an unknown piece can be spelt
+        like a control token."""
         return [self._special[part]] if part in self._special else list(self._pieces.piece_to_id(next(pieces)))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[Span]]:
-        """As :meth:`Tokenizer.encode_with_offsets`, without the space before a word: ``text[start:end]`` is what the
-        piece says. A character that normalisation makes several of (a ligature) belongs to the last of them."""
+        """As :meth:`Tokenizer.encode_with_offsets`, without the space before a word: ``text[start:end]`` is the
+        piece's text. A character that normalises to several (a ligature) belongs to the last of them."""
         ids: list[int] = []
         spans: list[Span] = []
         start = 0
@@ -148,7 +148,7 @@ class ReformerTokenizer(Tokenizer):
         return ids, spans
 
     def _character_spans(self, part: str, byte_spans: Sequence[Span], start: int) -> list[Span]:
-        """Spans in bytes of one part as spans in characters of the text it starts at, without the space in front."""
+        """Convert byte spans of a part to character spans of the text, without the space in front."""
         position = np.zeros(len(part.encode()) + 1, dtype=np.int64)
         width = [len(character.encode()) for character in part]
         position[np.cumsum(width)] = 1
@@ -162,17 +162,17 @@ class ReformerTokenizer(Tokenizer):
         return spans
 
     def _blank(self, character: str) -> bool:
-        """Whether normalisation makes a space of a character, or nothing: control characters and those without a
-        width, for example."""
+        """Whether normalisation turns a character into a space or nothing: control characters or those without width,
+        for example."""
         if character not in self._blanks:
             self._blanks[character] = not self._pieces.normalize(character).strip(" \u2581")
         return self._blanks[character]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids, stripped; the special tokens written out, or omitted.
+        """Decode ids, stripped, with or without special tokens.
 
         Raises:
-            ValueError: an id that is no piece's.
+            ValueError: an id without a piece.
         """
         text, plain = "", []
         for index in map(int, ids):
@@ -188,17 +188,17 @@ class ReformerTokenizer(Tokenizer):
     def save(self, folder: str | os.PathLike, max_length: int | None = None) -> None:
         Path(folder, MODEL_FILE).write_bytes(self.model)
         first = self._pieces.id_to_piece(self.pad_token_id)
-        # For transformers a padding token must be a special one; another piece than these would become one in texts.
+        # transformers needs a special token for padding; another piece would become special in texts.
         pad_token = first if first in self._special else self.unk_token
         special = {"eos_token": self.eos_token, "unk_token": self.unk_token, "pad_token": pad_token}
         write_config(folder, {"tokenizer_class": "ReformerTokenizer", **special}, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike) -> ReformerTokenizer:
-        """The tokenizer of a Hugging Face folder: ``spiece.model``, and its special tokens if a file names them.
+        """Load a Hugging Face folder's tokenizer: ``spiece.model``, and special tokens if a file names them.
 
         Raises:
-            ValueError: settings that this port does not have, named; or what the constructor raises.
+            ValueError: settings that this port lacks, by name; or as the constructor.
             OSError: no ``spiece.model``.
         """
         return cls(_read_pieces(Path(folder, MODEL_FILE)), **_special_tokens(read_config(folder)))
@@ -214,7 +214,7 @@ class ReformerTokenizer(Tokenizer):
 
 
 def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
-    """The tokenizer of a model's folder: bytes if its settings say so, else SentencePiece.
+    """Load the tokenizer of a model's folder: bytes if its files say so, else SentencePiece.
 
     Raises:
         ValueError: the folder holds no tokenizer, or one that this port cannot equal.
@@ -229,10 +229,10 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
 
 
 def holds_bytes(folder: str | os.PathLike) -> bool:
-    """Whether a folder's tokenizer is that of bytes: by its ``tokenizer.json``, or as it was saved before it had one.
+    """Whether a folder has the byte tokenizer: by its ``tokenizer.json``, or in the older form without one.
 
     Raises:
-        ValueError: a file of it is not JSON.
+        ValueError: a file in it is not JSON.
         OSError: one cannot be read.
     """
     if read_config(folder).get("tokenizer_class") == "ByteTokenizer":
@@ -261,7 +261,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
-            max_sentence_length=1 << 24,  # by default, lines longer than 4192 bytes are dropped without a word
+            max_sentence_length=1 << 24,  # by default, lines longer than 4192 bytes are silently dropped
             input_sentence_size=1_000_000,
             minloglevel=2,
         )
@@ -274,7 +274,7 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int, folder: str | os.
 
 
 def _read_pieces(path: str | os.PathLike) -> bytes:
-    """The content of a SentencePiece model that somebody else may have made, checked before the library gets it."""
+    """Read an untrusted SentencePiece model, checked before the library gets it."""
     model = plain_file(path).read_bytes()
     check_pieces(model)
     return model

@@ -1,4 +1,4 @@
-"""Reformer's parameters: their names, shapes and roles, new values, and what belongs to a model in a checkpoint."""
+"""Reformer's parameters: names, shapes, roles, initial values, and selection from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HEADS", "WeightsError", "dump", "initial_values", "initial_weights",
 
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
 
-#: Constants that old checkpoints hold as if they were weights, and the values that they must have.
+#: Constants that old checkpoints store as weights, and their required values.
 MASK_CONSTANTS = {
     "mask_value_float16": -1e4,
     "mask_value_float32": -1e9,
@@ -20,10 +20,10 @@ MASK_CONSTANTS = {
     "self_mask_value_float32": -1e5,
 }
 
-#: Second names under which the reference holds a parameter: a checkpoint may have either, or both with equal values.
+#: The reference's second names of a parameter: a checkpoint may have either, or both with equal values.
 ALIASES = {"lm_head.decoder.bias": "lm_head.bias"}
 
-#: The linear maps that LoRA adapts unless it is told which: those of attention. LSH's queries are its keys.
+#: The linear maps that LoRA adapts by default: those of attention. LSH's queries are its keys.
 ADAPTED = ("query", "key", "query_key", "value", "attention.output.dense")
 
 
@@ -94,26 +94,26 @@ def initial_weights(config: Mapping, head: str, seed: int) -> dict[str, np.ndarr
 
 
 def initial_values(config: Mapping, head: str, seed: int) -> Mapping[str, np.ndarray]:
-    """As :func:`initial_weights`, each made when it is asked for."""
+    """As :func:`initial_weights`, each made on access."""
     return new_values(parameters(config, head), deviations(config), seed)
 
 
 def select(tensors: Iterable[tuple[str, np.ndarray]], config: Mapping, head: str) -> dict[str, np.ndarray]:
-    """The checkpoint's tensors that belong to the model with ``head``, each checked, nothing left over unnoticed.
+    """Return the checkpoint's tensors of the model with ``head``, each checked; no others go unnoticed.
 
-    A checkpoint made for another head is accepted for the body; the parameters of this head are then absent from the
-    result, and the caller gives them new values (:func:`initial_weights`) and says so.
+    A checkpoint made for another head is accepted for the body. The result then lacks the parameters of this head; the
+    caller gives them new values (:func:`initial_weights`) and says so.
 
     Raises:
         WeightsError: a wrong shape, a missing body parameter, an unknown tensor or a wrong constant, by name.
     """
-    # Another head's parameter is passed over whatever its shape: the question-answering head's depends on num_labels.
+    # Another head's parameters are skipped whatever their shape: the question-answering head's depends on num_labels.
     others = {name for other in HEADS if other != head for name in parameters(config, other)}
     return collect(_canonical(tensors), parameters(config, head), others, "reformer.")
 
 
 def _canonical(tensors: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors under the reference's first names, with the body's prefix, without mask constants."""
+    """Rename tensors to the reference's first names, with the body's prefix; drop mask constants."""
     for name, value in tensors:
         constant = MASK_CONSTANTS.get(name.rsplit(".", 1)[-1])
         if constant is not None:
