@@ -1,8 +1,8 @@
-"""What is kept between runs: tokens, trained tokenizers, rows read from files, measurements of gates.
+"""The cache between runs: tokens, trained tokenizers, rows read from files, measurements of gates.
 
 An entry is a folder, ``KIND/KEY`` in :func:`toolkit.machine.runtime.cache_folder`, with the SHA-256 of each of its
-files. It is compared with these each time, so that a disk's mistake, or a file of another entry in its place, never
-becomes training data: such an entry is said in one line and made anew.
+files. Each use verifies these, so that a disk error, or a file of another entry in its place, never becomes training
+data: such an entry is reported in one line and made anew.
 
 A process that is given an entry's folder (:func:`kept`) holds a shared lock on the entry until it ends, so that
 :mod:`toolkit.commands.cache` leaves it alone.
@@ -26,22 +26,22 @@ from toolkit.terminal.failure import describe
 #: Part of every key: raise it when what is stored changes.
 CACHE_VERSION = 3
 
-#: The file of an entry that says which one it is: a whole folder may have been put in another's place.
+#: The file that names its entry: a whole folder may have been put in another's place.
 NAME = "entry.txt"
-#: How often an entry is made that somebody clears before it can be held.
+#: Attempts to make an entry that is cleared before it can be locked.
 ATTEMPTS = 3
 #: The open files whose locks this process holds, by entry.
 _held: dict[Path, int] = {}
 
 
 def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """The folder of an entry; one that is not there, or is damaged, is made.
+    """Return the folder of an entry; make it if it is missing or damaged.
 
     Args:
         kind: of what is kept.
         key: equal for equal content; a file name.
-        fill: writes the entry's files into the folder it is given. What it raises goes through, except ``OSError``,
-            which is taken to be about the cache: it has to report troubles with other files as something else.
+        fill: writes the entry's files into the folder it is given. Its exceptions propagate, except ``OSError``,
+            which is taken to be about the cache: it must report trouble with other files as something else.
     """
     for _ in range(ATTEMPTS):
         folder = find(kind, key) or store(kind, key, fill)
@@ -51,7 +51,7 @@ def kept(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def find(kind: str, key: str) -> Path | None:
-    """The folder of an entry that is whole; None where there is none. A damaged one is said on the standard error."""
+    """Return the folder of an intact entry; None if there is none. A damaged one is reported on standard error."""
     folder = cache_folder() / kind / key
     try:
         if not folder.is_symlink() and not folder.exists():
@@ -68,8 +68,8 @@ def find(kind: str, key: str) -> Path | None:
 
 
 def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
-    """Make an entry, in the place of any that is there; see :func:`kept`. One for which the cache has no room is made
-    among the temporary files."""
+    """Make an entry, replacing any that exists; see :func:`kept`. Without room in the cache it is made among the
+    temporary files."""
     folder = cache_folder() / kind / key
 
     def fill_and_name(unfinished: Path) -> None:
@@ -88,7 +88,7 @@ def store(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """What cannot be removed is moved aside when the entry is written again, and said then if that fails too."""
+    """Remove an entry. What resists is moved aside when it is written again, and reported if that fails too."""
     try:
         shutil.rmtree(folder) if folder.is_dir() and not folder.is_symlink() else folder.unlink()
     except OSError:
@@ -96,15 +96,15 @@ def _remove(folder: Path) -> None:
 
 
 def _note_use(folder: Path) -> None:
-    """Write down in the entry when it was last read, as the time of the file that names it. The system's own time of
-    access is moved by whoever looks."""
+    """Record when the entry was last read, as the time of the file that names it. The system's access time changes
+    whenever anybody looks."""
     with contextlib.suppress(OSError):
         os.utime(folder / NAME)
 
 
 def _hold(folder: Path) -> bool:
-    """Lock an entry until this process ends, or uses another cache; False where it is no longer there. Where the disk
-    knows no locks, nothing is held."""
+    """Lock an entry until this process ends, or uses another cache; return False if it is gone. On a disk without
+    locks, nothing is held."""
     if folder.parents[1] != cache_folder():  # among the temporary files
         return True
     for held in [held for held in _held if held.parents[1] != folder.parents[1]]:
@@ -120,7 +120,7 @@ def _hold(folder: Path) -> bool:
 
 
 def lock(file: int, exclusive: bool) -> bool:
-    """Lock an open file, without waiting; False where another process has locked it. The system unlocks it when the
+    """Lock an open file, without waiting; return False if another process has it. The system unlocks it when the
     file is closed."""
     try:
         import fcntl

@@ -1,4 +1,4 @@
-"""The rows of a csv file, as they are written, and how it is written."""
+"""The rows of a csv file, as they are written, and its layout."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from models.files.plain import UnreadableFile
 from toolkit.files.text_encoding import opened_text
 
-#: The longest field of a csv file, which is what an open quote runs on to.
+#: Longest field of a csv file; unclosed quotes end there.
 LONGEST_FIELD = 2**26
-#: What stands between the fields of a csv file. A comma; another where the columns that are needed are there only then.
+#: Delimiters of csv files, in the order tried: the first that yields the needed columns, else the comma.
 DELIMITERS = (",", ";", "\t", "|")
-#: What follows the last line of a csv file, where it is a row of its own unless a quote is open. No character.
+#: Sentinel after the last line of a csv file: a row of its own unless a quote is open. Not a character.
 END = "\ufdd0"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file of text is written; the delimiter and the line ends are those of csv."""
+    """Format of a text file; the delimiter and the line ends are those of csv."""
 
     delimiter: str = ","
     line_end: str = "\n"
@@ -31,7 +31,7 @@ class Layout:
 
 
 def csv_layout(path: Path, needed: Sequence[str], delimiter: str | None, encoding: str) -> Layout:
-    """How a csv file is written: by what is said about it, by its ending and its first line."""
+    """Find the layout of a csv file from the arguments, its ending and its first line."""
     with open(path, "rb") as file:
         mark = file.read(3) == codecs.BOM_UTF8
     with opened_text(path, encoding, newline="") as text:
@@ -65,8 +65,8 @@ def _place(row: int, line: int) -> str:
 
 @contextlib.contextmanager
 def long_fields() -> Iterator[None]:
-    """The csv module takes fields of up to :data:`LONGEST_FIELD` inside the ``with`` block; its limit is the
-    whole process's."""
+    """Let the csv module take fields of up to :data:`LONGEST_FIELD` in the ``with`` block; its limit is
+    process-wide."""
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         yield
@@ -75,10 +75,10 @@ def long_fields() -> Iterator[None]:
 
 
 def csv_rows(path: Path, delimiter: str, encoding: str) -> Iterator[list[str]]:
-    """The fields of the header and of each row; all rows have as many as the header.
+    """Yield the fields of the header and of each row; all have the same number.
 
     Raises:
-        UnreadableFile: they have not, or a quote is not closed.
+        UnreadableFile: a row differs, or a quote is not closed.
     """
     with long_fields(), opened_text(path, encoding, newline="") as file:
         lines = _CsvLines(file)

@@ -1,4 +1,4 @@
-"""Names for contents: what decides whether something that was kept, or a run that was begun, is still of this data."""
+"""Digests of contents, which decide whether a cache entry, or a run that was begun, is still of this data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def digest(*parts: str | int) -> str:
-    """A name for what these parts decide: equal for equal parts, 32 hexadecimal characters."""
+    """Return a digest of these parts: equal for equal parts, 32 hexadecimal characters."""
     sha256 = hashlib.sha256()
     for part in parts:
         written = str(part).encode("utf-8", "surrogatepass")
@@ -17,7 +17,7 @@ def digest(*parts: str | int) -> str:
 
 
 def digest_of_rows(rows: Any) -> str:
-    """A SHA-256 of all values of a `datasets.Dataset`, in their order, its columns' names and its labels' names."""
+    """Return a SHA-256 of a `datasets.Dataset`: all values in order, its column names and its label names."""
     from datasets import ClassLabel
 
     kinds = {name: getattr(kind, "feature", kind) for name, kind in rows.features.items()}  # of lists, what they hold

@@ -11,7 +11,7 @@ from typing import Any
 from models.files.plain import UnreadableFile
 from toolkit.files.text_encoding import opened_text
 
-#: Characters that are read of a JSON file at a time.
+#: Characters of a JSON file read at a time.
 BLOCK = 2**16
 
 
@@ -20,7 +20,7 @@ def _refused(name: str) -> None:
 
 
 def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object of a file, as it is written and what it holds: JSON lines, or one list.
+    """Yield the text and the value of each object of a file: JSON lines, or one list.
 
     Raises:
         UnreadableFile: anything else.
@@ -62,7 +62,7 @@ def json_rows(path: Path, encoding: str) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _is_final(problem: ValueError, text: str) -> bool:
-    """Whether text that is not JSON stays so whatever follows: the fault is not at its end, nor is a text cut there."""
+    """Whether invalid JSON stays invalid whatever follows: the fault is not at its end, nor is a string cut there."""
     if not isinstance(problem, json.JSONDecodeError):
         return True
     return not problem.msg.startswith("Unterminated string") and problem.pos < len(text) - len("-Infinity")

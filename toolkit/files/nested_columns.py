@@ -1,6 +1,6 @@
-"""Columns inside of columns: ``doc.body`` is what each row has under ``body`` of its ``doc``.
+"""Nested columns: ``doc.body`` is what each row has under ``body`` of its ``doc``.
 
-A column that is called ``doc.body`` itself comes first.
+A column named ``doc.body`` itself takes precedence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets import Dataset, Features
 
-#: What :func:`reached` gives where there is nothing; a row may well hold None.
+#: Result of :func:`reached` for a missing value; a row may well hold None.
 MISSING: Any = object()
 
 
@@ -28,7 +28,7 @@ def reached(row: Mapping[str, Any], name: str) -> Any:
 
 
 def opened(rows: Dataset, names: Iterable[str]) -> Dataset:
-    """The rows with those of the named columns that are inside of others as columns of that name, at the end."""
+    """Return the rows with the named columns that are nested in others appended as columns of that name."""
     from datasets import concatenate_datasets
 
     for name in dict.fromkeys(names):
@@ -43,7 +43,7 @@ def opened(rows: Dataset, names: Iterable[str]) -> Dataset:
 
 
 def names_within(features: Features) -> Iterator[str]:
-    """The names of all columns; of one that holds others, those of these."""
+    """Yield the names of all columns; for nested ones, the innermost."""
     for name, kind in features.items():
         if isinstance(kind, dict):
             yield from (f"{name}.{inner}" for inner in names_within(kind))

@@ -1,7 +1,7 @@
-"""Whose a folder is, and what in it a killed process of the toolkit has left unfinished.
+"""Ownership of a folder, and what a killed process of the toolkit left unfinished in it.
 
-A run writes :data:`LEDGER` into its folder before anything else. It says how the names of all begin that the run has
-not finished: with a number that was drawn for this folder alone. What is called so there, or in a folder inside it, is
+A run writes :data:`LEDGER` into its folder before anything else. It holds the prefix of everything that the run has
+not finished, with a number drawn for this folder alone. Whatever has this prefix there, or in a folder inside it, is
 the run's and may be removed; whatever else looks unfinished is somebody's, and stays.
 """
 
@@ -22,11 +22,11 @@ from toolkit.machine.disk import writing
 
 #: The file by which a run folder is known.
 LEDGER = ".toolkit-run.json"
-#: What is not finished is called so, everywhere; in a run folder a number follows.
+#: Prefix of unfinished files, everywhere; in a run folder a number follows.
 TEMPORARY = ".unfinished-"
 #: The folder of the gate's report in a run folder.
 REPORT = "parity"
-#: By file that a gate leaves, how it begins: its report, the reference's constants.
+#: File that a gate leaves -> how it begins: its report, the reference's constants.
 OF_A_GATE = {
     "parity.json": rb'\{\s*"schema": \d',
     "bitwise.json": rb'\{\s*"schema": \d',
@@ -34,9 +34,9 @@ OF_A_GATE = {
     "parity.html": rb"(?s).*<title>[^<]*, parity with the reference</title>",
     "constants.safetensors": rb'(?s).{8}\{"[\w.]*pos_encoding":',
 }
-#: The folder of a gate that goes stage by stage, and what it appears with.
+#: Folder of a stage-by-stage gate, and the files by which it is known.
 STREAMED, IN_STREAMED = "streamed", ("key", "job.json")
-#: Of a ledger, and of a gate's file, no more is read: a device that is linked in its place has no end.
+#: Most bytes read of a ledger or a gate's file: a device that is linked in its place has no end.
 LONGEST = 4096
 
 
@@ -51,7 +51,7 @@ def is_report_of_a_run(folder: Path) -> bool:
 
 
 def claim(folder: Path) -> bool:
-    """Leave the ledger in a folder that is to be a run's; returns False where it is there already.
+    """Write the ledger into a folder that is to be a run's; return False if it is there already.
 
     Raises:
         toolkit.machine.disk.WriteFailed: the system refuses it.
@@ -67,13 +67,12 @@ def claim(folder: Path) -> bool:
 
 
 def prefix_in(folder: Path) -> str:
-    """How the name of something unfinished is to begin in a folder: as the ledger there, or in the one above, says."""
+    """Return the prefix of unfinished files in a folder, from the ledger there or in its parent, if any."""
     return _listed(folder) or _listed(folder.parent) or TEMPORARY
 
 
 def is_of_a_gate(path: Path) -> bool:
-    """Whether a gate has left something beside its report, by its name and by what is in it. An empty file is nobody's
-    loss."""
+    """Whether a gate left a path beside its report, by name and content. An empty file counts: it is nobody's loss."""
     if path.name == STREAMED:
         return not path.is_symlink() and all((path / name).is_file() for name in IN_STREAMED)
     if path.name not in OF_A_GATE:
@@ -85,8 +84,8 @@ def is_of_a_gate(path: Path) -> bool:
 
 
 def remove_leftovers(folder: Path, inside: tuple[str, ...]) -> None:
-    """Remove from a run folder, and from folders inside it, what killed processes of the run have left unfinished. No
-    link is followed, and what the system does not let go stays: nothing refers to it."""
+    """Remove what killed processes of a run have left unfinished in its folder and folders inside it. No link is
+    followed. What the system refuses to remove stays: nothing refers to it."""
     if (prefix := _listed(folder)) is None:
         return
     for place in (folder, *(folder / name for name in inside)):
@@ -98,7 +97,7 @@ def remove_leftovers(folder: Path, inside: tuple[str, ...]) -> None:
 
 
 def _listed(folder: Path) -> str | None:
-    """The beginning of names that a folder's ledger lists; None where there is no ledger that can be read."""
+    """Return the prefix that a folder's ledger holds; None if there is no readable ledger."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         with _plain(folder / LEDGER) as file:
             prefix = json.loads(os.read(file, LONGEST).decode())["unfinished"]
@@ -109,7 +108,7 @@ def _listed(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def _plain(path: Path) -> Iterator[int]:
-    """A file opened to be read; a link is not followed, and a pipe not waited for.
+    """Open a file to read it; do not follow a link or wait for a pipe.
 
     Raises:
         OSError: it is no plain file, or the system refuses.

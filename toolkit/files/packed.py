@@ -1,4 +1,4 @@
-"""Compressed files: told by how they begin, and read without being led to write out what no disk or memory holds."""
+"""Compressed files: recognized by their first bytes, and unpacked no further than disk and memory can bear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _unzipped(file: BinaryIO) -> Any:
     return archive.open(archive.namelist()[0])
 
 
-#: How a compressed file begins, and what opens it. Those that nothing opens are only told apart from text.
+#: First bytes of a compressed file -> what opens it. Those with None are only told apart from text.
 COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -31,10 +31,10 @@ COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
     b"PK\x03\x04": _unzipped,
 }
 
-#: A file that says more than so many times its own size is a bomb: texts and tables are packed to a third to a
-#: thirtieth, logs that repeat themselves to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
+#: A file that unpacks to more than so many times its size is a bomb: texts and tables shrink to a third to a
+#: thirtieth, repetitive logs to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
 LARGEST_RATIO = 200
-#: Bytes that a file may say however small it is: 64 MiB are written out in under a second.
+#: Unpacked bytes allowed for any file, however small: 64 MiB take under a second.
 ALWAYS_ALLOWED = 2**26
 
 
@@ -50,7 +50,7 @@ def is_packed(path: Path) -> bool:
 
 
 class _Measured(io.RawIOBase):
-    """What a compressed file says, up to :data:`LARGEST_RATIO` times what was read of it."""
+    """Unpacked bytes of a file, up to :data:`LARGEST_RATIO` times the bytes read of it."""
 
     def __init__(self, path: Path, named: Path, opener: Callable[[BinaryIO], Any]) -> None:
         self._packed = open(path, "rb", buffering=0)  # noqa: SIM115 - until close()
@@ -78,13 +78,13 @@ class _Measured(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: Path, named: Path | None = None) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked where it is compressed.
+    """Open a file, unpacked if it is compressed.
 
     Args:
-        named: what a message calls it; None for ``path``.
+        named: its name in messages; None for ``path``.
 
     Raises:
-        UnreadableFile: it is compressed in a way that cannot be looked into here; while it is read, it is a bomb.
+        UnreadableFile: it cannot be unpacked here; while it is read, it is a bomb.
     """
     if not is_packed(path):
         with open(path, "rb") as file:

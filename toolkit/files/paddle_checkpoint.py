@@ -1,6 +1,6 @@
-"""Checkpoints of PaddleNLP's: converted once into Hugging Face's form, which everything else reads.
+"""PaddleNLP's checkpoints, converted once into Hugging Face's form, which everything else reads.
 
-The folder of the cache that they become is named by the SHA-256 of what went in. Nothing in a ``.pdparams`` runs
+The resulting cache folder is named by the SHA-256 of the inputs. No code in a ``.pdparams`` runs
 (:mod:`models.files.pdparams`).
 """
 
@@ -27,10 +27,10 @@ from toolkit.files.whole import sha256
 from toolkit.machine.disk import megabytes, missing_room
 from toolkit.machine.runtime import cache_folder
 
-#: Part of the key: raised when what is made of a checkpoint changes.
+#: Part of the key: raised when the conversion changes.
 VERSION = 1
 
-#: The ending of a file of Paddle's, what PaddleNLP calls that of a model, and its configuration, new and old.
+#: Paddle's file ending, and PaddleNLP's names for the weights and the configuration, new and old.
 ENDING = ".pdparams"
 WEIGHTS = "model_state.pdparams"
 CONFIGS = ("config.json", "model_config.json")
@@ -38,12 +38,12 @@ CONFIGS = ("config.json", "model_config.json")
 #: A tokenizer's files, which have the same names on either side.
 TOKENIZER = ("vocab.json", "merges.txt", "spiece.model")
 
-#: How many bytes of tensors a file of the cache has, at least; the last has what is left.
+#: Least bytes of tensors in a file of the cache; the last has what is left.
 SHARD_BYTES = 2**31
 
 
 def hf_folder(checkpoint: Path) -> Path:
-    """The folder with a checkpoint in Hugging Face's form: of PaddleNLP's, one of the cache; any other, as it is.
+    """Return a checkpoint's folder in Hugging Face's form: for PaddleNLP's, one of the cache; any other as it is.
 
     Args:
         checkpoint: a ``.pdparams`` file beside its configuration, or a folder.
@@ -77,7 +77,7 @@ def hf_folder(checkpoint: Path) -> Path:
 
 
 def paddle_weights(checkpoint: Path) -> Path | None:
-    """The ``.pdparams`` that a path leads to; None for what has none, or safetensors or torch's pickles beside it.
+    """Return the ``.pdparams`` of a path; None if it has none, or safetensors or torch's pickles beside it.
 
     Raises:
         UnreadableFile: it is in several files.
@@ -102,7 +102,7 @@ def _sha256(path: Path) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _sha256_of(path: Path, _size: int, _time: int) -> str:
-    """A run asks for its checkpoint several times, and one of CTRL's has six gigabytes."""
+    """Cached: a run asks for it several times, and a CTRL checkpoint has six gigabytes."""
     return sha256(path)
 
 
@@ -122,7 +122,7 @@ def _convert(weights: Path, config: Path, target: Path) -> None:
 
 
 def _write(tensors: Iterable[tuple[str, np.ndarray]], target: Path) -> None:
-    """Safetensors, one file or several with their index; no more than one file's tensors are held."""
+    """Write safetensors, one file or several with an index; hold only one file's tensors at once."""
     places: dict[str, str] = {}
     for number, shard in enumerate(_shards(tensors), start=1):
         name = f"model-{number:05}.safetensors"

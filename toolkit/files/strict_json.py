@@ -1,4 +1,4 @@
-"""JSON that every reader takes: what is infinite or not a number is null, since JSON has no word for it."""
+"""JSON that every reader takes: infinities and NaN become null, since JSON cannot express them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a file written to another one, with columns added; the values are those that were read."""
+"""Writing a file's rows to another one, with columns added; the values read stay unchanged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from toolkit.files.tables import Rows, Table, kind_of
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 
-#: What a column of each type is in parquet.
+#: Type of a column -> its parquet type.
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
 
 
-#: How a cell begins that a spreadsheet takes for a formula, and so for something to do.
+#: First characters of a cell that a spreadsheet would evaluate as a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -39,21 +39,21 @@ class Writer(Protocol):
     """Writes one chunk of rows after the other.
 
     Attributes:
-        formulas: of csv, how many cells with text begin as a formula does.
+        formulas: number of text cells in csv that begin like a formula.
     """
 
     formulas: int
 
     def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
-        """Write rows with the values of the columns that are added, a sequence for each column."""
+        """Write rows with the values of the added columns, a sequence for each column."""
 
 
 def check_target(target: Path, source: Path, overwrite: bool) -> None:
-    """See that a file can be written, before the work is done that it is for.
+    """Check that a file can be written, before the work for it is done.
 
     Raises:
-        UserError: an ending that holds no columns, a file that is there and not to be overwritten, that is the one that
-            is read, or a folder that is missing or cannot be written to.
+        UserError: an ending that holds no columns, a file that exists and may not be overwritten or is the input, or a
+            folder that is missing or not writable.
     """
     if kind_of(target) == "text":
         raise UserError(f"{target}: a text file has no columns; end it in .csv, .tsv, .jsonl, .json or .parquet")
@@ -73,15 +73,15 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
 def table_writer(
     target: Path, table: Table, added: Mapping[str, type], overwrite: bool = False, quoted: bool = False
 ) -> Iterator[Writer]:
-    """A writer of the file ``target``, which is there after the ``with`` block, and only if nothing was raised in it:
-    killed at whatever moment, it leaves nothing.
+    """Return a writer of ``target``, which appears after the ``with`` block, and only if nothing was raised in it:
+    a process killed at any moment leaves nothing.
 
     Args:
-        target: a file that :func:`check_target` has found right.
+        target: a file that passed :func:`check_target`.
         table: whose rows are written.
-        added: name -> type of each column that is added.
+        added: name -> type of each added column.
         overwrite: a file that is there by then, too.
-        quoted: of csv, put an apostrophe before what begins as a formula does, so that a spreadsheet shows it as text.
+        quoted: in csv, put an apostrophe before what begins like a formula, so that spreadsheets show it as text.
 
     Raises:
         UserError: the table has values that a file of this kind cannot hold, or a file has come to the target's place.
@@ -118,7 +118,7 @@ def _to_disk(path: Path) -> None:
 
 
 def _layout_of(target: Path, table: Table) -> Layout:
-    """How a csv file is written: as the one that was read, with the separator of its own ending."""
+    """Return the layout of a csv file: that of the input, with the delimiter of its own ending."""
     read, tabs = table.layout, target.suffix.lower() == ".tsv"
     alike = table.path.suffix.lower() == target.suffix.lower()
     return Layout(read.delimiter if alike else "\t" if tabs else ",", read.line_end, read.byte_order_mark)
@@ -144,7 +144,7 @@ class _Csv:
 
 
 def _field(value: Any) -> str:
-    """A value as a field: nothing for None, JSON for what is no text or number."""
+    """Format a csv field: empty for None, JSON for what is no text or number."""
     if isinstance(value, str):
         return representable(value)
     if value is None:
@@ -190,7 +190,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What parquet has and JSON has not: times and decimals as text."""
+    """Return types that JSON lacks, times and decimals, as text."""
     if isinstance(value, Decimal):
         return str(value)
     if hasattr(value, "isoformat"):
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def _schema(table: Table, added: Mapping[str, type]) -> pa.Schema:
-    """Parquet's and JSON's own columns as they are, others of text, and those that are added."""
+    """Return the schema: columns of parquet and JSON as they are, others as text, added ones."""
     schema = table.schema or pa.schema([(name, pa.string()) for name in table.names])
     for name, kind in added.items():
         schema = schema.append(pa.field(name, TYPES[kind]))

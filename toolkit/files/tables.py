@@ -1,7 +1,7 @@
-"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, and a text a line.
+"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, and one text per line.
 
-No value is interpreted on the way: ``001`` stays ``001``, the word NA a word. What is wrong with a file is said with
-its row, counted from 1 without the header.
+No value is interpreted: ``001`` stays ``001``, the word NA a word. An error in a file names its row, counted from 1
+without the header.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from toolkit.files.json_rows import json_rows
 from toolkit.files.nested_columns import MISSING, reached
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 
-#: A file's ending -> what it holds. JSON is read alike, rows in a list or one after the other, whatever its ending.
+#: A file's ending -> what it holds. JSON is read as a list of rows or row after row, whatever its ending.
 KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
 #: Those kinds that are JSON: objects one after the other, and one list of them.
 JSON = ("jsonl", "json")
 #: The column of a file of texts.
 TEXT = "text"
 
-#: Columns of a table, or different keys of all rows of JSON: half of what spreadsheets have. 8,000 rows with a new key
-#: each take ten seconds to go through, twice as many half a minute.
+#: Most columns of a table, or different keys of all JSON rows: half of what spreadsheets have. 8,000 rows with a new
+#: key each take ten seconds to read, twice as many half a minute.
 MOST_COLUMNS = 2**13
 
 #: Rows of a chunk, and characters after which it is full.
@@ -51,7 +51,7 @@ def kind_of(path: Path) -> str:
 
 
 class Rows:
-    """Some rows that follow each other.
+    """Consecutive rows of a file.
 
     Attributes:
         first: the number of the first.
@@ -69,12 +69,11 @@ class Rows:
         return len(self._rows)
 
     def column(self, index: int) -> list[Any]:
-        """The values of a column: texts, or what JSON has."""
+        """Return a column's values: texts, or JSON values."""
         return [row[index] for row in self._rows]
 
     def values(self, name: str) -> list[Any]:
-        """The values of a column, which may be inside of another (:mod:`.nested_columns`); :data:`MISSING` where a row
-        has none."""
+        """Return a column's values, nested or not (:mod:`.nested_columns`); :data:`MISSING` where a row has none."""
         names = list(self.names)
         if name in names:
             return self.column(names.index(name))
@@ -99,7 +98,7 @@ class ArrowRows(Rows):
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows that was read to its end once, and found to be sound.
+    """A file of rows that was read to its end once without error.
 
     Attributes:
         names: of the columns; of JSON, each key of any row, in the order of their first appearance.
@@ -132,12 +131,12 @@ def read_table(
     typed: bool = False,
     encoding: str = "utf-8",
 ) -> Table:
-    """Read a file once, to see that all of it can be read.
+    """Read a file once to check that all of it is valid.
 
     Args:
         path: of one of the :data:`KINDS`.
-        needed: columns that it must have once each, and that must hold text or nothing; ``doc.body`` is the column
-            ``body`` inside of ``doc``, where none is called so itself.
+        needed: columns that it must have exactly once each, with text or nothing; ``doc.body`` is the column ``body``
+            in ``doc``, unless one has that name itself.
         delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.files.csv_rows.DELIMITERS`.
         typed: find out the schema of JSON.
         encoding: of all kinds but parquet.
@@ -168,7 +167,7 @@ def read_table(
                 )
             size += len(rows)
             within |= _check_texts(path, rows, needed)
-            if kind not in JSON:  # where a key may be in a later row alone
+            if kind not in JSON:  # in JSON a key may come in a later row
                 _check_needed(path, [*header[0], *within], needed)
             if typed and rows.written is not None:
                 schema = _merged(path, schema, rows)
@@ -188,7 +187,7 @@ def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str]) -> No
 
 
 def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> set[str]:
-    """See that the needed columns hold text, or nothing; returns those that are inside of other columns."""
+    """Check that the needed columns hold text or nothing; return those nested in other columns."""
     within = set()
     for name in needed:
         for number, value in enumerate(rows.values(name), rows.first):
@@ -202,7 +201,7 @@ def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> set[str]:
 
 
 def _merged(path: Path, schema: pa.Schema | None, rows: Rows) -> pa.Schema:
-    """A schema that holds these rows as well.
+    """Extend a schema to hold these rows.
 
     Raises:
         UnreadableFile: there is none.
@@ -232,7 +231,7 @@ def _field(schema: pa.Schema | None, name: str) -> list[pa.Schema]:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever is raised while a file is read, as one line that names it.
+    """Report errors of reading a file in one line that names it.
 
     Raises:
         UserError: for all of it.

@@ -1,4 +1,4 @@
-"""Text files that are not UTF-8: found out, named with what they probably are, and read as what the recipe says."""
+"""Text files that are not UTF-8: detected, reported with their likely encoding, and read as the recipe says."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from toolkit.files.packed import opened
 
 #: Bytes that are read at a time.
 BLOCK = 2**20
-#: How a file of UTF-16 or UTF-32 begins; the longer ones first, since they begin as the shorter ones.
+#: Byte order marks of UTF-16 and UTF-32; the longer first, since they begin like the shorter ones.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: What Windows writes for Western languages: the likeliest by far, and what ISO 8859-1 is a part of.
+#: Windows' encoding of Western languages: the likeliest by far, and it includes ISO 8859-1.
 WESTERN = "cp1252"
-#: What no Western text has: three letters with accents beside each other, and what is no letter within a word. Both
-#: show up where other languages are read as if they were Western.
+#: What no Western text has: three accented letters in a row, and a non-letter within a word. Both show up if other
+#: languages are decoded as Western.
 NOT_WESTERN = re.compile(r"[\xc0-\xff]{3}|[^\W\d_][\xa1-\xb6\xb8-\xbf\xd7\xf7][^\W\d_]")
 #: Mojibake: UTF-8 once decoded as cp1252. Common in Western text, so no evidence.
 TAKEN_TWICE = re.compile("[\xc2\xc3].")
-#: Bytes around the first strange one that a guess is made from: the words nearby, not megabytes.
+#: Bytes around the first invalid one that a guess uses: the words nearby, not megabytes.
 LOOKED_AT = 2**16
 
 
@@ -50,7 +50,7 @@ class WrongEncoding(ValueError):
         super().__init__(self.told())
 
     def told(self, option: str = "") -> str:
-        """The message, with what is to be written before the encoding's name to set it, such as ``--encoding``."""
+        """Return the message; ``option``, such as ``--encoding``, is written before the encoding's name."""
         option = f"{option} " if option else ""
         if self.likely is None:
             which = f"{option}to the one" if option else "the encoding"
@@ -68,16 +68,16 @@ def is_encoding(name: str) -> bool:
 
 
 def check_encoding(path: Path, encoding: str = "utf-8") -> None:
-    """See that a whole file is in an encoding.
+    """Check a whole file's encoding.
 
     Raises:
-        WrongEncoding: it is not; with what it probably is.
+        WrongEncoding: it is another; names the likely one.
     """
     _decode(path, encoding, None)
 
 
 def write_as_utf8(path: Path, encoding: str, target: Path) -> None:
-    """Write what a file says into another, as UTF-8 without a byte order mark; line ends stay.
+    """Convert a file to another one, as UTF-8 without a byte order mark; line ends stay.
 
     Raises:
         WrongEncoding: as :func:`check_encoding`.
@@ -104,10 +104,10 @@ def _decode(path: Path, encoding: str, target: Path | None) -> None:
 
 
 def _explained(path: Path, encoding: str, place: int) -> WrongEncoding:
-    """What is wrong, and what the file probably is.
+    """Return an error with the likely encoding.
 
     Args:
-        place: of the first byte that the encoding does not have, about.
+        place: of the first invalid byte, about.
     """
     with open(path, "rb") as file:
         head = file.read(4)
@@ -121,7 +121,7 @@ def _explained(path: Path, encoding: str, place: int) -> WrongEncoding:
 
 
 def _line_of(path: Path, encoding: str, place: int) -> int:
-    """The line in which a byte is, as the encoding reads what is before it."""
+    """Return the line of a byte, by decoding what precedes it."""
     decoder, line, left = codecs.getincrementaldecoder(encoding)("replace"), 1, place
     with open(path, "rb") as file:
         while left > 0 and (block := file.read(min(BLOCK, left))):
@@ -131,7 +131,7 @@ def _line_of(path: Path, encoding: str, place: int) -> int:
 
 
 def has_letters_of_utf8(path: Path) -> bool:
-    """Whether a file is UTF-8 that other encodings read as other letters: hardly any other text happens to be."""
+    """Whether a file is UTF-8 with non-ASCII characters: hardly any text in another encoding is valid UTF-8."""
     try:
         check_encoding(path)
     except WrongEncoding:
@@ -142,7 +142,7 @@ def has_letters_of_utf8(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None) -> Iterator[TextIO]:
-    """A file of text, to be read from behind its byte order mark, if it has one; unpacked where it is compressed."""
+    """Open a text file behind its byte order mark, if it has one; unpack it if it is compressed."""
     with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
         marked = file.read(1) == "\ufeff"
     with opened(path) as stored, io.TextIOWrapper(stored, encoding=encoding, newline=newline) as file:
@@ -151,7 +151,7 @@ def opened_text(path: Path, encoding: str = "utf-8", newline: str | None = None)
 
 
 def _likely(around: bytes) -> str | None:
-    """The encoding of a stretch of text, by its letters."""
+    """Guess the encoding of some bytes by their letters."""
     lines = b"\n".join(line for line in around.splitlines() if not line.isascii())
     try:
         western = lines.decode(WESTERN)

@@ -40,10 +40,10 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
-    """A file of text to write, which takes the place of ``path`` when the ``with`` block ends well.
+    """Open a text file to write, which replaces ``path`` if the ``with`` block succeeds.
 
     Args:
-        errors: what becomes of characters that UTF-8 cannot hold, as of :func:`open`.
+        errors: handling of characters that UTF-8 cannot hold, as in :func:`open`.
 
     Raises:
         WriteFailed: the system refuses it; the old file stays.
@@ -54,7 +54,7 @@ def replacing(path: Path, errors: str = "strict") -> Iterator[TextIO]:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` for a file to write, which takes the place of ``path`` when the ``with`` block ends well.
+    """Return a name beside ``path`` for a file to write, which replaces ``path`` if the ``with`` block succeeds.
 
     Raises:
         WriteFailed: the system refuses it; the old file stays.
@@ -76,7 +76,7 @@ def write_folder(target: Path, fill: Callable[[Path], None], manifest: bool = Tr
     """Make a folder that appears whole or not at all.
 
     Args:
-        target: the folder; one that is already there is replaced, if nothing is in it that was not written by this.
+        target: the folder; an existing one is replaced, if all that is in it was written by this.
         fill: writes the files into the folder it is given.
         manifest: add the SHA-256 of each file, which :func:`verify_folder` reads.
 
@@ -135,7 +135,7 @@ def sha256(path: Path) -> str:
 
 
 def _replace_folder(temporary: Path, target: Path) -> None:
-    """Rename a folder into its place. A folder cannot be renamed over a full one: that one steps aside first."""
+    """Rename a folder into its place. It cannot replace a non-empty one: that one is moved aside first."""
     if os.path.lexists(target):
         if (foreign := _foreign(target, temporary)) is not None:
             raise InTheWay(f"{foreign}: is not of the toolkit's making; move it away, for {target} to be written")
@@ -148,7 +148,7 @@ def _replace_folder(temporary: Path, target: Path) -> None:
 
 
 def _foreign(target: Path, temporary: Path) -> Path | None:
-    """What stands in a folder's place and is neither in the folder that is to replace it nor in its own manifest."""
+    """Return what is in a folder's place and neither in its replacement nor in its own manifest."""
     if target.is_symlink() or not target.is_dir():
         return target
     known = {MANIFEST, *_files_in(temporary)}
@@ -162,7 +162,7 @@ def _files_in(folder: Path) -> set[str]:
 
 
 def _listed(folder: Path) -> dict[str, str]:
-    """What a folder's manifest says: file -> SHA-256.
+    """Read a folder's manifest: file -> SHA-256.
 
     Raises:
         DamagedFolder: it cannot be read.
@@ -174,7 +174,7 @@ def _listed(folder: Path) -> dict[str, str]:
 
 
 def _flush(path: Path) -> None:
-    """Ask the disk to hold a file, or a folder's list of names, before something later relies on it."""
+    """Flush a file, or a folder's list of names, to disk before something relies on it."""
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
     handle = os.open(path, os.O_RDONLY)
@@ -185,7 +185,7 @@ def _flush(path: Path) -> None:
 
 
 def umask() -> int:
-    """The permissions that new files of this process lack; what `tempfile` makes has fewer than these leave."""
+    """Return the process's umask; files made by `tempfile` have fewer permissions than it leaves."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""The disk that a run writes to: whether it can, whether there is room, and what is said when a write fails."""
+"""The disk of a run: whether it is writable, whether there is room, and the message when a write fails."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class WriteFailed(ToolkitError):
-    """A file could not be written, for a reason of the system's."""
+    """The system refused to write a file."""
 
 
 class InTheWay(WriteFailed):
-    """Something of somebody else's is where a folder is to be written."""
+    """Foreign content is where a folder is to be written."""
 
     exit_status = UserError.exit_status
 
 
 @contextlib.contextmanager
 def writing(path: Path, size: int | None = None, resumes: bool = True) -> Iterator[None]:
-    """Inside the ``with`` block a file or folder is written.
+    """Explain failed writes in the ``with`` block.
 
     Args:
-        path: what is named if that fails.
+        path: what messages name.
         size: bytes of a new file, which is removed if there is no room for it.
         resumes: whether the same command goes on from what it wrote before.
 
@@ -86,11 +86,11 @@ def check_writable(folder: Path) -> str | None:
 
 
 def missing_room(folder: Path, needed: int) -> str | None:
-    """How much room a folder's disk lacks for so many bytes, in words; None if it has it.
+    """Return in words what room a folder's disk lacks; None if it has enough.
 
     Args:
         folder: need not exist yet.
-        needed: beside what the folder holds already.
+        needed: bytes, beyond what it holds already.
     """
     place = folder.absolute()
     while not place.exists():
@@ -105,7 +105,7 @@ def size_of(folder: Path) -> int:
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes for a reader."""
+    """Format a number of bytes."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 

@@ -1,8 +1,8 @@
-"""The home folder of the libraries: the user's, or one that can be written where that cannot.
+"""The home folder of the libraries: the user's, or a writable one if that is not.
 
-PaddleNLP, Paddle and VisualDL make folders in it when they are imported; a service, a container or ``nobody`` often has
-none, or one that may only be read. Some of them have no variable of their own for it, so it is ``HOME`` that is set,
-for this process and all that it starts. What the user's own home holds to be read is still found there.
+PaddleNLP, Paddle and VisualDL make folders in it on import; a service, a container or ``nobody`` often has none, or a
+read-only one. Some of them have no variable of their own for it, so ``HOME`` is set, for this process and all that it
+starts. Files that are only read are still found in the user's own home.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from toolkit.machine.disk import check_writable
 
-#: What the user's home was, where the libraries have another.
+#: The user's home, if the libraries have another.
 OWN = "TOOLKIT_OWN_HOME"
-#: Where libraries make folders, if they are there already: they may be somebody else's.
+#: Libraries' folders to test if they exist: they may belong to somebody else.
 WRITTEN = (".cache", ".cache/paddle", ".paddlenlp", ".visualdl")
-#: What is read in the user's home, by the variable that leads there: the hub's downloads and token, keys, settings.
+#: Variable -> what is read in the user's home: the hub's downloads and token, keys, settings.
 READ = {"HF_HOME": ".cache/huggingface", "NETRC": ".netrc", "WANDB_CONFIG_DIR": ".config/wandb"}
 #: What is written in the hub's folder beside its downloads.
 OF_THE_HUB = {"HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet"}
 
 
 def give_libraries_a_home() -> None:
-    """Set ``HOME`` to a folder of the cache where the user's cannot be written; of the temporary files, where the cache
-    cannot be written either. To be called before a library is imported."""
+    """Set ``HOME`` to a folder of the cache if the user's is not writable, or to a temporary one if neither is. To be
+    called before a library is imported."""
     home = Path(os.path.expanduser("~"))
     if home.is_absolute() and _can_be_written(home):  # where nobody has one, "~" stays "~"
         return
@@ -41,13 +41,13 @@ def give_libraries_a_home() -> None:
         if variable == "HF_HOME" and check_writable(home / name):
             for other, folder in OF_THE_HUB.items():
                 os.environ.setdefault(other, str(place / name / folder))
-    place.mkdir(parents=True, exist_ok=True)  # Paddle asks whether it can be written before it makes it
+    place.mkdir(parents=True, exist_ok=True)  # Paddle tests whether it is writable before making it
     os.environ.setdefault(OWN, str(home))
     os.environ["HOME"] = str(place)
 
 
 def in_own_home(path: str) -> str:
-    """A path of the user's, whose ``~`` is written out where the libraries have another home."""
+    """Expand ``~`` in a user's path to the user's home if the libraries have another."""
     own = os.environ.get(OWN)
     return f"{own}{path[1:]}" if own and (path == "~" or path.startswith("~/")) else path
 

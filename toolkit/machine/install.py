@@ -1,19 +1,19 @@
-"""How what is missing is installed. Imports nothing: it is asked where much is missing."""
+"""Commands to install what is missing. Imports nothing: it runs where much is missing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: The folder of the source, which has the pins; of a wheel, the one that packages are installed in.
+#: The source folder, which has the pins; for a wheel, the folder of installed packages.
 CHECKOUT = Path(__file__).resolve().parents[2]
-#: Names the Python that runs the reference where no option does; `make` sets it where the wheel is for GPUs.
+#: Variable that names the reference's Python if no option does; `make` sets it if the wheel is for GPUs.
 REFERENCE_PYTHON = "TOOLKIT_REFERENCE_PYTHON"
-#: Of Paddle's wheels for GPUs: pypi.org has none of Paddle 3. There are cu118, cu126, cu129 and cu130.
+#: Index of Paddle's GPU wheels: pypi.org has none of Paddle 3. There are cu118, cu126, cu129 and cu130.
 GPU_INDEX = "https://www.paddlepaddle.org.cn/packages/stable/cu126/"
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra (several have commas): of the checkout with its pins, of a wheel without."""
+    """Return the command that installs extras (comma-separated): from a checkout with pins, from a wheel without."""
     index = f" --extra-index-url {GPU_INDEX}" if "gpu" in extra.split(",") else ""
     if (CHECKOUT / "constraints.txt").is_file():
         return f"pip install -c constraints.txt{index} -e '.[{extra}]'"

@@ -1,11 +1,10 @@
-"""What asks a command to end: Ctrl-C, SIGTERM as Slurm and Kubernetes send it, SIGHUP when a terminal is closed.
+"""Signals that ask a command to end: Ctrl-C, SIGTERM from Slurm and Kubernetes, SIGHUP when a terminal is closed.
 
-At every moment it is the same. The first signal raises :class:`Interrupted` in the main thread; where something is to
-be saved, it is a request that is seen at the next good place (:class:`Interruption`). A second one ends the process at
-once. Besides, a thread sees that the process has ended :data:`GRACE` seconds later: a library may lose the exception,
-wait for a thread of its own, or compute for long before Python calls a handler. Nothing is lost by that. What is
-written appears whole or not at all, and children and temporary folders are the janitor's
-(:mod:`toolkit.machine.scratch`).
+The rules are the same at every moment. The first signal raises :class:`Interrupted` in the main thread; if something
+is to be saved, it is a request that is noticed at the next good place (:class:`Interruption`). A second one ends the
+process at once. Besides, a thread ends the process :data:`GRACE` seconds later: a library may lose the exception, wait
+for a thread of its own, or compute for long before Python calls a handler. Nothing is lost by that: files appear whole
+or not at all, and the janitor removes children and temporary folders (:mod:`toolkit.machine.scratch`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUSES = frozenset(128 + number for number in ENDING)
 #: Seconds to tidy up in, and to save where nobody has asked for more.
 GRACE = 4.0
-#: Signals within so many seconds are one: a launcher hands on what the system has sent to all processes already.
+#: Signals within so many seconds are one: a launcher forwards what the system already sent to all processes.
 ONE_REQUEST = 0.5
 #: Seconds between two looks of the thread, once a signal has come.
 INTERVAL = 0.1
@@ -37,14 +36,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Here:
-    """What this process knows of its signals.
+    """Signal state of this process.
 
     Attributes:
         came: the first signal; 0 where none has come.
-        waiting: who sees to the end by itself; None where a signal raises.
-        status: of a command that is done; None of one that is not.
+        waiting: who handles the end itself; None if a signal raises.
+        status: exit status of a finished command; else None.
         before: the handlers that :func:`begin` has replaced.
-        wakeup: what tells the thread of signals, and what was told of them before.
+        wakeup: descriptor that tells the thread of signals, and the former one.
         terminals: those of the standard streams that were terminals.
     """
 
@@ -61,16 +60,16 @@ _leaving = threading.Lock()
 
 
 def begin() -> bool:
-    """Handle the signals from now on; False where that is so already, or in a thread, which may not.
+    """Handle the signals from now on; return False if begun already, or in a thread, which may not.
 
-    A signal that is ignored stays so: a shell has begun the command in the background, or ``nohup`` has. One that was
+    An ignored signal stays ignored: a shell runs the command in the background, or ``nohup`` does. One that was
     blocked until this process could handle it comes now (:func:`toolkit.machine.scratch.child`,
     :mod:`toolkit.machine.allocator`).
     """
     if _here.before is not None or threading.current_thread() is not threading.main_thread():
         return False
     usual = (signal.SIG_DFL, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # of the thread for good: they come to the main thread
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the thread stays blocked: the main one gets them
     _here.came, _here.status = 0, None
     _here.terminals = tuple(stream for stream in (0, 1, 2) if os.isatty(stream))
     _here.before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) in usual}
@@ -87,7 +86,7 @@ def begin() -> bool:
 
 
 def end() -> None:
-    """Handle them as before :func:`begin`."""
+    """Undo :func:`begin`."""
     for number, handler in (_here.before or {}).items():
         signal.signal(number, handler)
     writing, before = _here.wakeup
@@ -97,7 +96,7 @@ def end() -> None:
 
 
 def settle(status: int) -> None:
-    """Say that the command is done, with this exit status, which no signal changes any more."""
+    """Record that the command is done; no signal changes its exit status any more."""
     _here.status = status
 
 
@@ -107,17 +106,17 @@ def came() -> bool:
 
 
 def exit_status() -> int:
-    """That of a command which a signal has ended."""
+    """Exit status after the signal that came."""
     return 128 + (_here.came or signal.SIGINT)
 
 
 def line() -> str:
-    """What is said of it."""
+    """Message about it."""
     return _line(_here.came)
 
 
 def leave(status: int) -> NoReturn:
-    """End the process after what is to be done at its end, but before its libraries are taken down."""
+    """Run the exit handlers and end the process, before its libraries are unloaded."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -126,7 +125,7 @@ def leave(status: int) -> NoReturn:
 
 
 class Interruption:
-    """In the ``with`` block a signal raises nothing: who works there looks at ``requested``, saves, and leaves."""
+    """Keeps signals from raising in the ``with`` block: its code checks ``requested``, saves, and leaves."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -145,7 +144,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """In this ``with`` block, a signal raises."""
+        """Let signals raise in the ``with`` block."""
         if self.requested:
             raise Interrupted
         waiting, _here.waiting = _here.waiting, None
@@ -157,7 +156,7 @@ class Interruption:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """A signal that comes in the ``with`` block raises at its end: for what must be done whole, and takes no time."""
+    """Delay a signal that comes in the ``with`` block to its end: for short work that must be done whole."""
     if _here.waiting is not None or threading.current_thread() is not threading.main_thread():
         yield  # it raises nothing here
         return
@@ -172,7 +171,7 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """What is started in the ``with`` block gets none of the signals, until it asks for them (:func:`begin`)."""
+    """Block the signals for what is started in the ``with`` block, until it asks for them (:func:`begin`)."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -181,7 +180,7 @@ def blocked() -> Iterator[None]:
 
 
 def _arrived(number: int, frame: Any) -> None:
-    """What Python calls in the main thread; a later signal is the thread's business."""
+    """Handle a signal in the main thread; the thread handles later ones."""
     if number == signal.SIGHUP:
         _let_go_of_terminals()
     if _here.came:
@@ -194,7 +193,7 @@ def _arrived(number: int, frame: Any) -> None:
 
 
 def _let_go_of_terminals() -> None:
-    """Write into nothing what was written to a terminal that is closed: it would be an error."""
+    """Redirect streams of a closed terminal to nowhere: writing to it would be an error."""
     for stream in _here.terminals:
         if not os.isatty(stream):
             os.dup2(os.open(os.devnull, os.O_RDWR), stream)

@@ -1,4 +1,4 @@
-"""Whether a machine can hold a model that is to be trained: found out before anything is allocated."""
+"""Checks whether a machine can hold a model to be trained, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from models import families
 
 #: Bytes of each parameter while it is trained: the weight, its gradient, AdamW's two moments, in float32.
 TRAINED_BYTES = 16
-#: Where a GPU holds these, of each weight as it is read.
+#: Bytes of each weight as read, if a GPU holds these.
 READ_BYTES = 4
-#: While the gate compares a model as a whole, in each of its two processes.
+#: The same while the gate compares a whole model, in each of two processes.
 COMPARED_BYTES = 60
 
 
@@ -37,14 +37,14 @@ def container_limit() -> int | None:
 
 
 def parameters_of(model: str, config: Mapping[str, Any], head: str) -> int:
-    """How many parameters a model of a resolved configuration has."""
+    """Count the parameters of a resolved configuration's model."""
     return sum(math.prod(shape) for shape, _ in families.part(model, "weights").parameters(config, head).values())
 
 
 def too_large(
     model: str, config: Mapping[str, Any], head: str, length: int, texts: int = 1, bytes_each: int = TRAINED_BYTES
 ) -> str | None:
-    """Why this machine's memory cannot hold a model, in a sentence; None where nothing speaks against it.
+    """Explain in a sentence why this machine's memory cannot hold a model; None if nothing rules it out.
 
     A lower bound, which finds slips such as a zero too many; what it lets through may still not fit.
 
@@ -53,7 +53,7 @@ def too_large(
         config: Hugging Face's keys, resolved.
         head: of the model.
         length: tokens of a text.
-        texts: that are computed at once; 0 where it happens elsewhere, on a GPU.
+        texts: number computed at once; 0 if a GPU computes them.
         bytes_each: of each parameter.
     """
     memory = physical_memory()
@@ -70,5 +70,5 @@ def too_large(
 
 
 def gigabytes(count: float) -> str:
-    """A number of bytes for a reader."""
+    """Format a number of bytes."""
     return f"{count / 1e9:,.1f} GB"

@@ -1,7 +1,7 @@
 """Where a run happens: device, threads and flags. Everything here must be set before Paddle is imported.
 
-Paddle reads its thread counts and MKL reads its CPU type once, when the libraries load; set later, they are ignored
-without a word. So this module imports nothing heavy, and :func:`configure` is the first call of every command.
+Paddle reads its thread counts and MKL reads its CPU type once, when the libraries load; later values are silently
+ignored. So this module imports nothing heavy, and :func:`configure` is the first call of every command.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ RECORDED_DISTRIBUTIONS = (
     "tbb",
 )
 
-#: Bytes below which the disk of the cache is full: what some texts' tokens and a gate's verdict take.
+#: The cache's disk is full below so many free bytes, which some texts' tokens and a verdict take.
 CACHE_ROOM = 32 * 2**20
 
 
 def cache_folder() -> Path:
-    """Where tokens and verdicts are kept between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here. In place of one that
-    cannot be written, or whose disk is full, a folder that is gone when this process ends; a note says so."""
+    """Return the folder for tokens and verdicts between runs: ``$TOOLKIT_CACHE``, or ``.cache`` here. If it is not
+    writable, or its disk is full, a note says so and a temporary folder of this process is returned."""
     return _usable_cache(cache_place())
 
 
 def cache_place() -> Path:
-    """The folder that :func:`cache_folder` gives where it can be used; it need not exist."""
+    """Return the folder that :func:`cache_folder` gives if usable; it need not exist."""
     return Path(os.environ.get("TOOLKIT_CACHE") or ".cache").absolute()
 
 
@@ -83,16 +83,15 @@ def physical_cores() -> int:
 
 
 def threads() -> int:
-    """How many threads compute unless a recipe says otherwise: as ``OMP_NUM_THREADS`` says, else one for each physical
-    core."""
+    """Number of compute threads unless a recipe sets it: ``OMP_NUM_THREADS``, else one per physical core."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else physical_cores()
 
 
 def mkl_cpu_type() -> str | None:
-    """The code path that MKL is to take on an AMD processor, None on others (there it chooses well by itself).
+    """Return the code path for MKL on an AMD processor, None on others (there it chooses well by itself).
 
-    The MKL inside Paddle's CPU wheel takes its slowest path where it does not find Intel's name. The path for AVX2 (5)
+    The MKL inside Paddle's CPU wheel takes its slowest path if it does not find Intel's name. The path for AVX2 (5)
     is twice as fast; that for AVX-512 (7) another 2 to 4 times (measured on an EPYC with 2 cores, float32, 16384x128 by
     128x256: 112 against 410 GFLOP/s). A path that the processor lacks would end in an illegal instruction.
     """
@@ -119,7 +118,7 @@ def environment(threads: int | None = None) -> dict[str, str]:
       others.
 
     Raises:
-        UserError: that one is set to something else.
+        UserError: that one is no valid choice.
     """
     count = str(threads or threads_each())
     wanted = {

@@ -1,8 +1,8 @@
 """Temporary folders and child processes that do not outlive this one, however it ends.
 
-A process that is killed can tidy up nothing. So a small process of its own, the janitor, holds the other end of a pipe.
-It is told of each folder and each child when it comes and when it is gone; when the pipe closes, it kills the children
-and removes the folders that are left. In a session of its own, it gets neither Ctrl-C nor a signal to the whole group.
+A killed process cannot tidy up. So a small separate process, the janitor, holds the other end of a pipe. It is told of
+each folder and each child when it appears and when it is gone. When the pipe closes, it kills the children and removes
+the folders that are left. It has its own session, so it gets neither Ctrl-C nor a signal to the whole group.
 
 Run as a script, this file is the janitor; so it imports nothing but the standard library.
 """
@@ -33,7 +33,7 @@ PATIENCE = 5.0
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
-    """A new folder that is gone after the ``with`` block, or when this process has ended.
+    """Make a folder that is removed after the ``with`` block, or when this process ends.
 
     Args:
         prefix: of its name.
@@ -48,7 +48,7 @@ def scratch_folder(prefix: str, beside: Path | None = None) -> Iterator[Path]:
 
 
 def scratch_until_exit(prefix: str) -> Path:
-    """A new folder among the temporary files that is gone when this process has ended."""
+    """Make a temporary folder that is removed when this process ends."""
     kept = contextlib.ExitStack()
     atexit.register(kept.close)
     return kept.enter_context(scratch_folder(prefix))
@@ -56,11 +56,11 @@ def scratch_until_exit(prefix: str) -> Path:
 
 @contextlib.contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen]:
-    """A running process, which with its own children is gone after the ``with`` block, or when this process has ended.
+    """Start a process that, with its own children, is killed after the ``with`` block, or when this process ends.
 
     Args:
-        command, options: of :class:`subprocess.Popen`. The process gets a session of its own, and no signal that asks
-            for the end, which some systems send to all: it reaches this process alone, which decides what is to end.
+        command, options: of :class:`subprocess.Popen`. The process gets its own session and none of the ending
+            signals, which some systems send to all: only this process gets them, and decides what is to end.
     """
     with contextlib.ExitStack() as running:
         with interruption.held(), interruption.blocked():
@@ -103,7 +103,7 @@ def _janitor() -> subprocess.Popen:
 
 
 def tidy_up_after(lines: Iterator[str]) -> None:
-    """What the janitor does: remember what comes and goes, and at the end of ``lines`` remove what is left."""
+    """Run the janitor: record what comes and goes, and at the end of ``lines`` remove what is left."""
     left: dict[tuple[str, Any], None] = {}
     for line in lines:
         sign, kind, what = json.loads(line)

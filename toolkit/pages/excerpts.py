@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element
 
 from toolkit.pages.markup import element
 
-#: Characters of a text that are seen at once, and at the most.
+#: Characters of a text shown at once, and at the most.
 SHOWN, LONGEST = 160, 20_000
 
 STYLE = """
@@ -19,7 +19,7 @@ summary:focus-visible { outline: 2px solid var(--blue); }
 
 
 def excerpt(text: str) -> Element:
-    """A text of which the beginning is shown; what is longer opens on a click."""
+    """Show the beginning of a text; a longer one opens on a click."""
     line = " ".join(text[: 4 * SHOWN].split())
     if len(text) <= SHOWN and line == text:
         return element("span", text, dir="auto")

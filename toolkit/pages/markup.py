@@ -8,7 +8,7 @@ from toolkit.terminal.escape import visible
 
 
 def element(tag: str, *children: Element | str | None, **attributes: object) -> Element:
-    """An element with its children in order; None among them stands for nothing.
+    """Make an element with its children in order; None is skipped.
 
     Attributes are written as Python names: ``class_`` is ``class``, ``aria_label`` is ``aria-label``. One that is None
     is left out.

@@ -12,9 +12,9 @@ from toolkit.pages.markup import element
 
 WIDTH, HEIGHT = 620, 270
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 26, 44
-#: Points of a curve; a longer one is drawn by the means of equal stretches.
+#: Most points of a curve; a longer one is averaged over equal stretches.
 MOST_POINTS = 400
-#: Strips that answer to the pointer.
+#: Most hover strips of a figure.
 MOST_HOVERS = 120
 #: Styles of lines, in the order in which series take them: ``.s0`` ... of :data:`STYLE`.
 STYLES = 6
@@ -64,7 +64,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Scale:
-    """Numbers laid out over a stretch of the picture."""
+    """Linear map from numbers to picture coordinates."""
 
     lowest: float
     highest: float
@@ -121,7 +121,7 @@ def round_ticks(lowest: float, highest: float, most: int = 6) -> list[float]:
 
 
 def _describe(drawn: Sequence[tuple[str, Sequence[tuple[float, float]]]], x_name: str) -> str:
-    """In words, what the curves show."""
+    """Describe the curves in words."""
     return "; ".join(
         f"{name}: {points[0][1]:.4g} at {x_name} {points[0][0]:g}, {points[-1][1]:.4g} at {x_name} {points[-1][0]:g}, "
         f"between {min(y for _, y in points):.4g} and {max(y for _, y in points):.4g}"
@@ -161,7 +161,7 @@ def _curve(points: Sequence[tuple[float, float]], index: int, x: Scale, y: Scale
 
 
 def _hovers(drawn: Sequence[tuple[str, Sequence[tuple[float, float]]]], x: Scale, x_name: str) -> Iterator[Element]:
-    """Over each place that has a point an invisible strip that names the numbers there."""
+    """Yield an invisible strip over each place with a point; it shows the values there."""
     places = sorted({left for _, points in drawn for left, _ in points})
     places = places[:: math.ceil(len(places) / MOST_HOVERS)]
     edges = [(one + other) / 2 for one, other in pairwise(places)]
@@ -191,7 +191,7 @@ def share(value: float, text: str, highest: float = 1.0) -> Element:
 
 
 def equal_bins(values: Iterable[float], most: int = 8) -> list[tuple[int, int]]:
-    """Whole numbers cut into ranges (first, last), both included, that hold about as many values each."""
+    """Cut whole numbers into ranges (first, last), both included, of about as many values each."""
     ordered = sorted(int(value) for value in values)
     if not ordered:
         return []
@@ -202,7 +202,7 @@ def equal_bins(values: Iterable[float], most: int = 8) -> list[tuple[int, int]]:
 
 
 def named_bins(values: Sequence[int], most: int = 8) -> dict[str, list[int]]:
-    """Range in words -> the places of the values in it."""
+    """Range in words -> indices of the values in it."""
     found: dict[str, list[int]] = {}
     for first, last in equal_bins(values, most):
         name = str(first) if first == last else f"{first:,} to {last:,}"

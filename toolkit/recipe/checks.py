@@ -1,4 +1,4 @@
-"""What of a recipe must fit together: keys that only some tasks or models know, keys that exclude each other."""
+"""Checks across a recipe's keys: keys that only some tasks or models know, keys that exclude each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settle_keys(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping
 
 
 def check_task(recipe: Recipe) -> None:
-    """What the task says about the recipe."""
+    """Check the recipe against its task."""
     task = recipe.task_module
     if recipe.model.name not in task.HEADS:
         raise recipe.error("model.name", f"{recipe.model.name} cannot do {recipe.task}; {_any(task.HEADS)} can")
@@ -47,7 +47,7 @@ def check_task(recipe: Recipe) -> None:
 
 
 def check_choices(recipe: Recipe) -> None:
-    """Keys that only make sense together, or not together."""
+    """Check keys that need or exclude each other."""
     train, data, tokenizer = recipe.train, recipe.data, recipe.tokenizer
     _settle_length(recipe)
     if (train.epochs is None) == (train.max_steps is None):
@@ -96,7 +96,7 @@ def check_choices(recipe: Recipe) -> None:
 
 
 def _check_files(recipe: Recipe) -> None:
-    """How files are read is only open for those that do not say it themselves."""
+    """Check delimiter and encoding, which only some kinds of files take."""
     data, delimiter, encoding = recipe.data, recipe.data.delimiter, recipe.data.encoding
     if delimiter is not None:
         if data.dataset != "csv":
@@ -114,7 +114,7 @@ def _check_files(recipe: Recipe) -> None:
 
 
 def _check_revisions(recipe: Recipe) -> None:
-    """A revision is one of a hub repository."""
+    """Check revisions of hub repositories."""
     places = (
         ("model", "model.weights", recipe.model.weights, recipe.hub_weights),
         ("data", "data.dataset", recipe.data.dataset, recipe.hub_dataset),
@@ -132,7 +132,7 @@ def _check_revisions(recipe: Recipe) -> None:
 
 
 def _check_streaming(recipe: Recipe) -> None:
-    """Rows are streamed from the hub alone, and so many of them as are asked for."""
+    """Check streaming: only from the hub, and with a limit of training rows."""
     data = recipe.data
     if not data.streaming:
         if data.shuffle_buffer is not None:
@@ -149,7 +149,7 @@ def _check_streaming(recipe: Recipe) -> None:
 
 
 def _settle_length(recipe: Recipe) -> None:
-    """Where the file says epochs and the command line max_steps, or the other way round, the command line has it."""
+    """Let epochs or max_steps on the command line take the place of the other one in the file."""
     train = recipe.train
     if train.epochs is None or train.max_steps is None:
         return

@@ -9,18 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 #: What Paddle and `datasets` keep in 32 bits.
 MOST = 2**31 - 1
-#: What NumPy takes for a seed.
+#: NumPy's largest seed.
 MOST_SEED = 2**32 - 1
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
-#: Data sets that are files of the user's.
+#: Data sets that are the user's files.
 FILE_KINDS = ("json", "csv", "parquet", "arrow", "text")
 
 #: Those that may be in another encoding than UTF-8.
 ENCODED_KINDS = ("csv", "json", "text")
-#: What may part the columns of csv.
+#: Delimiters that csv may have.
 DELIMITER = re.compile(r"[^\w\r\n\"\\]", re.ASCII)
 
 #: Keys that only some tasks know, with their defaults there; for the other tasks they must be absent.
@@ -67,13 +67,13 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
     "ctrl": {"tokenizer.kind": "bpe", "train.recompute": False},
 }
 
-#: Keys that had another name in earlier versions -> their name now. They are still understood, and the name is said.
+#: Keys' names in earlier versions -> their names now. The former are still understood, with a note.
 FORMER_KEYS = {"data.config_name": "data.config"}
 
-#: Keys below which patterns are files.
+#: Keys that take patterns of files.
 FILE_KEYS = (("data", "files"), ("data", "sources"))
 
-#: The tokenizers that each model can be given.
+#: The tokenizers that each model takes.
 TOKENIZER_KINDS = {"reformer": ("bytes", "sentencepiece", "checkpoint"), "ctrl": ("bpe", "checkpoint")}
 
 #: Those that are read from a file or trained on the recipe's text.
@@ -122,10 +122,10 @@ class Limit(Section):
 
 
 def _as_label_names(given: Any) -> dict[str, str] | list[str] | None:
-    """``data.label_names`` as texts: a name may be written as a number is.
+    """Return ``data.label_names`` as texts; a name may be a number.
 
     Raises:
-        ValueError: anything but a mapping or a list of two or more names that are not the same.
+        ValueError: anything but a mapping or a list of two or more distinct names.
     """
     if given is None:
         return None
@@ -239,7 +239,7 @@ class Data(Section):
 
 
 class LoRA(Section):
-    """Low-rank adaptation: what is trained in the weights' place."""
+    """Low-rank adaptation, trained instead of the weights."""
 
     rank: Positive = 8
     alpha: Annotated[float, Field(gt=0)] = 16.0
@@ -303,7 +303,7 @@ class Runtime(Section):
 
 
 class Card(Section):
-    """What the model card tells the hub and nothing here can know: a licence's id there, and codes of languages."""
+    """Facts of the model card that nothing here can know: a licence's id on the hub, and language codes."""
 
     license: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
     language: list[Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$")]] | None = None

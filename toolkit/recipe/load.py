@@ -48,7 +48,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[str]:
-    """Give keys with a former name the one that they have now; returns a note for each.
+    """Rename keys from their former to their present names; return a note for each.
 
     Raises:
         UserError: a key under both names.
@@ -70,7 +70,7 @@ def _rename_former(values: dict[str, Any], source: yaml_source.Source) -> list[s
 
 
 def _check_paths(recipe: Recipe) -> None:
-    """Refuse what no file can be called, before anybody looks for it."""
+    """Refuse impossible file names before any file is looked for."""
     values = recipe.model_dump()
     for path in places_of_paths(values):
         written = section_of(values, path)[path[-1]]
@@ -82,7 +82,7 @@ def _check_paths(recipe: Recipe) -> None:
 
 
 def _explain(problem: Any) -> tuple[yaml_source.KeyPath, str]:
-    """A pydantic error as the key it is about and a sentence that says what would be right."""
+    """Turn a pydantic error into its key and a sentence that says what would be right."""
     path = tuple(str(part) for part in problem["loc"] if part != "[key]")  # of a mapping, not of a section
     kind, given = problem["type"], problem["input"]
     if kind == "extra_forbidden":

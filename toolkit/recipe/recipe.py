@@ -79,14 +79,13 @@ class Recipe(Section):
         return self._notes
 
     def note(self, text: str) -> None:
-        """Add to :attr:`notes` what became clear later, once."""
+        """Add a later finding to :attr:`notes`, once."""
         if text not in self._notes:
             self._notes.append(text)
 
     @property
     def commits(self) -> dict[str, str]:
-        """By section, the commit of its hub repository that is used, once :mod:`toolkit.recipe.revisions` has settled
-        it."""
+        """Section -> commit used of its hub repository, once :mod:`toolkit.recipe.revisions` has settled it."""
         return self._commits
 
     @property
@@ -104,7 +103,7 @@ class Recipe(Section):
         return None if local else name
 
     def is_overridden(self, key: str) -> bool:
-        """Whether the command line set a key, or the section that it stands in."""
+        """Whether the command line set a key, or its section."""
         path = tuple(key.split("."))
         return any(path[:depth] in self._source.overridden for depth in range(1, len(path) + 1))
 
@@ -115,8 +114,8 @@ class Recipe(Section):
         return beside if not written.exists() and beside.exists() else written
 
     def resolve_all(self, path: str) -> list[Path]:
-        """The files that a path of the recipe names: what is called so, or what fits it as a pattern (``*``, ``?``,
-        ``[...]``, and ``**`` for folders at any depth), in the order of their names. None where nothing fits."""
+        """Return the files that a path of the recipe names: the one of that name, or those that match it as a pattern
+        (``*``, ``?``, ``[...]``, and ``**`` for folders at any depth), sorted by name; empty if none match."""
         found = self.resolve(path)
         if os.path.lexists(found) or not glob.has_magic(path):
             return [found]
@@ -126,7 +125,7 @@ class Recipe(Section):
         return []
 
     def _patterns(self, path: str) -> list[str]:
-        """A pattern with where it is looked for before it: here, then beside the recipe."""
+        """Prefix a pattern with the folders searched: here, then beside the recipe."""
         written = os.path.expanduser(in_own_home(path))
         return [os.path.join(glob.escape(os.path.abspath(folder)), written) for folder in (os.curdir, self.path.parent)]
 
@@ -154,7 +153,7 @@ class Recipe(Section):
 
 
 def places_of_paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Where the values stand that may be a path: keys, and numbers of a list's items."""
+    """Locate the values that may be a path, by keys and indices of list items."""
     places: list[tuple[Any, ...]] = [
         ("model", "weights"),
         ("tokenizer", "path"),
@@ -171,13 +170,13 @@ def places_of_paths(values: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def section_of(values: Any, path: tuple[Any, ...]) -> Any:
-    """What the last part of a path is a key of."""
+    """Return what holds the last key of a path."""
     for name in path[:-1]:
         values = values[name]
     return values
 
 
 def settled(value: Setting | None) -> Setting:
-    """A recipe's value that is None only for other tasks or models: :func:`load_recipe` has given it its default."""
+    """Return a value that is None only for other tasks or models: :func:`load_recipe` has filled in its default."""
     assert value is not None
     return value

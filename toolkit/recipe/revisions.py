@@ -1,4 +1,4 @@
-"""Which commits of hub repositories a run uses: found once, written down, and kept when the run is resumed."""
+"""Commits of the hub repositories that a run uses: found once, recorded, and kept when the run is resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Repository(NamedTuple):
     wanted: Wanted
 
     def error(self, recipe: Recipe, problem: HubError) -> UserError:
-        """What the hub said, at the key that is to be changed."""
+        """Report the hub's answer at the key to be changed."""
         asked = problem.reason == "revision" and self.wanted.revision is not None
         return recipe.error(f"{self.section}.revision" if asked else self.key, str(problem))
 
@@ -46,8 +46,8 @@ def repositories(recipe: Recipe) -> Iterator[Repository]:
 
 
 def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
-    """Find the commit of each repository, once, so that all of a run uses the same: the one that the run in ``folder``
-    was begun with, or else what its branch is at now.
+    """Find each repository's commit once, so that all of a run uses the same: the one that the run in ``folder`` began
+    with, or else its branch's current one.
 
     Returns:
         Notes: branches that have moved since the run began.
@@ -74,7 +74,7 @@ def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def settle_commit(recipe: Recipe, section: str) -> None:
-    """Find the commit of a section's repository as its branch is now.
+    """Find the current commit of a section's repository.
 
     Raises:
         UserError: as :func:`settle_commits`.
@@ -88,7 +88,7 @@ def settle_commit(recipe: Recipe, section: str) -> None:
 
 
 def recorded_commits(folder: Path) -> dict[str, str]:
-    """By section, the commits that a run was begun with; of a folder in which none has trained yet, nothing."""
+    """Return section -> commit that a run began with; empty for a folder in which none has trained yet."""
     if not any((folder / "checkpoints").glob("step-*")) and not (folder / "metrics.json").exists():
         return {}
     try:

@@ -10,7 +10,7 @@ from toolkit.errors import UserError
 from toolkit.files.whole import write_text
 from toolkit.recipe.yaml_source import suggest
 
-#: Beside this package: in the source tree, and in an installation, of which a wheel makes the same.
+#: Beside this package, in the source tree as well as in an installation from a wheel.
 FOLDER = Path(__file__).resolve().parents[2] / "recipes"
 
 #: The two lines of a recipe's first comment that say what it is.
@@ -32,7 +32,7 @@ class RecipeFile:
 
 
 def shipped() -> list[RecipeFile]:
-    """The recipes that ship, the nearest to start from of each task first.
+    """Return the recipes that ship, those that need nothing first.
 
     Raises:
         UserError: the installation has none.

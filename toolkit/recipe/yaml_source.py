@@ -23,7 +23,7 @@ from toolkit.errors import UserError
 
 KeyPath = tuple[str, ...]
 
-#: A character of a text in double quotes, by its number.
+#: Escaped code point of a text in double quotes.
 _CODE_POINT = re.compile(r"\\U([0-9a-fA-F]{8})")
 #: A number of more digits, or a value below more keys, is a slip; Python has limits of its own a little above.
 MOST_DIGITS = 1000
@@ -74,7 +74,7 @@ class Source:
         return int(where) if where.isdigit() else 0
 
     def rename(self, old: KeyPath, new: KeyPath) -> None:
-        """Take what stands under one key for another's."""
+        """Move the record of one key to another."""
         if old in self.lines:
             self.lines[new] = self.lines.pop(old)
         if old in self.overridden:
@@ -88,7 +88,7 @@ class Source:
 
 
 def read(path: Path, overrides: Iterable[str] = ()) -> tuple[dict[str, Any], Source]:
-    """A YAML mapping from a file, with the command line's ``key.path=value`` laid over it.
+    """Read a YAML mapping, overlaid with the command line's ``key.path=value``.
 
     Raises:
         UserError: the file cannot be read, is not YAML, or is not a mapping; an override is malformed.
@@ -126,10 +126,10 @@ def _decoded(stored: bytes, source: Source) -> str:
 
 
 def parse_value(text: str, where: str) -> Any:
-    """The value of a word of the command line, read as a recipe's values are.
+    """Parse a word of the command line like a value of a recipe.
 
     Args:
-        where: what it is the value of, for an error.
+        where: what the value is of, for errors.
 
     Raises:
         UserError: it is not YAML.
@@ -138,10 +138,10 @@ def parse_value(text: str, where: str) -> Any:
 
 
 def parse_pairs(pairs: Iterable[str], example: str) -> dict[str, Any]:
-    """``KEY=VALUE`` words of the command line as a mapping.
+    """Parse ``KEY=VALUE`` words of the command line.
 
     Raises:
-        UserError: one that is none, with ``example`` for what would be right; a value that is not YAML.
+        UserError: a word of another form, with ``example`` as a right one; a value that is not YAML.
     """
     values = {}
     for pair in pairs:
@@ -164,7 +164,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Text with what is not to be seen (line breaks, control characters) as Python writes it, and not too long."""
+    """Escape invisible characters (line breaks, control characters) as Python does, and cut a long text."""
     shown = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     half = LONGEST_MESSAGE // 2
     return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[:half]} ... {shown[-half:]}"
@@ -222,7 +222,7 @@ def _most_indented(text: str) -> int:
 
 
 def _check_size(text: str, source: Source) -> None:
-    """Refuse what the parser, whose time grows with the square of brackets that are open, would take minutes over."""
+    """Refuse what would take the parser minutes: its time grows with the square of the open brackets."""
     if len(text) > MOST_CHARACTERS:
         raise UserError(f"{source.name}:1: {len(text)} characters are no recipe")
     opened = 0
@@ -270,7 +270,7 @@ def _checked_scalar(node: yaml.ScalarNode, path: KeyPath, source: Source) -> Any
 
 
 def _is_writable(text: str) -> bool:
-    """Whether UTF-8 can write it: it can't half of a surrogate pair."""
+    """Whether UTF-8 can encode it, as it cannot a lone surrogate."""
     try:
         text.encode()
         return True
@@ -316,7 +316,7 @@ def _kind(value: Any) -> str:
 
 
 def _nearby(path: Path) -> str:
-    """``; there is X`` naming the recipe that a misspelt path most likely meant."""
+    """``; did you mean X?`` for the recipe that a misspelt path likely meant."""
     folder = path.parent
     names = [found.name for found in sorted(folder.glob("*.yaml"))] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.4)

@@ -28,7 +28,7 @@ OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 #: The name under which PaddleNLP's Trainer looks for its own state in the folder that it resumes from.
 TRAINER_STATE = "trainer_state.json"
-#: All that a checkpoint has, in the order in which it is removed: without its manifest it is none.
+#: All files of a checkpoint, in the order of their removal: without its manifest it is none.
 FILES = (MANIFEST, WEIGHTS, OPTIMIZER, STATE, TRAINER_STATE)
 
 #: The accumulators of Paddle's AdamW, as its state_dict names them after the parameter.
@@ -39,7 +39,7 @@ ACCUMULATORS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow
 
 
 def random_state() -> dict[str, Any]:
-    """The state of Python's, NumPy's and Paddle's generators, as JSON can hold it."""
+    """Return the states of Python's, NumPy's and Paddle's generators as JSON."""
     import paddle
 
     version, numbers, gauss = random.getstate()
@@ -67,7 +67,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def undisturbed_random_state() -> Iterator[None]:
-    """Draws inside the ``with`` block leave the draws after it as they would have been."""
+    """Keep draws in the ``with`` block from changing the draws after it."""
     before = random_state()
     try:
         yield
@@ -95,8 +95,7 @@ def _generator_from_json(values: list[Any]) -> Any:
 
 
 def save_weights(model: Any, folder: Path) -> None:
-    """Write a model's parameters that are trained, and persistent buffers, in Paddle's layout, under their structured
-    names."""
+    """Write a model's trained parameters and persistent buffers, in Paddle's layout, under their structured names."""
     _save_tensors(_changing(model), folder / WEIGHTS)
 
 
@@ -123,7 +122,7 @@ def load_weights(model: Any, folder: Path) -> None:
 
 
 def _changing(model: Any) -> dict[str, Any]:
-    """What training may change of a model, by structured name: all but parameters that are frozen."""
+    """Structured name -> value that training may change: all of a model but frozen parameters."""
     frozen = {id(parameter) for parameter in model.parameters() if parameter.stop_gradient}
     return {name: value for name, value in model.state_dict().items() if id(value) not in frozen}
 
@@ -139,7 +138,7 @@ def first_not_finite(model: Any) -> str | None:
 
 
 def save_optimizer(optimizer: Any, model: Any, folder: Path) -> dict[str, Any]:
-    """Write the optimizer's tensors; returns the state of its learning-rate schedule, for the caller's JSON.
+    """Write the optimizer's tensors; return the state of its learning-rate schedule, for the caller's JSON.
 
     Paddle names an accumulator after the parameter's global counter (`linear_7.w_0_moment1_0`), which depends on what
     else the process has built; here it is named after the parameter's place in the model.
@@ -184,7 +183,7 @@ def _split_accumulator(key: str) -> tuple[str, str]:
 
 
 def _save_tensors(tensors: Mapping[str, Any], path: Path) -> None:
-    """Write Paddle's tensors, each copied when its turn has come."""
+    """Write Paddle's tensors, copying one at a time."""
     with writing(path, sum(value.size * value.element_size() for value in tensors.values())):
         write_tensors(path, OnDemand({name: value.numpy for name, value in tensors.items()}))
 
@@ -258,7 +257,7 @@ class Checkpoints:
         return max((int(folder.name.removeprefix("step-")) for folder in self._steps()), default=None)
 
     def begun_with(self) -> int | None:
-        """How many processes the run was begun with; None where there is no checkpoint."""
+        """Number of processes that the run began with; None without a checkpoint."""
         for folder in reversed(self._steps()):
             with suppress(DamagedFolder):
                 return int(read_state(folder).get("processes", 1))
@@ -278,7 +277,7 @@ class Checkpoints:
         return self._of("best")
 
     def _of(self, kind: str) -> list[Path]:
-        """The folders that are called as one of a kind; whatever else is there is not the run's."""
+        """Return the folders named like one of a kind; anything else there is not the run's."""
         found = self.folder.glob(f"{kind}-*")
         named = (path for path in found if re.fullmatch(rf"{kind}-\d{{8,}}", path.name))
         return sorted(path for path in named if path.is_dir() and not path.is_symlink())

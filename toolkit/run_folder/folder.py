@@ -1,4 +1,4 @@
-"""A run folder: whose it is, what is in it already, and that one process at a time works in it."""
+"""A run folder: its owner, its content, and its lock, so that one process at a time uses it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from toolkit.run_folder.read import reading
 LOCK = ".lock"
 #: The report of the gate, which may be there before a run has begun.
 REPORT = ownership.REPORT
-#: What the processes but the first say that :mod:`toolkit.finetune.launch` has started; gone when the run has finished.
+#: Output of all processes but the first that :mod:`toolkit.finetune.launch` started; gone when the run has finished.
 LOGS = "logs"
 #: The folder of the run's checkpoints.
 CHECKPOINTS = "checkpoints"
-#: In the folder of the report: how each start of the run came past the gate.
+#: In the report's folder: how each start passed or skipped the gate.
 STARTS = "starts.json"
 #: Seconds to wait for a process that adds a number to a finished run.
 PATIENCE = 60.0
@@ -39,10 +39,10 @@ PATIENCE = 60.0
 
 @contextlib.contextmanager
 def occupied(recipe: Recipe) -> Iterator[Path]:
-    """The recipe's run folder, made if need be, in which no other process of the toolkit works meanwhile.
+    """Lock the recipe's run folder, made if need be: no other process of the toolkit works in it meanwhile.
 
-    A folder that is not a run's is refused before anything in it is touched. In a run's, what a killed process has left
-    half-written is removed. A folder in which nothing came to stand is left as it was, or is gone.
+    A folder that is not a run's is refused before anything in it is touched. In a run's, what a killed process left
+    half-written is removed. A folder in which nothing was written is left as it was, or removed.
 
     Raises:
         UserError: another process works in it, or it holds something that this recipe cannot go on from.
@@ -77,7 +77,7 @@ def occupied(recipe: Recipe) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def amending(folder: Path) -> Iterator[None]:
-    """No other process adds something to a finished run meanwhile."""
+    """Keep other processes from adding to a finished run."""
     with _locked(folder, PATIENCE):
         _tidy(folder)
         yield
@@ -94,7 +94,7 @@ def _locked(folder: Path, patience: float) -> Iterator[None]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove from a folder that a run has claimed what killed processes have left there, and nothing from others."""
+    """Remove what killed processes left in a folder that a run has claimed; leave other folders alone."""
     if not is_run_folder(folder):
         return
     remove_leftovers(folder, (REPORT, CHECKPOINTS))
@@ -143,16 +143,16 @@ def _check_content(recipe: Recipe, folder: Path) -> None:
 
 
 def _begins_a_run(path: Path) -> bool:
-    """Whether something in a folder is what a run has left there that did not come past the gate. An earlier version
-    had no ledger: of its, a report is known by what is in it."""
+    """Whether something in a folder was left by a run that did not get past the gate. An earlier version had no
+    ledger: its report is known by its content."""
     if is_run_folder(path.parent):
         return path.name in (LEDGER, LOCK, REPORT, LOGS) or path.name.startswith(prefix_in(path.parent))
     return path.name == REPORT and path.is_dir() and all(map(is_of_a_gate, path.iterdir()))
 
 
 def in_next_folder(recipe: Recipe) -> Recipe:
-    """The recipe with the first of its run folder and the numbered ones beside it (``runs/x``, ``runs/x-2``, ...) in
-    which it can run: one that is free, or holds an interrupted run of this very recipe, which then goes on."""
+    """Return the recipe with the first usable folder of its run folder and those beside it (``runs/x-2``, ...): one
+    that is free, or holds an interrupted run of this very recipe, which then goes on."""
     for number in itertools.count(1):
         there = recipe.in_folder(_numbered(recipe.output_dir, number))
         folder = there.output_dir
@@ -165,7 +165,7 @@ def in_next_folder(recipe: Recipe) -> Recipe:
 
 
 def _numbered(folder: Path, number: int) -> Path:
-    """The folder itself, or that many beside it."""
+    """The folder itself, or its ``-NUMBER``."""
     if number == 1:
         return folder
     named = folder if folder.name not in ("", "..") else Path(os.path.abspath(folder))
@@ -173,7 +173,7 @@ def _numbered(folder: Path, number: int) -> Path:
 
 
 def differing_keys(there: str, here: str) -> list[str]:
-    """What two recipes differ in: `train.batch_size: 4 there, 8 here`."""
+    """Differences of two recipes: `train.batch_size: 4 there, 8 here`."""
     old, new = _flat(yaml.safe_load(there)), _flat(yaml.safe_load(here))
     keys = dict.fromkeys([*new, *old])
     return [f"{key}: {old.get(key)} there, {new.get(key)} here" for key in keys if old.get(key) != new.get(key)]
@@ -191,7 +191,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def record_start(folder: Path, after_step: int, verdict: str | None, skipped: str | None) -> None:
-    """Add a start of the run to :data:`STARTS`; one from whose steps nothing was kept is no longer listed.
+    """Add a start of the run to :data:`STARTS`; one of whose steps none were kept is no longer listed.
 
     Args:
         after_step: the step of the checkpoint that it goes on from, 0 for a new run.
@@ -205,7 +205,7 @@ def record_start(folder: Path, after_step: int, verdict: str | None, skipped: st
 
 
 def read_starts(folder: Path) -> list[dict[str, Any]]:
-    """The starts of a run, in their order: ``after_step``, and either ``passed`` or ``skipped`` with words."""
+    """Return the starts of a run in order: ``after_step``, and ``passed`` or ``skipped`` with words."""
     path = folder / REPORT / STARTS
     if not path.exists():
         return []
@@ -217,7 +217,7 @@ def read_starts(folder: Path) -> list[dict[str, Any]]:
 
 
 def steps_of(starts: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> str:
-    """The steps that were trained from one start of the run to the next."""
+    """Name the steps trained from one start of the run to the next."""
     first = start["after_step"] + 1
     later = [other["after_step"] for other in starts if other["after_step"] >= first]
     if not later:

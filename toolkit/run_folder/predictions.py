@@ -1,4 +1,4 @@
-"""`predictions-SPLIT.csv` of a run folder: what the best model said of each example of a split, a row for each.
+"""`predictions-SPLIT.csv` of a run folder: the best model's output for each example of a split, a row for each.
 
 Written and read row by row, so that a split of any size takes little memory; the columns are the task's.
 """

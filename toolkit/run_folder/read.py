@@ -1,4 +1,4 @@
-"""What is read from a run folder. Damage is one line that names the file and what to do about it."""
+"""Reading of a run folder. Damage is reported in a line: the file, and what to do about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.terminal.failure import describe, is_out_of_memory
 
 @contextlib.contextmanager
 def reading(path: Path | str, remedy: str) -> Iterator[None]:
-    """Inside the ``with`` block a file of a run is read: whatever is wrong with it is told as damage.
+    """Report whatever is wrong with a run's file, read in the ``with`` block, as damage.
 
     Args:
         path: the file, the folder whose files belong together, or several in words.
@@ -36,7 +36,7 @@ def reading(path: Path | str, remedy: str) -> Iterator[None]:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The JSON object in a file of a run.
+    """Read a JSON object of a run's file.
 
     Raises:
         UserError: it is missing, or holds none.

@@ -31,7 +31,7 @@ BEGINNING = b'{"step": '
 
 
 def check_trackers(recipe: Recipe) -> None:
-    """Stop before anything is computed when a tracker that the recipe asks for cannot work.
+    """Stop before any computation if a tracker that the recipe asks for cannot work.
 
     Raises:
         UserError: at the recipe's line, with what to do.
@@ -49,10 +49,10 @@ class MetricsFile:
         folder: the run folder.
         last_step: rows of later steps, which an interrupted run wrote after its last checkpoint, are removed: the run
             that resumes writes them again.
-        tell: told of lines that are no rows, and of rows that are lost; a file that would lose by it is kept beside the
+        tell: told of lines that are no rows, and of lost rows; an old file that holds more is kept beside the
             new one.
-        eval_steps: of how many steps there is a validation; None where it is not asked whether rows are lost.
-        left: whether the row of the last step's validation goes, too: the run that resumes makes that first.
+        eval_steps: steps between validations; None to skip the check for lost rows.
+        left: whether the row of the last step's validation is removed, too: the resuming run makes it first.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class MetricsFile:
             csv.DictWriter(table, self._columns).writerow(row)
 
     def last_kept(self, seconds: float) -> list[dict[str, Any]]:
-        """Of the rows of an interrupted run that were kept, those of its last seconds of training."""
+        """Return the kept rows of an interrupted run from its last ``seconds`` of training."""
         return [row for row in self._kept if row.get("seconds", 0.0) >= self._ended - seconds]
 
     def _table_has_more(self, kept: list[dict[str, Any]], last_step: int) -> bool:
@@ -125,8 +125,7 @@ def damaged_lines(path: Path) -> list[int]:
 
 
 def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = False) -> str | None:
-    """What is wrong with a metrics.jsonl, and which rows of a run up to a step are lost, in a line; None where all is
-    well.
+    """Say in a line what is wrong with a metrics.jsonl, and which rows up to a step are lost; None if all is well.
 
     Args:
         eval_steps, left: as of :class:`MetricsFile`.
@@ -140,7 +139,7 @@ def complaint(path: Path, last_step: int, eval_steps: int | None, left: bool = F
 
 
 def complaint_of_finished(folder: Path) -> str | None:
-    """As :func:`complaint`, of a finished run; None where its metrics.json does not say how long it was."""
+    """Like :func:`complaint`, for a finished run; None if its metrics.json does not tell its length."""
     try:
         training = read_json(folder / "metrics.json", "")["training"]
         return complaint(folder / "metrics.jsonl", int(training["steps"]), int(training["schedule"]["eval_steps"]))
@@ -151,7 +150,7 @@ def complaint_of_finished(folder: Path) -> str | None:
 
 
 def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, left: bool) -> str:
-    """The rows that a run has written up to a step and that are not there, in words; nothing where all are."""
+    """Say which rows of a run up to a step are missing; empty if none are."""
     there = {(row.get("split"), row["step"]) for row in rows}
     steps = {"train": range(1, last_step + 1), "validation": range(eval_steps, last_step + 1 - left, eval_steps)}
     lost = {split: [step for step in of if (split, step) not in there] for split, of in steps.items()}
@@ -159,14 +158,14 @@ def _lost(rows: Sequence[Mapping[str, Any]], last_step: int, eval_steps: int, le
 
 
 def _steps(numbers: Sequence[int]) -> str:
-    """Which steps: the only one, or the first and the last and how many."""
+    """Name steps: the only one, or how many, the first and the last."""
     if len(numbers) == 1:
         return f"step {numbers[0]}"
     return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
 
 
 def keep_aside(path: Path) -> Path:
-    """Copy a file to a name beside it that is free; returns that."""
+    """Copy a file to a free name beside it; return that."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
     aside = next(name for name in names if not name.exists())
     with writing(aside):
@@ -201,7 +200,7 @@ class Tracker:
 
     Args:
         folder: the run folder.
-        recipe: says which trackers beside the files. Of several processes only the first has any.
+        recipe: names trackers beside the files. Of several processes only the first has any.
         last_step: the step that a resumed run starts from, 0 for a new one.
         tell: see :class:`MetricsFile`; told as well if wandb fails.
         eval_steps: see :class:`MetricsFile`.
@@ -243,7 +242,7 @@ class Tracker:
             self._wandb.keep_files(self._log_model)
 
     def close(self, exit_status: int = 0) -> None:
-        """Send what is still to be sent; a status other than 0 says that the run has not come to its end."""
+        """Send what is still to be sent; a status other than 0 marks the run as unfinished."""
         if self._wandb is not None:
             self._wandb.close(exit_status)
         if self._visualdl is not None:
@@ -251,7 +250,7 @@ class Tracker:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """A row's numbers, under the name of its split and theirs."""
+    """Return the numbers of a row, named ``split/name``."""
     return {f"{row['split']}/{key}": value for key, value in row.items() if key not in LEADING_COLUMNS}
 
 

@@ -1,13 +1,13 @@
 """A run at Weights & Biases, where the recipe asks for it; wandb is imported nowhere else, and only then.
 
 Training never depends on it: what wandb raises once training has begun is told in a line, and the run goes on without.
-wandb asks nothing, and outside ``online`` calls nobody: its own error reports, which it sends even when it is offline,
+wandb prompts for nothing, and outside ``online`` contacts nobody: its error reports, which it sends even when offline,
 are off unless ``WANDB_ERROR_REPORTING`` is set.
 
-An interrupted run that goes on is one run there: it keeps its id, in :data:`IDENTITY`. wandb's own step only ever
-grows, while a resumed run repeats the steps since its last checkpoint. So the x axis of every metric is a number of
-ours, ``step``: a repeated step comes to lie where it was, with the same value. Likewise the rows before the checkpoint
-that a kill may have taken with it, :data:`UNSAFE_SECONDS`: they are logged again.
+A resumed run is the same run there: it keeps its id, in :data:`IDENTITY`. wandb's own step only ever grows, while a
+resumed run repeats the steps since its last checkpoint. So the x axis of every metric is a number of ours, ``step``: a
+repeated step lands where it was, with the same value. Rows before the checkpoint that a kill may have lost
+(:data:`UNSAFE_SECONDS`) are logged again likewise.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from toolkit.terminal.escape import one_line
 
 #: In the run folder: the id under which wandb knows the run.
 IDENTITY = "wandb_id.txt"
-#: Seconds after which wandb writes what it was given; a process that is killed loses the rest.
+#: Seconds after which wandb writes what it was given; a killed process loses the rest.
 FLUSH_SECONDS = 1.0
 #: Rows of so many seconds before a kill may not have been written.
 UNSAFE_SECONDS = 5.0
-#: From what calls nobody to what does. Of the recipe's mode and wandb's own setting, the more private counts.
+#: Modes, the most private first. Of the recipe's mode and wandb's own setting, the more private counts.
 MODES = ("disabled", "offline", "online")
-#: What wandb calls some of them, too.
+#: wandb's other names for them.
 SYNONYMS = {"dryrun": "offline", "run": "online", "shared": "online"}
-#: Characters of an error of wandb's that are shown.
+#: Most characters of a wandb error shown.
 LONGEST_REASON = 300
-#: Pages of a run that are kept with it, where there are any.
+#: Pages of a run that are kept with it, if present.
 PAGES = ("parity/parity.html", "report.html")
 
 
 def check_wandb(recipe: Recipe) -> None:
-    """Stop before anything is computed where wandb could not take the run.
+    """Stop before any computation if wandb could not take the run.
 
     Raises:
         UserError: it is not installed, its settings are wrong, or nobody is logged in; with what to do.
@@ -69,8 +69,8 @@ def check_wandb(recipe: Recipe) -> None:
 
 
 def own_settings() -> tuple[str, bool]:
-    """The mode that wandb is set to by its environment and its files, of :data:`MODES`, and whether it has a key.
-    Nobody is called."""
+    """Return the mode, of :data:`MODES`, that wandb's environment and files set, and whether it has a key.
+    Contacts nobody."""
     wandb = _wandb()
     from requests.utils import get_netrc_auth
 
@@ -81,7 +81,7 @@ def own_settings() -> tuple[str, bool]:
 
 
 def more_private(own_mode: str, wanted: str | None) -> str:
-    """The mode of a run: the recipe's, unless wandb is set to one that gives away less."""
+    """The mode of a run: the recipe's, unless wandb is set to a more private one."""
     return min(own_mode, wanted or "online", key=MODES.index)
 
 
@@ -148,11 +148,11 @@ class WandbRun:
 
 
 def gate_summary(folder: Path) -> dict[str, Any]:
-    """How this start of a run came past the gate, for the run's summary.
+    """Summarize how this start of a run passed or skipped the gate.
 
     Returns:
-        ``gate/status``: passed, or skipped: REASON. Of one that passed ``gate/tensors``: how many comparisons there
-        were; ``gate/nearest`` and ``gate/margin``: that which came nearest to its bound, and how near, as a share.
+        ``gate/status``: passed, or skipped: REASON. If passed, ``gate/tensors``: number of comparisons;
+        ``gate/nearest`` and ``gate/margin``: the one nearest to its bound, and how near, as a share.
     """
     start = read_starts(folder)[-1:]
     if not start or start[0]["passed"] is None:

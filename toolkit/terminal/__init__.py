@@ -1,4 +1,4 @@
-"""What a person sees in a terminal: consoles that escape what they print, progress bars, failures in one line.
+"""Terminal output: consoles that escape what they print, progress bars, failures in one line.
 
 It may import `errors`. Begin with `failure.py`, which decides what a traceback becomes.
 """

@@ -1,4 +1,4 @@
-"""The console that everything is printed on. What it is given is shown as it is, never taken for markup."""
+"""The console for all output. It shows text literally, never as markup."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from toolkit.terminal.escape import visible
 
 
 class LiteralConsole(Console):
-    """No markup, no emoji codes, no colours by guess; control characters as backslash escapes, such as ``\\x1b``."""
+    """Console without markup, emoji codes or highlighting; control characters become escapes, such as ``\\x1b``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As rich's, which drops some control characters: these are shown, too."""
+        """Render as rich does, but show the control characters that rich drops."""
         return super().render_str(visible(text).replace("\r", "\\r"), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich's, for what comes as a :class:`rich.text.Text`."""
+        """Render as rich does, but escape :class:`rich.text.Text`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)

@@ -1,4 +1,4 @@
-"""A failure that nobody foresaw, as one line: what it is, in words, and where its traceback was written."""
+"""Unexpected failures in one line: what happened, in words, and where the traceback was written."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.terminal.escape import one_line
 
-#: The exit status of a command that ends so (EX_SOFTWARE).
+#: Exit status after an unexpected failure (EX_SOFTWARE).
 UNFORESEEN = 70
-#: How libraries that do not raise MemoryError say that there was no memory.
+#: Messages of libraries that report a lack of memory without MemoryError.
 NO_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|bad_alloc|fail to alloc"
-    r"|\bMemoryError: "  # of what a backward calls, in Paddle's words
+    r"|\bMemoryError: "  # from inside a backward, in Paddle's words
     r"|failed to map segment from shared object(?!: Operation not permitted)",  # a library that is loaded late
     re.I,
 )
-#: How much they wanted: "Unable to allocate 1.2 GiB", "you tried to allocate 64 bytes", "alloc memory of 64 size".
+#: The size asked for: "Unable to allocate 1.2 GiB", "you tried to allocate 64 bytes", "alloc memory of 64 size".
 WANTED = re.compile(r"(?:allocate|alloc memory of)\s+([\d.]+)\s*([KMGTPE]?i?B|bytes|size)?", re.I)
-#: What takes less of it.
+#: How to need less.
 LESS_MEMORY = "lower train.batch_size, train.eval_batch_size, data.max_length or the model's size"
-#: How libraries written in Rust, such as safetensors, name the error of the system.
+#: The system's error number as Rust libraries, such as safetensors, write it.
 SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
-#: How NumPy says that a disk is full.
+#: NumPy's message for a full disk.
 CUT_SHORT = re.compile(r"\d+ requested and \d+ written")
-#: How Paddle begins what it makes of anything that Python code raises in a backward, and how it quotes a call there.
+#: Start of Paddle's message about an exception of Python code in a backward, and a line that quotes a call there.
 EXTERNAL, QUOTED = "(External)", re.compile(r"\s+(.+)\((\d+)\): \S.*")
-#: Folders of code that is nobody's own.
+#: Folders of library code.
 LIBRARIES = (sysconfig.get_path("stdlib"), "site-packages", "dist-packages")
-#: The longest message that is repeated.
+#: Most characters of a message shown.
 LONGEST = 400
 
 
@@ -43,7 +43,7 @@ def describe(problem: BaseException, less_memory: str = LESS_MEMORY) -> str:
     """One line: the toolkit's own words, the system's words with the file, or type and message.
 
     Args:
-        less_memory: what to say of a failure for want of memory.
+        less_memory: advice to give if memory ran out.
     """
     if isinstance(problem, ToolkitError):
         return one_line(str(problem))
@@ -68,7 +68,7 @@ def is_out_of_memory(problem: BaseException) -> bool:
 
 
 def system_error(problem: BaseException) -> int | None:
-    """The number of the system's error (``errno``), also where a library tells it in words; None of other failures."""
+    """Return the system's error number (``errno``), also if a library only quotes it; None for other failures."""
     if isinstance(problem, OSError) and problem.errno is not None:
         return problem.errno if problem.errno > 0 else None
     if isinstance(problem, OSError) and CUT_SHORT.search(str(problem)):
@@ -78,7 +78,7 @@ def system_error(problem: BaseException) -> int | None:
 
 
 class InBackward(NamedTuple):
-    """What Python code has raised that a backward calls.
+    """Exception of Python code that a backward calls.
 
     Attributes:
         said: its type and the first line of its message.
@@ -97,8 +97,8 @@ class InBackward(NamedTuple):
 
 
 def raised_in_backward(problem: BaseException) -> InBackward | None:
-    """What was raised in a layer's own backward, or in a hook of a gradient: Paddle raises an OSError in its place, of
-    whose text it is a part, once more for each backward around it. None of any other failure."""
+    """Return what a layer's own backward, or a gradient hook, raised; None for any other failure. Paddle raises an
+    OSError in its place, whose text quotes it, once more for each enclosing backward."""
     lines = str(problem).splitlines()
     if not isinstance(problem, OSError) or not lines or not lines[0].startswith(EXTERNAL):
         return None
@@ -112,7 +112,7 @@ def raised_in_backward(problem: BaseException) -> InBackward | None:
 
 
 def keep_traceback(problem: BaseException) -> str:
-    """Write the traceback to a file of the temporary directory; returns where, or why it could not be written."""
+    """Write the traceback to a temporary file; return where, or why it could not be written."""
     try:
         handle, path = tempfile.mkstemp(prefix="toolkit-traceback-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -123,7 +123,7 @@ def keep_traceback(problem: BaseException) -> str:
 
 
 def _wanted(problem: BaseException) -> str:
-    """How much memory was asked for, in MB or GB; nothing where the message does not tell."""
+    """Return the memory asked for, in MB or GB; empty if the message does not tell."""
     found = WANTED.search(str(problem))
     if not found:
         return ""
@@ -133,7 +133,7 @@ def _wanted(problem: BaseException) -> str:
 
 
 def _message(text: str) -> str:
-    """The first line that says something; Paddle puts a traceback of its own in front."""
+    """Return the first line with content; Paddle puts a traceback of its own in front."""
     said = text.partition("Error Message Summary:")[2] or text
     lines = [one_line(line) for line in said.splitlines() if line.strip("- \t")]
     return lines[0][:LONGEST] if lines else ""

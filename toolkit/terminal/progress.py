@@ -11,8 +11,7 @@ from toolkit.terminal.escape import visible
 class ProgressBar:
     """A bar over `total` steps with the latest numbers beside it.
 
-    On a terminal it redraws itself; into a file or a pipe it prints nothing, and the lines of :meth:`line` are what
-    is left to read.
+    On a terminal it redraws itself; into a file or a pipe it prints only the lines of :meth:`line`.
 
     Args:
         console: where to draw.
@@ -71,5 +70,5 @@ class ProgressBar:
 
 
 def format_number(value: float) -> str:
-    """Four significant digits, `1.2e-05` where there would be many zeros."""
+    """Format with four significant digits; `1.2e-05` for many zeros."""
     return f"{value:.4g}"

@@ -1,17 +1,17 @@
-"""Keeps other people's start-up messages off the terminal; their later warnings and errors stay."""
+"""Silencing of libraries' start-up messages; their later warnings and errors stay."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 
-#: Said on every start, about nothing that a user of this toolkit can or need change: the beginning of each.
+#: Beginnings of messages printed on every start, about nothing that a user can or need change.
 PYTHON_WARNINGS = ("Setuptools is replacing distutils", "No ccache found", "pkg_resources is deprecated")
 PADDLENLP_MESSAGES = ("Detected that datasets module was imported before paddlenlp",)
 
 
 def silence_startup() -> None:
-    """Silence what importing Paddle and PaddleNLP prints. To be called before either is imported."""
+    """Silence what importing Paddle and PaddleNLP prints. Call it before importing either."""
     for beginning in PYTHON_WARNINGS:
         warnings.filterwarnings("ignore", message=beginning)
     logger = logging.getLogger("PaddleNLP")
@@ -20,7 +20,7 @@ def silence_startup() -> None:
 
 
 class _OnlyProblems(logging.Filter):
-    """Warnings and errors, but not the known message.
+    """Pass warnings and errors but no known message.
 
     PaddleNLP sets its logger's level to DEBUG when it is imported, so a level set before does not hold; a filter does.
     """
