@@ -17,7 +17,7 @@ IGNORED_LABEL = -100
 
 
 def collate(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Examples of one shape as arrays [B, ...], under the same keys: int64, numbers that are not whole float32."""
+    """Stack examples of one shape to arrays [B, ...] under the same keys: floats float32, others int64."""
     return {key: np.stack([_plain(row[key]) for row in rows]) for key in rows[0]}
 
 
@@ -26,15 +26,15 @@ def _plain(value: np.ndarray) -> np.ndarray:
     return value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
 
 
-#: Of a batch, the arrays (B, T) that padding makes as long as they are.
+#: Arrays (B, T) of a batch that are padded to its length.
 PADDED = ("input_ids", "attention_mask")
 
 
 def without_padding(batch: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """A batch for evaluation, cut to as many tokens as give what all of them do.
+    """Cut an evaluation batch to fewer tokens that give the same results.
 
-    Padding is what is not attended to and is the pad token: CTRL reads a text's last token, by the pad token alone. A
-    batch with a text of nothing but padding stays as it is: there padding is all that is read.
+    Padding is what is both unattended and the pad token: CTRL finds a text's last token by the pad token alone. A batch
+    with a text of nothing but padding stays as it is: there padding is all that is read.
 
     Args:
         batch: with both of :data:`PADDED`; arrays or tensors.
@@ -72,5 +72,5 @@ def loss_weights(num_terms: Sequence[float], total: float | None = None) -> list
 
 
 def weight_of_labels(labels: np.ndarray, class_weights: np.ndarray) -> float:
-    """What the labels (B,) weigh together in a mean that is weighed by class; those to be ignored, nothing."""
+    """Sum of the class weights of the labels (B,), without ignored ones: divisor of a weighted mean."""
     return float(class_weights.astype(np.float64)[labels[labels != IGNORED_LABEL]].sum())

@@ -1,5 +1,4 @@
-"""Built-in data (:mod:`toolkit.tasks.corpora`): its options, what can be wrong with them, and its rows, which are
-kept."""
+"""Built-in data (:mod:`toolkit.tasks.corpora`): its options, checks of them, and its cached rows."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ LEAST_SHARE, MOST_SHARE = 0.05, 0.3
 
 
 def built_in(recipe: Recipe, module: str) -> DatasetDict:
-    """The rows of a built-in data set, kept by its options and by what it is made with.
+    """Rows of a built-in data set, cached by its options and by what it is made with.
 
     Args:
         module: that has its ``Options`` and ``load``.
@@ -55,7 +54,7 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
 
 
 def nothing_but_options(recipe: Recipe, module: str) -> bool:
-    """Whether the options are all of a recipe's data section that could be wrong with built-in data; they are checked.
+    """Check the options; return whether nothing else in the data section can be wrong with built-in data.
 
     Raises:
         UserError: as :func:`built_in`.
@@ -85,7 +84,7 @@ def _options(recipe: Recipe, corpus: ModuleType) -> Any:
 
 
 def _usable(recipe: Recipe, corpus: ModuleType, call: Any) -> Any:
-    """What ``call`` gives; a ``ValueError`` of it is about the option that ``CHECKED_OPTION`` names."""
+    """Return ``call()``; report its ``ValueError`` at the option that ``CHECKED_OPTION`` names."""
     try:
         return call()
     except ValueError as problem:
@@ -105,7 +104,7 @@ def _made_with() -> list[str]:
 
 
 def _write(splits: DatasetDict, folder: Path) -> None:
-    """Leave a folder of Arrow files for each split, as :func:`toolkit.data.rows.stored` reads them."""
+    """Write a folder of Arrow files for each split, as :func:`toolkit.data.rows.stored` reads them."""
     from datasets.arrow_writer import ArrowWriter
 
     for split, rows in splits.items():

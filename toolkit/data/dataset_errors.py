@@ -1,5 +1,4 @@
-"""What `datasets` finds in a folder or a hub data set and raises for it: only plain data is read, and what goes wrong
-is at the recipe's line."""
+"""Refuse all but plain data in a folder or a hub data set, and report what `datasets` raises at the recipe's line."""
 
 from __future__ import annotations
 
@@ -39,12 +38,12 @@ def load_explained(
     lacking: Callable[[], str | None] = lambda: None,
     scratch: Path | None = None,
 ) -> Iterator[None]:
-    """What `datasets` raises for a folder or a hub data set, at the recipe's line.
+    """Report what `datasets` raises for a folder or a hub data set, at the recipe's line.
 
     Args:
         wanted: the data set of the hub; None for a folder.
-        lacking: the file of it that was not fetched to its end, where the client does not tell; None if not known.
-        scratch: by which the library knows a folder.
+        lacking: gives its file that was not fetched completely, if the client does not; None if not known.
+        scratch: the folder's path in the library.
     """
     try:
         with no_log():
@@ -55,7 +54,7 @@ def load_explained(
         reraise_full_disk(problem)
         if wanted is not None and (explained := _of_the_hub(problem, wanted, lacking)):
             told = str(explained)
-            if recipe.data.streaming:  # of a file that is streamed nothing is kept
+            if recipe.data.streaming:  # nothing is kept of a streamed file
                 told = told.replace(GOES_ON, "")
             raise recipe.error("data.dataset", told) from None
         reason = said(problem) if scratch is None else said(problem).replace(str(scratch), recipe.data.dataset)
@@ -65,7 +64,7 @@ def load_explained(
 
 
 def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | None]) -> HubError | None:
-    """What the hub said; the library does not pass it on where it takes it to say that there is no such data set."""
+    """Return the hub's answer, also where the library only reports that there is no such data set."""
     if isinstance(problem, datasets.exceptions.DatasetNotFoundError):
         return refusal(wanted._replace(file="README.md"))
     explained = explain(problem, wanted)
@@ -82,10 +81,10 @@ def _of_the_hub(problem: Exception, wanted: Wanted, lacking: Callable[[], str | 
 
 
 def _config_error(recipe: Recipe, reason: str) -> UserError:
-    """What to say where `data.config` is missing, or names a configuration that the data does not have.
+    """Return the error for a `data.config` that is missing or names no configuration of the data.
 
     Args:
-        reason: what the library says, with a list of those that there are.
+        reason: the library's message, which lists those there are.
     """
     name, config = recipe.data.dataset, recipe.data.config
     known = re.findall(r"'([^']+)'", reason[reason.find("[") : reason.find("]")])

@@ -1,5 +1,5 @@
-"""What a data file is seen to hold before `datasets` reads it: what would take that library minutes, gigabytes or its
-life is refused in a line. And what is wrong with one that it cannot read, at its row."""
+"""Check a data file before `datasets` reads it, and refuse what would cost that library minutes, gigabytes or a crash.
+Also find the fault, with its row, of a file that it cannot read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from toolkit.files.csv_rows import DELIMITERS, csv_rows
 from toolkit.files.json_rows import json_rows
 from toolkit.files.packed import is_packed, opened
 
-#: Columns of a table, and different keys of all rows of JSON. With so many `datasets` takes 5 seconds to read 20 rows
-#: of csv, or 2,000 rows of JSON of which each has a key of its own; with twice as many, four times as long. Of 20,000
-#: rows with a new key each it made 400 million cells, in more than 22 minutes.
+#: Most columns of a table, or different keys in all rows of JSON. With so many, `datasets` takes 5 seconds to read 20
+#: rows of csv, or 2,000 rows of JSON with a new key each; with twice as many, four times as long. From 20,000 rows with
+#: a new key each it made 400 million cells, in more than 22 minutes.
 MOST_COLUMNS = 2048
-#: The longest first line of a csv file, in bytes: that of so many columns has a fraction of it.
+#: Bytes read of a csv file's first line; a header of so many columns takes a fraction of it.
 LONGEST_HEADER = 2**22
-#: Rows of data are nested less deeply than this by far; pyarrow crashes on some thousands.
+#: Deepest nesting of brackets. Data stays far below it; pyarrow crashes at some thousands.
 DEEPEST = 200
-#: A text in JSON; with what makes it a key.
+#: A JSON string, and the colon if it is a key.
 STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?:\s*(:))?')
 #: pyarrow crashes if a block starts with one of these; in JSON lines any row may start a block.
 NO_ROW = rb"\s*(?:null|NaN|-?Inf)"
@@ -33,15 +33,14 @@ LINE_IS_NO_ROW = re.compile(NO_ROW)
 
 
 def check_file(path: Path, named: Path, kind: str) -> None:
-    """See that a file of csv or JSON can be read in a time and a memory that its size lets expect.
+    """Check that a csv or JSON file can be read in the time and memory that its size suggests.
 
     Args:
         named: what a message calls it.
-        kind: others are not looked into.
+        kind: others than these are not checked.
 
     Raises:
-        UnreadableFile: it cannot, or holds something on which pyarrow's parser crashes, or is compressed in a way that
-            cannot be looked into here.
+        UnreadableFile: it cannot, or pyarrow's parser would crash on it, or its compression cannot be read here.
     """
     if kind == "csv":
         _check_csv(path, named)
@@ -50,7 +49,7 @@ def check_file(path: Path, named: Path, kind: str) -> None:
 
 
 def progress(named: Path) -> tqdm:
-    """A bar of the bytes that are looked through, which shows after two seconds."""
+    """Progress bar of the bytes read, shown after two seconds."""
     return tqdm(desc=f"looking through {named.name}", unit="B", unit_scale=True, delay=2, leave=False)
 
 
@@ -60,12 +59,12 @@ def _check_csv(path: Path, named: Path) -> None:
         if 1 + max(header.count(one.encode()) for one in DELIMITERS) > MOST_COLUMNS:
             raise UnreadableFile(named, f"has more than {MOST_COLUMNS:,} columns in line 1; leave out what is not used")
         with progress(named) as bar:
-            while is_packed(path) and (block := file.read(2**20)):  # to its end, to see that it has one
+            while is_packed(path) and (block := file.read(2**20)):  # to its end, to find a truncated one
                 bar.update(len(block))
 
 
 def _check_json(path: Path, named: Path) -> None:
-    """Null or NaN for a row, deep nesting, and columns without end."""
+    """Refuse null or NaN as a row, deep nesting and too many keys."""
     with opened(path, named) as file:
         head = file.read(4096)
     is_list = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
@@ -92,10 +91,10 @@ def _add_keys(named: Path, number: int, line: bytes, keys: set[bytes]) -> None:
 
 
 def _checked_depth(named: Path, number: int, line: bytes, depth: int) -> int:
-    """How many brackets are open after a line without its strings.
+    """Number of brackets open after a line, given without its strings.
 
     Args:
-        depth: before it.
+        depth: the number before it.
     """
     opens, closes = line.count(b"[") + line.count(b"{"), line.count(b"]") + line.count(b"}")
     if depth + opens > DEEPEST:
@@ -107,9 +106,9 @@ def _checked_depth(named: Path, number: int, line: bytes, depth: int) -> int:
 
 
 def first_fault(path: Path, kind: str, delimiter: str) -> str | None:
-    """What is wrong with a file that `datasets` cannot read, with its line or row; None where that does not show.
+    """Return the fault of a file that `datasets` cannot read, with its line or row; None if none is found.
 
-    The library counts rows from 0, and in JSON from the beginning of a block of its own.
+    The library itself counts rows from 0, in JSON from the start of a block.
     """
     if kind not in ("csv", "json"):
         return None

@@ -22,7 +22,7 @@ from toolkit.files.whole import sha256
 from toolkit.machine.scratch import scratch_folder
 from toolkit.recipe.recipe import Recipe
 
-#: Files of a data folder in which it may say where its data is.
+#: Files of a data folder that may say where its data is.
 CARDS = ("README.md", ".huggingface.yaml")
 
 
@@ -52,8 +52,7 @@ def from_folder(recipe: Recipe, folder: Path) -> DatasetDict:
 
 
 def _named_plainly(folder: Path, scratch: Path) -> Path:
-    """A folder by whose path the library finds it: for one with brackets in it, which would be a pattern, a folder of
-    links to its files."""
+    """Return a path that is no pattern to the library: for one with brackets in it, a folder of links to the files."""
     if not re.search(r"[][*?]|::", str(folder)):
         return folder
     known = scratch / "data"
@@ -87,12 +86,12 @@ def _checked_content(recipe: Recipe, folder: Path, known: Path, file: Path) -> s
 
 
 def _settings(builder: Any) -> str:
-    """What beside the files decides how a folder is read, such as the separator that its card names."""
+    """Settings that decide how the files are read, such as the delimiter that a card names."""
     return repr({key: value for key, value in vars(builder.config).items() if key not in ("data_files", "data_dir")})
 
 
 def _check_cards(recipe: Recipe, folder: Path) -> None:
-    """See that a folder's card names no data elsewhere: looking there would go out to the network."""
+    """Check that a folder's card names no data elsewhere: reading that would use the network."""
     for name in CARDS:
         card = folder / name
         if not os.path.lexists(card):
@@ -110,7 +109,7 @@ def _check_cards(recipe: Recipe, folder: Path) -> None:
 
 
 def _texts(content: Any, keys: Collection[str], inside: bool = False) -> Iterator[str]:
-    """Every text below one of these keys."""
+    """Yield every text below one of these keys."""
     if isinstance(content, dict):
         for key, value in content.items():
             yield from _texts(value, keys, inside or key in keys)

@@ -17,7 +17,7 @@ from toolkit.files.digest import digest
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import settle_commit
 
-#: Beside those of plain data: rows that were read from a hub data set earlier, when the hub cannot be reached.
+#: Reader of rows that were stored when a hub data set was read earlier, for when the hub cannot be reached.
 STORED_ROWS = "datasets.packaged_modules.cache.cache"
 
 
@@ -32,7 +32,7 @@ def from_hub(recipe: Recipe) -> DatasetDict:
         builder = builder_of(recipe)
     check_reader(recipe, builder, {*READERS.values(), STORED_ROWS})
     if type(builder).__module__ == READERS["csv"]:
-        # Not among the rows that the library keeps: whoever else loads the data set expects its numbers there.
+        # Not in the library's own cache: other programs that load the data set expect numbers there.
         return stored(kept("rows", key, lambda unfinished: _prepare_csv(recipe, wanted, unfinished)))
     with load_explained(recipe, wanted, lambda: _not_fetched(builder, wanted, commit)):
         if type(builder).__module__ == STORED_ROWS:
@@ -42,7 +42,7 @@ def from_hub(recipe: Recipe) -> DatasetDict:
 
 
 def settled_commit(recipe: Recipe) -> str:
-    """The commit of the data set that the run uses; found now, if nobody has asked yet.
+    """Commit of the data set that the run uses; resolved now if it has not been yet.
 
     Raises:
         UserError: as :func:`toolkit.recipe.revisions.settle_commit`.
@@ -53,21 +53,21 @@ def settled_commit(recipe: Recipe) -> str:
 
 
 def builder_of(recipe: Recipe, **options: Any) -> Any:
-    """What `datasets` reads the recipe's data set with, at its commit."""
+    """Return the `datasets` builder of the recipe's data set, at its commit."""
     datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # versions before 4 would run scripts
     name, commit = recipe.data.dataset, settled_commit(recipe)
     return datasets.load_dataset_builder(name, recipe.data.config, revision=commit, **options)
 
 
 def path_in_repository(place: str) -> str:
-    """The file of a hub data set that stands at ``hf://datasets/OWNER/NAME@COMMIT/FILE``."""
+    """Path, within its repository, of the file at ``hf://datasets/OWNER/NAME@COMMIT/FILE``."""
     return place.partition("@")[2].partition("/")[2]
 
 
 def _prepare_csv(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
-    """Read a hub data set of csv files into a folder, as it is written."""
+    """Read a hub data set of csv files into a folder, its values as written."""
     commit = settled_commit(recipe)
-    # Here and not around: what goes wrong on the way is an OSError, and would be taken for the cache's.
+    # Explained here, not around the cache: a failed download is an OSError, and would pass for the cache's.
     with scratch_in(unfinished) as scratch, load_explained(recipe, wanted):
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
 
@@ -88,7 +88,7 @@ def _not_fetched(builder: Any, wanted: Wanted, commit: str) -> str | None:
 
 
 def _stored_builder(builder: Any, wanted: Wanted, commit: str) -> Any:
-    """That of the rows that were read from this commit earlier: the library takes the last, whichever commit that is.
+    """Return the builder of the rows stored from this commit: the library takes the last ones, of any commit.
 
     Raises:
         HubError: there are none.

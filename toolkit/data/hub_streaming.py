@@ -1,7 +1,7 @@
 """``data.streaming``: the first rows of a hub data set, which may be larger than the disk.
 
-Only the files that hold these rows are asked for, and of each only as much as is read. They are kept by what decides
-which they are, so that a run that is resumed, and one without the hub, is given the same.
+Only the files that hold these rows are fetched, and of each only as much as is read. The rows are cached by all that
+selects them, so that a resumed run, or one without the hub, gets the same.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
 from toolkit.recipe.recipe import Recipe
 
-#: Of an entry of the cache: by split, how its rows were found.
+#: File of a cache entry: by split, how its rows were found.
 COUNTS = "counts.json"
-#: Rows between two looks of the progress bar.
+#: Rows between updates of the progress bar.
 SHOWN_ROWS = 100
 
 
@@ -40,8 +40,8 @@ class Found(NamedTuple):
     """How the rows of a split were found.
 
     Attributes:
-        rows: that are used.
-        read: rows that were looked at for them.
+        rows: used ones.
+        read: rows examined to find them.
         all: whether these are all that the split has.
     """
 
@@ -55,8 +55,8 @@ def streamed(recipe: Recipe) -> DatasetDict:
     the data set or, with ``data.shuffle_buffer``, drawn by the recipe's seed.
 
     Raises:
-        UserError: at the recipe's line: a split without a limit, one of which the filter leaves nothing, what the hub
-            does not give.
+        UserError: at the recipe's line: a split without a limit, or of which the filter leaves nothing; a failure of
+            the hub.
     """
     wanted = Wanted(recipe.data.dataset, recipe.data.revision, kind="dataset")
     entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
@@ -92,11 +92,11 @@ def _note(recipe: Recipe, split: str, found: Found) -> str:
 def _fetch(recipe: Recipe, wanted: Wanted, unfinished: Path) -> None:
     """Write the rows of each split, and how they were found."""
     counts = {}
-    begun: list[str] = []  # the files that are read, so far
+    begun: list[str] = []  # files read so far
     reading = load_explained(recipe, wanted, lambda: path_in_repository(begun[-1]) if begun else None)
     with scratch_in(unfinished) as scratch, reading:
         builder = builder_of(recipe, cache_dir=str(scratch / "cache"))
-        if type(builder).__module__ == STORED_ROWS:  # what the library has kept of the whole is for those who load that
+        if type(builder).__module__ == STORED_ROWS:  # the library's own copy is for those who load the whole data set
             raise offline(wanted._replace(revision=settled_commit(recipe)))
         check_reader(recipe, builder, READERS.values())
         places = {str(name): list(files) for name, files in builder.config.data_files.items()}
@@ -124,7 +124,7 @@ def _fetch_split(
     Args:
         name: of the split in the data set.
         files: of it.
-        begun: each file is added to it when it is read.
+        begun: list that gets each file when it is read.
     """
     limit, buffer = getattr(recipe.data.limit, split), recipe.data.shuffle_buffer
     draws = np.random.default_rng([recipe.seed, 3, SPLITS.index(split)])
@@ -155,7 +155,7 @@ def _fetch_split(
 
 
 def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterator[Any]:
-    """The rows of a split, a file after the other, so that it is known which one is read."""
+    """Yield the rows of a split file by file, so that it is known which one is read."""
     for place in files:
         begun.append(place)
         builder.config.data_files = {name: [place]}
@@ -165,9 +165,9 @@ def _rows(builder: Any, name: str, files: list[str], begun: list[str]) -> Iterat
 
 
 def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generator) -> Iterator[Any]:
-    """The rows, each drawn among ``buffer`` that are held at a time; in their order, where that is None.
+    """Yield the rows, each drawn from ``buffer`` rows held at a time; in their order if it is None.
 
-    The library's own shuffling opens many files at a time, and another number of them in each version.
+    The library's own shuffling opens many files at a time; how many depends on its version.
     """
     if buffer is None:
         yield from rows
@@ -185,5 +185,5 @@ def _shuffled(rows: Iterator[Any], buffer: int | None, draws: np.random.Generato
 
 
 def _first_bytes(place: str) -> Any:
-    """A file of the hub, to be read from its beginning: unpacked, and no further than need be."""
+    """Open a file of the hub at its beginning, unpacked, to be read no further than needed."""
     return xopen(StreamingDownloadManager().extract(place), "rb")

@@ -32,7 +32,7 @@ from toolkit.recipe.keys import FILE_KINDS
 from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 
-#: Characters on which a tokenizer is trained in about two seconds; SentencePiece tells nothing while it works.
+#: Characters on which a tokenizer is trained in about two seconds; SentencePiece shows no progress.
 LONG_TRAINING = 4_000_000
 
 #: The keys of the recipe's data section that name a column, beside ``text``.
@@ -119,7 +119,7 @@ def load_stored(
 
 
 def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[str, str]) -> None:
-    """See that a split has the columns that the recipe names.
+    """Check that a split has the columns that the recipe names.
 
     Args:
         columns: key of the recipe's data section -> the column that it names.
@@ -135,7 +135,7 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
 
 
 def _check_parted(recipe: Recipe, names: Sequence[str], column: str) -> None:
-    """A column of csv that is missing because something else parts the columns is about that."""
+    """Report a wrong delimiter if that is why a column of csv is missing."""
     parts = (*DELIMITERS, ",")
     for name in names if recipe.data.dataset == "csv" else ():
         if likely := next((part for part in parts if part in name and column in name.split(part)), None):
@@ -147,7 +147,7 @@ def hold_out(
     splits: DatasetDict,
     divide: Callable[[Dataset, Mapping[str, float], int], Mapping[str, Sequence[int] | np.ndarray]],
 ) -> DatasetDict:
-    """The splits with ``validation``, and ``test`` where the recipe asks for it, taken out of ``train``.
+    """Take ``validation``, and ``test`` where the recipe asks for it, out of ``train``.
 
     Args:
         divide: (training rows, split -> its share, seed) -> split, ``train`` among them -> the indices of its rows.

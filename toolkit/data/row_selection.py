@@ -1,4 +1,4 @@
-"""Which rows are used, and as which split, where a column says so: ``data.filter``, ``data.split_column``."""
+"""Select rows, and assign them to splits, by a column: ``data.filter``, ``data.split_column``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLIT_COLUMN = "data.split_column"
 
 
 def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The rows that have, in each column of ``data.filter``, one of the values that it names.
+    """Keep the rows that have, in each column of ``data.filter``, one of its values.
 
     A value is compared as it is written: the number 1 and the text 1 are the same, and so are true and ``true``.
 
@@ -47,7 +47,7 @@ def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callable[[Mapping[str, Any]], bool]:
-    """As :func:`filtered`, for rows that come one by one: whether a row has the values of ``data.filter``.
+    """Return a test for single rows: whether a row has the values of ``data.filter``, as :func:`filtered`.
 
     Args:
         features: of the rows, as far as they are known.
@@ -76,7 +76,7 @@ def row_filter(recipe: Recipe, split: str, features: Features | None) -> Callabl
 
 
 def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The one split of the data, parted by the values of ``data.split_column``; ``data.splits`` says which is which.
+    """Divide the data's one split by the values of ``data.split_column``; ``data.splits`` says which is which.
 
     Raises:
         UserError: the data has splits of its own, or lacks the column, or one of the values that are named.

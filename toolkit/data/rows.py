@@ -1,4 +1,4 @@
-"""How rows are read from data files: with the readers of `datasets`, what these raise or say turned into one error."""
+"""Read rows from data files with the readers of `datasets`, and turn what these raise or log into one error."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_K
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
 
-#: What parts the columns of csv, beside a comma.
+#: Delimiters of csv other than a comma.
 DELIMITERS = (";", "\t", "|")
 
 
 def _set_one(self: Features, name: str, feature: Any) -> None:
-    """What `datasets` does for each column of a table that it makes or copies; it looks at all columns each time, so
-    that 3,000 columns of 20 rows took minutes, and take 6 seconds so."""
+    """Set the feature of one column, without the pass over all columns that `datasets` makes for each one. With it,
+    3,000 columns of 20 rows took minutes; without, 6 seconds."""
     dict.__setitem__(self, name, feature)
     self._column_requires_decoding[name] = datasets.features.features.require_decoding(feature)
 
@@ -46,16 +46,16 @@ if hasattr(Features(), "_column_requires_decoding") and hasattr(datasets.feature
 
 
 def in_train(file: Path) -> DataFilesDict:
-    """One file as the data of a builder, whose name is taken as it is: brackets in it would be a pattern."""
+    """Return one file as a builder's data, its name taken literally: brackets would be a pattern."""
     return DataFilesDict({"train": DataFilesList([str(file)], [()])})
 
 
 def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
-    """A builder of `datasets`, which leaves every column of csv as the text that is written: ``007`` is not 7, nor
-    ``001`` the label ``1``. Where the data's card declares types, the columns have those.
+    """Make a builder of `datasets` leave every csv column as the text that is written: ``007`` is not 7, nor ``001``
+    the label ``1``. Where the data's card declares types, the columns have those.
 
     Args:
-        download: the place of a data file -> what pandas reads: a file on this machine, or one that is open.
+        download: location of a data file -> what pandas reads: a local path or an open file.
     """
     if type(builder).__module__ == READERS["csv"]:
         config = builder.config
@@ -69,13 +69,13 @@ def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
 
 
 def likely_delimiter(header: str) -> str | None:
-    """What parts the columns of csv beside a comma, by its first line; None where that has nothing of the kind."""
+    """Guess the delimiter, other than a comma, from the first line of csv; None where that has none."""
     count, likely = max((header.count(character), character) for character in DELIMITERS)
     return likely if count else None
 
 
 def wrong_delimiter(header: str, likely: str) -> str:
-    """That a header has columns which something else parts than was thought, in words."""
+    """Message that a header seems to have another delimiter than was assumed."""
     shown = header.strip() if len(header) < 60 else f"{header[:60]}..."
     return f"the columns of {shown!r} seem to be parted by {likely!r}; set data.delimiter: {json.dumps(likely)}"
 
@@ -93,7 +93,7 @@ def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
 
 @contextlib.contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
-    """A folder inside of a folder, gone at the end."""
+    """Make a folder inside a folder, removed at the end."""
     scratch = folder / "scratch"
     scratch.mkdir()
     try:
@@ -103,7 +103,7 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
 
 def prepare(builder: Any, scratch: Path, target: Path) -> None:
-    """Let `datasets` read what a builder is for, and leave a folder of Arrow files for each split."""
+    """Let `datasets` read a builder's data, and leave a folder of Arrow files for each split."""
     rows = scratch / "rows"
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Length of header or names does not match length of data")
@@ -128,10 +128,10 @@ def stored(entry: Path) -> DatasetDict:
 
 @contextlib.contextmanager
 def explained(path: Path, kind: str, link: Path, delimiter: str = ",") -> Iterator[None]:
-    """What `datasets` and the libraries below it raise for a file, as one error that names the file, and the row.
+    """Turn what `datasets` and the libraries below it raise for a file into one error that names file and row.
 
     Args:
-        link: by which they know it.
+        link: its path, as they know it.
         delimiter: of csv.
     """
     try:
@@ -146,18 +146,18 @@ def explained(path: Path, kind: str, link: Path, delimiter: str = ",") -> Iterat
 
 
 def said(problem: BaseException) -> str:
-    """The words of what `datasets` raised, or of what it raised it from, in one line."""
+    """Message, in one line, of what `datasets` raised, or of its cause if it has one."""
     cause = problem.__cause__ or problem
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
 def renamed(reason: str, scratch: Path, path: Path) -> str:
-    """A message in which whatever lies in a scratch folder is called by the file or folder that it stands for."""
+    """Replace, in a message, each path in a scratch folder by the file or folder that it stands for."""
     return re.sub(rf"(\w+://[^\s:]*::)?{re.escape(str(scratch))}[^\s'\",:)\]]*", lambda _: str(path), reason)
 
 
 def reraise_full_disk(problem: BaseException) -> None:
-    """A disk that is full while rows are written is not the fault of the file they come from."""
+    """Raise the error of a full or read-only disk itself: it is not the data file's fault."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
@@ -167,7 +167,7 @@ def reraise_full_disk(problem: BaseException) -> None:
 
 @contextlib.contextmanager
 def no_log() -> Iterator[None]:
-    """Keep the library from saying on the standard error what is raised as well."""
+    """Keep the library from logging to standard error what it also raises."""
     level = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:

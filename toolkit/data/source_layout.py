@@ -1,5 +1,4 @@
-"""In which encoding `toolkit predict --input` reads a file, and what parts its columns: as the command line says, else
-as the run's recipe."""
+"""Encoding and delimiter of a file for `toolkit predict --input`: the command line's, else the run's recipe's."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ class SourceLayout(NamedTuple):
 
 
 def source_layout(recipe: Recipe, source: Path, encoding: str | None, delimiter: str | None) -> SourceLayout:
-    """How a file is written that is to be labelled.
+    """Encoding and delimiter of a file to label.
 
     Args:
         encoding, delimiter: those of the command line, if there are any. A delimiter may be written as ``\\t``.
 
     Raises:
-        UserError: no encoding or delimiter, or one of a file that has none.
+        UserError: one that is invalid, or that the kind of file lacks.
     """
     kind = kind_of(source)
     if encoding is not None:
@@ -57,7 +56,7 @@ def source_layout(recipe: Recipe, source: Path, encoding: str | None, delimiter:
 
 
 def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
-    """A note, where the recipe's encoding is used for a file that seems to be in another; None where it does not.
+    """Note that a file read in the recipe's encoding seems to be UTF-8; None where it does not.
 
     Args:
         encoding: that of the command line, if there is one.

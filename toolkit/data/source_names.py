@@ -1,6 +1,6 @@
 """Where a recipe's rows may come from, by name. Data alone, never code.
 
-`datasets` reads much else (pickles, archives of anything, databases). What a recipe may name is what holds rows of text
+`datasets` reads much else (pickles, archives of anything, databases). A recipe may name only what holds rows of text
 and nothing that runs.
 """
 
@@ -24,7 +24,7 @@ EXTRAS = {"cldr_languages": ("babel", "demo"), "cldr_facts": ("babel", "demo")}
 
 
 def check_source(recipe: Recipe, corpora: Collection[str]) -> None:
-    """See that ``data.dataset`` names data of an allowed kind. Looks at names alone: nothing is opened or looked up.
+    """Check that ``data.dataset`` names data of an allowed kind, by its name alone: nothing is opened or looked up.
 
     Raises:
         UserError: at its line, with what would be right; also for built-in data whose package is not installed.

@@ -1,9 +1,9 @@
-"""The rows of a recipe's files. Those of a folder are read by :mod:`toolkit.data.folder_data`, those of the hub by
-:mod:`toolkit.data.hub_data` and :mod:`toolkit.data.hub_streaming`; what may be named at all says
-:mod:`toolkit.data.source_names`.
+"""Read the rows of a recipe's files. :mod:`toolkit.data.folder_data` reads those of a folder,
+:mod:`toolkit.data.hub_data` and :mod:`toolkit.data.hub_streaming` those of the hub; :mod:`toolkit.data.source_names`
+says what may be named.
 
-Rows of local files are kept by the content of the files (:mod:`toolkit.files.cache`); what the library
-keeps by path and time stamp is not used.
+Rows of local files are cached by the files' content (:mod:`toolkit.files.cache`); the library's cache by path and time
+stamp is not used.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from toolkit.files.whole import sha256
 from toolkit.recipe.keys import ENCODED_KINDS
 from toolkit.recipe.recipe import Recipe, settled
 
-#: Reading a file this large takes longer than about two seconds, and then a progress bar is shown.
+#: Bytes of a file that takes about two seconds to read; for larger ones a progress bar is shown.
 LARGE_FILE = 100 * 2**20
 
-#: The longest first line of a csv file that is looked at for what parts its columns, in bytes.
+#: Bytes of a csv file's first line that are searched for its delimiter.
 LONGEST_HEADER = 2**16
 
 
 def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
-    """A file per split; each is read on its own, so that an error is at its line."""
+    """Read each split's files on their own, so that an error is at its line."""
     splits = DatasetDict()
     for split in SPLITS:
         written = getattr(recipe.data.files, split)
@@ -73,7 +73,7 @@ def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence
     """The rows of several files, one after the other.
 
     Raises:
-        UserError: they have not the same columns.
+        UserError: their columns differ.
     """
     first = parts[0].features
     for path, part in zip(paths, parts, strict=True):
@@ -85,7 +85,7 @@ def _together(recipe: Recipe, split: str, paths: Sequence[Path], parts: Sequence
 
 
 def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """The texts of ``data.sources``, each with the name that it stands under, in the order of the recipe.
+    """Yield the texts of ``data.sources``, each with the name that it is under, in the recipe's order.
 
     Raises:
         UserError: a file that is missing, empty or in another encoding than the recipe says.
@@ -110,7 +110,7 @@ def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def plain_text(recipe: Recipe, path: Path) -> str:
-    """A file's text, in the recipe's encoding, its lines ended by line feeds."""
+    """Decode a file by the recipe's encoding; line ends become line feeds."""
     encoding = recipe.data.encoding or "utf-8"
     try:
         check_encoding(plain_file(path), encoding)
@@ -121,7 +121,7 @@ def plain_text(recipe: Recipe, path: Path) -> str:
 
 
 def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
-    """The rows of a file of the recipe's kind, read once for its content, whatever its name and time stamp.
+    """Rows of a file of the recipe's kind, cached by its content, whatever its name and time stamp.
 
     Raises:
         UnreadableFile: it is not of that kind.
@@ -131,7 +131,7 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
 
     def fill(unfinished: Path) -> None:
         with scratch_in(unfinished) as scratch:
-            link = scratch / f"data{_plain_suffixes(path)}"  # in the library's eyes :: is no part of a name
+            link = scratch / f"data{_plain_suffixes(path)}"  # the library does not take :: as part of a name
             _in_utf8(recipe, path, link)
             if kind == "csv" and recipe.data.delimiter is None:
                 _check_delimiter(recipe, link, settings["sep"])
@@ -148,13 +148,13 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
 
 
 def delimiter_of(recipe: Recipe, path: Path) -> str:
-    """What parts the columns of a csv file: what the recipe says, else a tab where the file is called .tsv."""
+    """Delimiter of a csv file: the recipe's, else a tab for .tsv and .tab, else a comma."""
     is_tsv = any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes[-2:])
     return recipe.data.delimiter or ("\t" if is_tsv else ",")
 
 
 def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
-    """Put a file's text in UTF-8 where ``link`` says: the file itself, if it is that.
+    """Make ``link`` the file in UTF-8: converted if the recipe names an encoding, else a link.
 
     Raises:
         UserError: it is in another encoding than the recipe says.
@@ -177,10 +177,10 @@ def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
 
 
 def _check_delimiter(recipe: Recipe, file: Path, used: str) -> None:
-    """See that a csv file whose header is a single column is not one of several that something else parts.
+    """Check that a csv file whose header is a single column has no other delimiter.
 
     Raises:
-        UserError: it is; with what seems to part them.
+        UserError: it seems to have one, which is named.
     """
     with open(file, "rb") as opened:
         head = opened.read(LONGEST_HEADER)

@@ -1,4 +1,4 @@
-"""Which of the splits that a folder or a hub data set has are trained on, validated on and tested on."""
+"""Choose which splits of a folder or a hub data set are used for training, validation and test."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def chosen(
 ) -> dict[str, str]:
     """``train``, ``validation`` and ``test`` -> the data's name of the split that is used as such.
 
-    ``data.splits`` names them; one that it does not name is the one of its own name, where there is one and it is not
-    used as another; one that it sets to null is not used.
+    ``data.splits`` names them. One that it sets to null is not used. One that it does not name is the data's split of
+    that name, if there is one, not used as another.
 
     Args:
         there: the names of the splits that the data has.
-        key: the one that says where they come from.
-        owner: who has them, for an error; None for the data set.
-        what: they are called there.
+        key: the recipe's key that says where they are.
+        owner: what has them, in a message; None for the data set.
+        what: the word for one there.
 
     Raises:
         UserError: at its line: a split that the data does not have, or that is named twice.

@@ -11,13 +11,13 @@ from models.port.weights import values_of
 from toolkit.files.whole import appearing
 from toolkit.machine.disk import writing
 
-#: In the run folder: in ``model/`` are the weights that it has been added to.
+#: In the run folder; ``model/`` has the weights with it added.
 ADAPTER = "adapter.safetensors"
 
 
 def write_adapter(model: Any, path: Path) -> None:
-    """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all; beside
-    them, as the file's metadata, the numbers that their update is scaled by.
+    """Write the trained parameters of an adapted port in Hugging Face's names and layout, whole or not at all. The
+    file's metadata holds the numbers that scale their update.
 
     Raises:
         WriteFailed: the system refuses it.

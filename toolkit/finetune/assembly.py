@@ -24,8 +24,8 @@ from toolkit.tasks import task_of
 if TYPE_CHECKING:
     from toolkit.tasks.interface import Prepared, Task
 
-#: Training texts on which the gate compares the tokenizers, and characters of each: of a million, both sides' ids,
-#: offsets and decoded texts took minutes, and of 50 million gigabytes.
+#: Training texts on which the gate compares the tokenizers, and characters of each: for a million, both sides' ids,
+#: offsets and decoded texts took minutes; for 50 million, gigabytes.
 GATE_TEXTS = 64
 GATE_CHARACTERS = 2**17
 
@@ -37,15 +37,15 @@ class Job:
     Attributes:
         task: the recipe's task.
         tokenizer: of the recipe.
-        splits: the rows that they are made of, of the task's ``load_splits``.
+        splits: the rows of the examples, from the task's ``load_splits``.
         prepared: the examples.
-        fit: the length that texts are padded to, and what of the model it takes.
+        fit: the length that texts are padded to, and the part of the model it uses.
         stored_config: the configuration of the model that is read and saved.
         config: that of the model that trains, which may have fewer positions.
         weights: its first weights, in Hugging Face's names and layout, float32.
-        lora: what is adapted in the place of training the weights; None where they are trained.
+        lora: what is adapted; None where the weights themselves are trained.
         adapter: its first values; empty without.
-        unreached_rows: of the stored model's position table, what the one that trains lacks; None where it has all.
+        unreached_rows: rows of the stored position table that the trained model lacks; None if it has all.
         new_weights: names of those that the checkpoint did not have; all of them where there is no checkpoint.
         texts: of the training split, for the tokenizer's part of the gate.
         checkpoint: the folder whose safetensors the first weights were read from; None for new ones.
@@ -99,14 +99,14 @@ class Job:
 
     @property
     def trained(self) -> int:
-        """How many parameters are trained."""
+        """Number of trained parameters."""
         if self.lora is None:
             return sum(int(value.size) for value in self.weights.values())
         return sum(int(value.size) for name, value in self.first_weights.items() if self.lora.trains(name))
 
     @property
     def parameters(self) -> int:
-        """How many the stored model has."""
+        """Number of the stored model's parameters."""
         unreached = 0 if self.unreached_rows is None else self.unreached_rows.size
         return sum(int(value.size) for value in self.weights.values()) + unreached
 
@@ -183,7 +183,7 @@ def first_weights(recipe: Recipe, config: Any, checkpoint: Path | None) -> tuple
 
 
 def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
-    """The folder with the checkpoint's safetensors; those of a pickle are made by the reference's process, once."""
+    """The folder with the checkpoint's safetensors; the reference's process makes those of a pickle, once."""
     from models.files.hub import pickle_files
     from toolkit.parity import safetensors_folder
 
@@ -196,8 +196,8 @@ def tensors_folder(recipe: Recipe, checkpoint: Path | None) -> Path | None:
 
 
 def reference_python(recipe: Recipe) -> str | None:
-    """The interpreter that is to run the reference, as an absolute path: the recipe's, if the command line says it too,
-    or that of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one.
+    """Absolute path of the interpreter that runs the reference: the recipe's, if the command line says it too, or that
+    of the environment (:data:`.install.REFERENCE_PYTHON`); None for this one.
 
     Raises:
         UserError: what is named is none.

@@ -1,7 +1,7 @@
-"""The backward of a run whose recipe says ``model.backward: auto``: chosen once, and kept as long as the run goes on.
+"""Choose the backward of a run whose recipe says ``model.backward: auto``, once for the whole run.
 
 The choice becomes the recipe's own value before anything is built on it. So the gate judges it, the run's
-``recipe.yaml`` names it, and whoever goes on with the run reads it there, on a machine with other memory, too.
+``recipe.yaml`` names it, and a resumed run reads it there, on a machine with other memory, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def settle_backward(
         folder: of the run; one that has begun keeps what it began with.
         device: of the run.
         processes: that are to train together.
-        told: what the process has chosen that has started this one.
+        told: the choice of the process that started this one.
 
     Returns:
         A note; None where nothing was left to choose.

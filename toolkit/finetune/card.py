@@ -23,7 +23,7 @@ from toolkit.terminal.escape import markdown, markdown_code, one_line, visible
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-#: What to do about a damaged file of the gate, which the resumed run leaves anew.
+#: What to do about a damaged file of the gate, which the resumed run writes anew.
 WRITTEN_ANEW = "remove it, and run the same command again"
 
 #: Labels beyond this many are counted, not listed.
@@ -122,13 +122,13 @@ def write_card(run: Run, results: dict[str, Any]) -> None:
 
 
 def with_model(card: str, model: str) -> str:
-    """A run's card whose lines load ``model``, a folder or a repository of the hub, in place of the run's own."""
+    """A run's card with code that loads ``model``, a folder or a hub repository, not the run's own."""
     loaded = re.compile(r'((?:from_pretrained\(|pipeline\("[a-z-]+", ))"(?:[^"\\\n]|\\.)*"')
     return loaded.sub(lambda found: found[1] + json.dumps(model, ensure_ascii=False), card)
 
 
 def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
-    """Before which steps the gate passed, and before which it was skipped, and why.
+    """Say before which steps the gate passed or was skipped, and why.
 
     Args:
         starts: of the run (:func:`toolkit.run_folder.folder.read_starts`).
@@ -152,8 +152,8 @@ def parity_statement(starts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _header(run: Run, results: Mapping[str, Any]) -> str:
-    """What the hub reads of a card: what the model is of, and its numbers (``model-index``). Of the licence and the
-    language it says what the recipe does (``card``)."""
+    """The card's header for the hub: what the model is made of, and its metrics (``model-index``). Licence and language
+    are the recipe's (``card``)."""
     from huggingface_hub import ModelCardData
 
     recipe, task = run.recipe, run.task.DESCRIPTION
@@ -271,7 +271,7 @@ def _files(recipe: Recipe) -> list[str]:
 
 
 def _loading(run: Run) -> list[str]:
-    """How the run's model is loaded with `transformers`, and does there what it does here."""
+    """How to load the run's model with `transformers`, and use it there as here."""
     folder, data, task = run.folder, run.recipe.data, run.task.DESCRIPTION
     files = {"spiece.model": "sentencepiece", "merges.txt": "bpe"}
     under_codes = hasattr(run.tokenizer, "control_code")
@@ -290,8 +290,8 @@ def _loading(run: Run) -> list[str]:
         "prompt": "the prompt's first word is a control code" if under_codes else "the prompt is a text to go on from",
     }
     texts = [LOAD, TOKENIZERS[kind]]
-    # The pipeline of question answering has nothing to part question and context with, where a tokenizer has no such
-    # token; that of bytes has one.
+    # The question-answering pipeline cannot separate question and context if the tokenizer has no separator token; that
+    # of bytes has one.
     if task.pipeline_tag != "question-answering" or kind == "bytes":
         texts.append(PIPELINES[task.pipeline_tag])
     return [text.format(**values) for text in texts if text]

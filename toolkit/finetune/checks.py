@@ -25,13 +25,13 @@ THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
 
 
 def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> None:
-    """See that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
+    """Check that the disk has room for the checkpoints of a run. A third one is written before the oldest is removed.
 
     Args:
         processes: that the run was begun with.
 
     Raises:
-        UserError: it has not, with how much it takes.
+        UserError: it has not; says how much is needed.
     """
     weights, trained = sum(value.nbytes for value in job.weights.values()), 4 * job.trained
     at_once = min(3, Schedule.of(recipe, len(job.prepared.train), processes).max_steps)
@@ -42,10 +42,10 @@ def check_room(recipe: Recipe, folder: Path, job: Job, processes: int = 1) -> No
 
 
 def check_device(recipe: Recipe, device: str, processes: int) -> None:
-    """See that the run's sharding works where it runs, with so many processes.
+    """Check that sharding works on this device with so many processes.
 
     Raises:
-        UserError: what would have to be otherwise.
+        UserError: it does not; says what to change.
     """
     if recipe.train.sharding is None:
         return
@@ -80,7 +80,7 @@ def describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, consol
 
 
 def note_on_processes(saved: Path) -> str | None:
-    """What the user should know who goes on from a checkpoint with another number of processes."""
+    """Note on resuming with another number of processes than saved the checkpoint."""
     state = checkpoint.read_state(saved)
     before, now = len(state.get("random_states", [None])), runtime.processes()
     if before == now:

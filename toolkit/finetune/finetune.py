@@ -10,8 +10,7 @@ Nothing but the ledger and the gate's report is written before the gate has pass
     report.html       all of it on a page that a browser shows     predictions-test.csv, predictions-validation.csv
     samples.md        of a language model: samples of its text          adapter.safetensors    with train.lora
     metrics.json      the final numbers; written last: a folder that has it is a finished run
-    .toolkit-run.json the ledger, by which the folder is known for a run's (:mod:`toolkit.files.ownership`); written
-    first
+    .toolkit-run.json the ledger, which marks the folder as a run's (:mod:`toolkit.files.ownership`); written first
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def finetune(recipe: Recipe, skip_parity: str | None, console: Console) -> Path:
 
 
 def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Console, processes: int) -> dict[str, Any]:
-    """All that comes before training, for so many processes that are started after it.
+    """Do all that comes before training, for processes that are started after it.
 
     Returns:
         What the first of them is to be told (:mod:`toolkit.finetune.passed_gate`).
@@ -114,7 +113,7 @@ def _prepare(
     """Load what the run is made of, and pass the gate; returns that, and the gate's verdict (None: skipped).
 
     Args:
-        told: of the process that has started this one; it has said all that is said here.
+        told: by the process that started this one; it has printed all that this would.
     """
     loud, console = console, console if told is None else LiteralConsole(quiet=True)
     if skip_parity is None:
@@ -141,7 +140,7 @@ def _prepare(
 
 
 def _follow(recipe: Recipe) -> Path:
-    """What each process but the first does: train and measure with it. It writes nothing."""
+    """In each process but the first: train and measure with it; write nothing."""
     _set_up(recipe, runtime.processes())
     ranks.join()
     told = ranks.await_first()
@@ -160,10 +159,10 @@ def _follow(recipe: Recipe) -> Path:
 
 
 def _agree(recipe: Recipe, job: Job) -> None:
-    """See that all processes were given the same to train on.
+    """Check that all processes have the same to train on.
 
     Raises:
-        UserError: they were not.
+        UserError: they have not.
     """
     ranks.agree("the keys of the recipe", digest(recipe.model_dump_json()))
     made_of = {key: job.identity[key] for key in ("splits", "tokenizer", "checkpoint")}

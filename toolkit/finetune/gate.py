@@ -1,4 +1,4 @@
-"""The gate of a run: what of it is compared before it begins, and what the gate does otherwise."""
+"""The gate of a run: what is compared before it begins, and what the gate does otherwise."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def pass_gate(
 
 
 def first_examples(job: Job, count: int) -> list[dict[str, np.ndarray]]:
-    """The first of the training split."""
+    """First examples of training."""
     return [job.prepared.train[index] for index in range(min(count, len(job.prepared.train)))]
 
 
 def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes: int = 1) -> GateRequest:
     """What the gate is to compare: the run's own configuration, weights, first training examples and tokenizer.
 
-    Made-up examples beside these reach what they may not.
+    Made-up examples beside these cover what those may miss.
 
     Args:
         device: of the run, `cpu` or `gpu`.
@@ -123,7 +123,7 @@ def gate_request(recipe: Recipe, job: Job, device: str, scratch: Path, processes
 
 
 def _not_run(recipe: Recipe, device: str, processes: int) -> Iterator[str]:
-    """What of the run the gate does otherwise."""
+    """Yield in what the run differs from the gate."""
     train, gated = recipe.train, recipe.parity.device
     if train.sharding is not None:
         yield f"it splits the optimizer's state over processes (train.sharding {train.sharding})"

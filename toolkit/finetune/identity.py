@@ -1,8 +1,8 @@
-"""What a run is of beside its recipe: the content of its data, tokenizer and starting checkpoint.
+"""What identifies a run beside its recipe: content of its data, tokenizer and starting checkpoint.
 
-A recipe names files, and files change. A run that goes on with other rows, other labels or other pieces of words than
-it was begun with would be neither the old run nor a new one. So their SHA-256s are written into the run folder when it
-begins, and compared when it is resumed.
+A recipe names files, and files change. A run that goes on with other rows, labels or tokens than it was begun with
+would be neither the old run nor a new one. So their SHA-256s are written into the run folder when it begins, and
+compared when it is resumed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
         what they take from the hub).
 
     Raises:
-        UserError: a file went away.
+        UserError: a file has gone.
     """
     from models.files.hub import weight_files
 
@@ -53,10 +53,10 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
 
 
 def check_identity(recipe: Recipe, folder: Path, here: Mapping[str, Any]) -> str | None:
-    """Compare with what an interrupted run was begun with; a run without a checkpoint has nothing to go on with yet.
+    """Compare with what an interrupted run was begun with; a run without a checkpoint begins anew.
 
     Returns:
-        A note, where the run is of a version that did not write this down.
+        A note, if the run's version did not write this file.
 
     Raises:
         UserError: something has changed: what, and the ways out.

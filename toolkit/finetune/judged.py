@@ -1,10 +1,9 @@
-"""What trains is what the gate has judged: the object that is about to train, compared with the one that was judged.
+"""Check that what is about to train is what the gate has judged.
 
-The gate's process of the port has a port and a trainer, too. Both are described there
-(:mod:`toolkit.training.described`), and the port makes a step of the run's own examples as it does when it is judged;
-the report keeps that (``judged`` in ``parity.json``). Here what is about to train is described, and its trainer makes
-that step. What differs is named, and nothing trains: a rate of dropout that was lost on the way, class weights, a
-parameter that is not trained.
+The gate's port process has a port and a trainer, too. Both are described there (:mod:`toolkit.training.described`), and
+the port makes a step on the run's own examples as it does when it is judged. The report keeps that (``judged`` in
+``parity.json``). Here what is about to train is described, and its trainer makes that step. Any difference is named,
+such as a lost dropout rate, class weights or an untrained parameter, and nothing trains.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ UNCOMPARED = "what trains is not compared with what was judged"
 
 
 def see_judged(recipe: Recipe, job: Job, trainer: Finetuner, folder: Path, console: Console) -> None:
-    """See that what is about to train is what the gate has judged, with the weights that it was given there.
+    """Check that what is about to train is what the gate has judged, on the weights that it had there.
 
     Args:
-        trainer: that has made no step yet, of a model with the job's first weights.
+        trainer: one that has made no step yet, its model with the first weights.
 
     Raises:
-        ParityDrift: it is not; with what differs first.
+        ParityDrift: it is not; names the first difference.
     """
     from toolkit.parity import Judged, randomize_constants
 
@@ -66,8 +65,7 @@ def see_judged(recipe: Recipe, job: Job, trainer: Finetuner, folder: Path, conso
 
 
 def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, judged: Judged) -> str | None:
-    """See that a trainer that has made no step yet is as the one that was judged, and that its first step is that one's
-    to the bit.
+    """Check that a trainer that has made no step equals the judged one, and that its first step is the same to the bit.
 
     Args:
         batch: the run's own examples of that step, of one micro-batch.
@@ -76,7 +74,7 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
         What was not compared, and why; None where all was.
 
     Raises:
-        ParityDrift: what differs first.
+        ParityDrift: the first difference.
     """
     length = int(np.shape(batch["input_ids"])[1])
     if length != judged.length:
@@ -101,7 +99,7 @@ def compare(trainer: Finetuner, batch: Mapping[str, np.ndarray], threads: int, j
 
 
 def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """:func:`digests` of a training step from the run's seed, of which nothing is left."""
+    """Return :func:`digests` of a step from the run's seed; clear its gradients."""
     import paddle
 
     runtime.seed_everything(trainer.recipe.seed)
@@ -112,7 +110,7 @@ def first_step(trainer: Finetuner, batch: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def _place(model: Any, field: str) -> str:
-    """Where the class of a layer is defined that a field belongs to."""
+    """Where the class of a field's layer is defined."""
     layers = {path or "model": layer for path, layer in model.named_sublayers(include_self=True)}
     owner = next((layers[path] for path in (field, field.rpartition(".")[0]) if path in layers), None)
     if owner is None:

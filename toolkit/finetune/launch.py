@@ -1,9 +1,9 @@
 """``toolkit finetune --processes N`` and ``--gpus 0,1``: the gate in this process, then the run in several, watched.
 
-They are given the environment that ``python -m paddle.distributed.launch`` gives; that works as well, and is the way
-over several machines. Here they are started without it: it writes its whole environment, tokens with it, into a folder
-of logs; it takes the output of the first process off the terminal; and where one process is killed, the others fail for
-want of it before it looks, and it names the first of all that have failed.
+The processes get the environment of ``python -m paddle.distributed.launch``, which works as well, and is the way over
+several machines. It is not used here, since it writes its whole environment, tokens included, into a folder of logs,
+and takes the first process's output off the terminal. Also, where one process is killed, the others fail for want of it
+before the launcher looks, and it names the first of all that have failed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from toolkit.training.ranks import LOST, SUPERVISED
 
 #: Seconds that the others are given to fail for the same reason, and to say so, when one has failed or was killed.
 GRACE, GRACE_AFTER_KILL = 10.0, 0.5
-#: Seconds between two looks at the processes.
+#: Seconds between two polls of the processes.
 INTERVAL = 0.05
-#: Of a log, how much of its last line is repeated.
+#: Characters of a log's last line to repeat.
 LAST_WORDS = 300
 
 
@@ -58,7 +58,7 @@ class Team:
 
     @classmethod
     def of(cls, processes: int | None, gpus: str | None) -> Team:
-        """That of the options ``--processes`` and ``--gpus``.
+        """Team of the options ``--processes`` and ``--gpus``.
 
         Raises:
             UserError: they make none.
@@ -75,10 +75,10 @@ class Team:
         return cls(len(numbers), numbers)
 
     def environment(self) -> dict[str, str]:
-        """Lets this process and those of the team see the team's GPUs and no others.
+        """Environment in which a process sees the team's GPUs and no others.
 
         Raises:
-            UserError: a number is of none that the shell lets us see.
+            UserError: a number is of none of the visible GPUs.
         """
         if self.gpus is None:
             return {"CUDA_VISIBLE_DEVICES": "", "PADDLE_DISTRI_BACKEND": "gloo"}
@@ -113,7 +113,7 @@ def finetune_together(
     if team.gpus is not None and recipe.runtime.device == "cpu":
         raise recipe.error("runtime.device", "cpu: --gpus is for GPUs; to train on CPUs, --processes N")
     check_trackers(recipe)
-    # Not yet with the threads of a process that is alone.
+    # Before this process sets the threads of one that is alone.
     before = {**another_python.environment(), **team.environment()}
     os.environ.update(team.environment())
     with occupied(recipe) as folder:
@@ -122,10 +122,10 @@ def finetune_together(
 
 
 def _run(team: Team, before: Mapping[str, str], arguments: Sequence[str], told: dict[str, Any], folder: Path) -> int:
-    """Start the processes, and see them through; returns the exit status."""
+    """Start the processes, and wait for them; returns the exit status."""
     logs = folder / LOGS
     folder.mkdir(parents=True, exist_ok=True)
-    claim(folder)  # it was given up where nothing had come to stand in it
+    claim(folder)  # the claim was given up where it stayed empty
     logs.mkdir(exist_ok=True)
     command = another_python.module_command(sys.executable, "toolkit", "finetune", *arguments)
     reading, writing = os.pipe()
@@ -163,8 +163,8 @@ def _remove(logs: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def _held_port() -> Iterator[str]:
-    """An address at which the processes can meet, which no other program is given inside the ``with`` block. The first
-    of them binds it as well: it asks for addresses that are bound already, if nobody listens there."""
+    """Hold an address where the processes can meet, which no other program gets inside the ``with`` block. The first
+    process binds it as well: it allows an address that is bound already, if nobody listens there."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
@@ -202,8 +202,7 @@ def _places(team: Team, meeting: str) -> list[dict[str, str]]:
 
 
 def _wait(processes: Sequence[subprocess.Popen], request: Interruption) -> dict[int, int]:
-    """Wait until all have ended, or one has failed and the others have had their time; hand on to all what asks for the
-    end.
+    """Wait until all have ended, or one has failed and the others' grace is over; pass a signal to stop on to all.
 
     Returns:
         Number -> exit status, or minus the signal, in the order in which they ended.

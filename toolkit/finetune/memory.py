@@ -1,4 +1,4 @@
-"""What a recipe's run takes of memory, training and the gate before it, as far as this machine knows its model."""
+"""Memory of a recipe's run, for training and the gate before it, as far as this machine knows its model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from toolkit.machine.memory import container_limit, physical_memory
 from toolkit.recipe.recipe import Recipe
 
 AUTO = "auto"
-#: The share of the memory that ``model.backward: auto`` fills: an estimate is off by up to a third, and a machine has
-#: more to do.
+#: Share of memory that ``model.backward: auto`` fills: estimates err by up to a third, and a machine has other work.
 FILLED = 0.5
 
 
 def memory_of_recipe(recipe: Recipe) -> list[str]:
-    """What training and the gate take, a line each, without data, Paddle or network; nothing where the model is not on
+    """Memory of training and of the gate, a line each, without data, Paddle or network; empty where the model is not on
     this machine yet."""
     if (known := known_model(recipe)) is None:
         return []
@@ -43,8 +42,8 @@ def memory_of_recipe(recipe: Recipe) -> list[str]:
 
 
 def _auto(recipe: Recipe, config: Mapping[str, Any], length: int) -> tuple[str, str]:
-    """What ``model.backward: auto`` is on this machine, and in words; of a GPU, whose memory Paddle alone knows, which
-    GPU would be large enough for autograd."""
+    """What ``model.backward: auto`` chooses on this machine, and a sentence on it. Only Paddle knows a GPU's memory, so
+    for a GPU it says how much autograd needs."""
     if recipe.runtime.device != "gpu":
         choice = choose_backward(recipe, config, length)
         return choice.backward, str(choice)
@@ -59,7 +58,7 @@ class Choice:
     Attributes:
         backward: ``autograd``, or ``reversible`` where that would not fit.
         taken: bytes that autograd takes.
-        there: of the memory of the device for each process; None where nobody says.
+        there: bytes of device memory for each process; None if unknown.
         where: the device, in words.
     """
 
@@ -77,12 +76,11 @@ class Choice:
 def choose_backward(
     recipe: Recipe, config: Mapping[str, Any], length: int, device: str | None = None, processes: int = 1
 ) -> Choice:
-    """Autograd, which is faster, where half of the memory holds it; reversible where not, or where nobody says how much
-    there is.
+    """Choose autograd, which is faster, where half of the memory holds it; else, or if it is unknown, reversible.
 
     Args:
         config, length, device: as of :func:`training_of`.
-        processes: of this run on this machine; those on a processor share its memory.
+        processes: of this run on this machine; those on a CPU share its memory.
     """
     device = device or recipe.runtime.device
     taken = training_of(recipe, config, length, device, backward="autograd").total
@@ -101,7 +99,7 @@ def training_of(
     device: str | None = None,
     backward: str | None = None,
 ) -> TrainingMemory:
-    """What a process of a recipe's training takes.
+    """Memory of a process of a recipe's training.
 
     Args:
         config: resolved, of the model that trains.
@@ -128,8 +126,8 @@ def training_of(
 
 
 def _adapted(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
-    """Of an adapted model how many parameters are trained, the adapter's and those of a head without weights, and how
-    many numbers the largest matrix has that it is added to; nothing of others."""
+    """For an adapted model, its number of trained parameters (the adapter's and a new head's), and the size of the
+    largest matrix that the adapter is added to; empty for others."""
     table = families.part(recipe.model.name, "weights").parameters(config, head_of(recipe))
     lora = lora_of(recipe, config, () if recipe.model.weights else list(table))
     if lora is None:
@@ -143,7 +141,7 @@ def _adapted(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
-    """What both of the gate's workers take, in words; over how much of the texts, where all do not fit."""
+    """Memory of both of the gate's workers, in words; also how much of the texts fits, if not all."""
     from toolkit.parity import GateRequest, gate_memory
 
     head = head_of(recipe)
@@ -167,7 +165,7 @@ def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
 
 
 def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str | None:
-    """Why training may not fit, in a sentence, with what would take less; None where nothing speaks against it.
+    """Say why training may not fit, and what would take less; None if it fits or the memory is unknown.
 
     Args:
         config: of the port that trains.
@@ -195,8 +193,7 @@ def missing_memory(recipe: Recipe, config: Any, length: int, device: str) -> str
 
 
 def memory_there(device: str) -> float | None:
-    """Bytes of the memory of the device that a run is on, as far as its container may use it; None where nobody
-    says."""
+    """Bytes of memory of a run's device, within its container's limit; None if unknown."""
     if device != "gpu":
         return min((size for size in (physical_memory(), container_limit()) if size is not None), default=None)
     import paddle

@@ -1,4 +1,4 @@
-"""From a recipe's model section to the configuration of the port, with every mistake at its line."""
+"""Make the port's configuration from a recipe's model section, with every mistake at its line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import weights_folder
 from toolkit.tasks import task_of
 
-#: How each family is written.
+#: Name of each family in texts.
 TITLES = {"reformer": "Reformer", "ctrl": "CTRL"}
 
-#: Keys that the data and the task decide, so that a recipe must not.
+#: Keys that follow from data and task: a recipe must not set them.
 FROM_THE_DATA = ("num_labels", "id2label", "label2id", "problem_type")
 
-#: What the reference calls ``data.problem_type``. One label is left open: that is what it takes integers for.
+#: The reference's names of ``data.problem_type``. One label is left open: integer labels tell it that.
 PROBLEM_TYPES = {"multi_label": "multi_label_classification", "regression": "regression"}
 
 
@@ -39,15 +39,15 @@ def model_class(recipe: Recipe) -> Any:
 
 
 def port_settings(recipe: Recipe) -> dict[str, Any]:
-    """The settings of the port itself, which are no part of the model. A backward that is not settled yet
-    (:mod:`toolkit.finetune.backward`) is left to the port: what does not train has none."""
+    """Settings of the port that are no part of the model. A backward that is not settled yet
+    (:mod:`toolkit.finetune.backward`) is left to the port: a model that does not train needs none."""
     settings = {"backward": recipe.model.backward, "residual": recipe.model.residual}
     return {key: value for key, value in settings.items() if value not in (None, "auto")}
 
 
 def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | None) -> Any:
-    """The configuration of the model that is stored: the checkpoint's if there is one, under the recipe's keys, for
-    these labels. What trains is :func:`trained_config`.
+    """Configuration of the stored model: the checkpoint's, if any, overridden by the recipe's keys, for these labels.
+    The model that trains has :func:`trained_config`.
 
     Imports Paddle; :func:`toolkit.machine.runtime.configure` comes first.
 
@@ -62,7 +62,7 @@ def build_config(recipe: Recipe, tokenizer: Any, label_names: Sequence[str] | No
 
 
 def trained_config(config: Any, fit: Fit) -> Any:
-    """The configuration to train with: of a model that has no more positions than texts reach.
+    """Configuration of the model that trains: it has no more positions than texts reach.
 
     Args:
         config: of :func:`build_config`.
@@ -77,7 +77,7 @@ def trained_config(config: Any, fit: Fit) -> Any:
 
 
 def fit_training_length(recipe: Recipe) -> Fit:
-    """The length that the recipe's texts are padded to, and what of the model it takes.
+    """Length that the recipe's texts are padded to, and the part of the model that it uses.
 
     Raises:
         UserError: as :func:`build_config`.
@@ -120,7 +120,7 @@ def check_model(recipe: Recipe) -> list[str]:
 
 
 def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[str] = ()) -> LoRA | None:
-    """What the recipe adapts, of a resolved configuration; None where it trains the weights themselves.
+    """LoRA of the recipe for a resolved configuration; None where it trains the weights themselves.
 
     Args:
         new_weights: names of the parameters that the checkpoint does not have: of these the head's are trained.
@@ -149,8 +149,8 @@ def lora_of(recipe: Recipe, config: Mapping[str, Any], new_weights: Collection[s
 
 
 def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
-    """The resolved configuration of the model that trains, and its length, as far as the recipe says them: without the
-    data, a vocabulary whose size they decide is the default's. None where the checkpoint is not on this machine."""
+    """Resolved configuration and length of the model that trains, as far as the recipe says them. A vocabulary whose
+    size the data decide has the default size. None where the checkpoint is not on this machine."""
     stored = _local_checkpoint_keys(recipe)
     if stored is None:
         return None
@@ -163,7 +163,7 @@ def known_model(recipe: Recipe) -> tuple[dict[str, Any], int] | None:
 
 
 def _too_large(recipe: Recipe, keys: Mapping[str, Any], on_gpu: bool = False) -> str | None:
-    # Without gradients and moments there are the weights alone, as they are read and as they are in the model.
+    # Without gradients and moments there are only the weights, once as read and once in the model.
     texts, each = (0, READ_BYTES) if on_gpu else (1, 2 * READ_BYTES if recipe.train.lora else TRAINED_BYTES)
     config = _resolved(recipe, keys)
     return too_large(recipe.model.name, config, head_of(recipe), _fit(recipe, config).length, texts, each)
@@ -203,7 +203,7 @@ def resolve(
 
 
 def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
-    """The length to train on, of a resolved configuration; what the recipe leaves open of new weights is chosen."""
+    """Length to train on, by a resolved configuration; for new weights, choose what the recipe leaves open."""
     lengths, wanted = families.part(recipe.model.name, "lengths"), recipe.data.max_length
     try:
         return lengths.fit(config, wanted, None if recipe.model.weights else recipe.model.config)
@@ -213,7 +213,7 @@ def _fit(recipe: Recipe, config: Mapping[str, Any]) -> Fit:
 
 
 def _check_table(recipe: Recipe, stored: Mapping[str, Any]) -> None:
-    """A stored position table has the shape that it has; what of it trains follows from ``data.max_length``."""
+    """Refuse another shape for a stored position table; ``data.max_length`` decides which rows train."""
     shape = recipe.model.config.get("axial_pos_shape")
     own = {**families.part(recipe.model.name, "schema").DEFAULTS, **stored}.get("axial_pos_shape")
     if stored and shape not in (None, own):

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def to_hand_over(
     recipe: Recipe, job: Job, folder: Path, device: str, processes: int, verdict: str | None
 ) -> dict[str, Any]:
-    """What the first process is told.
+    """Return what to tell the first process.
 
     Args:
-        processes: that the gate was told of.
+        processes: number told to the gate.
         verdict: of the gate; None where it was skipped.
     """
     compared = None if verdict is None else _digest(recipe, job, folder, device, processes)
@@ -42,7 +42,7 @@ def to_hand_over(
 
 
 def handed_over() -> dict[str, Any] | None:
-    """What this process was told; None for one that nobody told anything."""
+    """What the launcher told this process; None if nothing."""
     number = os.environ.get(SUPERVISED, "")
     if not number.isdecimal():
         return None
@@ -70,7 +70,7 @@ def verdict_of(
 
 
 def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
-    """Of all that the gate was given, and of what it has left."""
+    """Digest of all that the gate was given and wrote."""
     weights = {name: _hash(value) for name, value in job.first_weights.items()}
     left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}
     what = [recipe.to_yaml(), job.identity, job.config.to_hf(), weights, runtime.versions(), device, processes, left]

@@ -1,4 +1,4 @@
-"""What a run ends with: the best model measured and saved, its predictions, card and page, and the table shown."""
+"""End a run: measure and save the best model, write its predictions, card and page, and show a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
 
-#: A table of results has a column for each metric, up to so many.
+#: Most metrics that are columns of a table of results.
 MOST_COLUMNS = 4
 
 
@@ -39,7 +39,7 @@ def measure_best(
     """Measure the best model, all processes together; returns split -> metrics, and split -> what was kept of it.
 
     Args:
-        folder: where an adapter is left, before it becomes part of the weights; None of all processes but the first.
+        folder: where an adapter is written before it is merged; None for all processes but the first.
     """
     from models.port.adapter import merge
 
@@ -49,8 +49,8 @@ def measure_best(
             write_adapter(trainer.model, folder / ADAPTER)
         merge(trainer.model)  # so that what is measured is what is saved
         trainer.best.metrics, trainer.best_outputs = {}, None
-    # An evaluation is repeatable (Finetuner.measure), so that of the best step need not be made again. A run that
-    # was resumed after it has its numbers alone.
+    # An evaluation is repeatable (Finetuner.measure), so the best step's is not made again. But a run that was resumed
+    # after it has only its metrics.
     outputs: dict[str, tuple[np.ndarray, ...] | None] = {"validation": trainer.best_outputs}
     again = None
     if trainer.best.metrics is None or trainer.best_outputs is None:
@@ -67,7 +67,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
     """Measure and save the best model, write its card, and close the run; returns the content of metrics.json."""
     prepared = job.prepared
     measured, outputs = measure_best(trainer, prepared, folder)
-    trainer.shared = False  # what follows the first process does alone
+    trainer.shared = False  # from here on the first process is alone
     results = {
         **measured,
         "best": {"metric": recipe.train.save_best, "value": trainer.best.best_value, "step": trainer.best.best_step},
@@ -104,7 +104,7 @@ def finish(recipe: Recipe, folder: Path, job: Job, trainer: Finetuner) -> dict[s
 
 
 def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
-    """How much each label counted in the loss that trained, by its name; nothing where all did alike."""
+    """Weight of each label in the training loss, by name; empty where all weigh the same."""
     if prepared.class_weights is None:
         return {}
     return {"class_weights": dict(zip(settled(prepared.label_names), prepared.class_weights.tolist(), strict=True))}
@@ -113,7 +113,7 @@ def _class_weights(prepared: Prepared) -> dict[str, dict[str, float]]:
 def write_split_predictions(
     run: Run, splits: Mapping[str, Any], prepared: Prepared, outputs: Mapping[str, tuple[np.ndarray, ...] | None]
 ) -> None:
-    """Write what the best model said of each example, a file for each split that was measured.
+    """Write the best model's predictions of each example, a file for each measured split.
 
     Args:
         splits: of the task's ``load_splits``.

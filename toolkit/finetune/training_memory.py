@@ -1,9 +1,7 @@
-"""What a run takes of memory from its start to its end, computed from the shapes of the model and of a batch before
-anything is allocated.
+"""Estimate a run's memory from start to end, by the shapes of the model and of a batch, before anything is allocated.
 
-An estimate: the bytes of each parameter follow from what is held of it, those of what the layers compute were fitted to
-the peaks of small runs (tests/finetune/test_memory_estimate.py runs two of them again). The examples themselves are not
-counted.
+The bytes of each parameter follow from what is held of it. Those of what the layers compute were fitted to the peaks of
+small runs (tests/finetune/test_memory_estimate.py runs two of them again). The examples themselves are not counted.
 """
 
 from __future__ import annotations
@@ -21,26 +19,25 @@ IDLE = 600e6
 #: Bytes that LLVM takes once the compiled loops are loaded (:mod:`models.operations.loop_code`); while they are still
 #: to be compiled, Numba takes 0.1 GB more.
 LOOPS = 50e6
-#: Bytes of each parameter: of the weight; and, in the machine's own memory until the model holds it, of the weight that
-#: it begins with.
+#: Bytes of each parameter: of its weight; and of its first weight, in host memory until the model holds it.
 WEIGHT, FIRST = 4, 4
 #: Bytes of each parameter that is trained: its gradient; AdamW's two moments.
 GRADIENT, MOMENTS = 4, 8
-#: Bytes of each number of the largest parameter while it is put into the model or written to a file, in its layout and
-#: in the other; and of the largest matrix that an adapter is added to, in float64.
+#: Bytes of each number: of the largest parameter while it is put into the model or written to a file, in both layouts;
+#: of the largest matrix that an adapter is added to, in float64.
 COPIED, MERGED = 8, 32
-#: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, where all
-#: activations are kept for the backward; of the largest one, where layers are computed again.
+#: Bytes of each element that a layer computes (``layer_elements`` of the family's schema): of every layer, if all
+#: activations are kept for the backward; of the largest, if layers are recomputed.
 KEPT, AGAIN = 32, 55
-#: Bytes of each number of a position's hidden state: for each layer that is computed again from its input
-#: (``recompute``); of both streams and their gradients, however many layers there are (``reversible``).
+#: Bytes of each number of a position's hidden state: of each layer's input, kept to recompute it (``recompute``); of
+#: both streams and their gradients, for any number of layers (``reversible``).
 INPUTS, STREAMS = 4, 64
 #: Bytes of each score of a language model's vocabulary: logits, what the loss keeps of them, their gradients; and where
 #: a compiled loop computes the loss, which keeps nothing of them (12.6 and 8.1 seen for CTRL and Reformer; 16.1, 15.6).
 SCORES, SCORES_OF_LOOPS = 20, 14
-#: The share of what layers compute that is left in bfloat16: sums, norms and softmax stay in float32.
+#: Share of the activations' memory that bfloat16 leaves: sums, norms and softmax stay in float32.
 IN_BFLOAT16 = 0.75
-#: What is less than this share of all is not named.
+#: Parts below this share of all are not named.
 NAMED = 0.01
 
 
@@ -49,11 +46,11 @@ class TrainingMemory:
     """Bytes of one process.
 
     Attributes:
-        held: what is there all the time, by its name.
-        step: what is there besides while gradients are computed, by its name.
-        instead: what is there in place of ``step``, each at another time, by its name: while gradients are clipped, and
-            while a tensor of a checkpoint or of the trained model is written.
-        start: all that is there when the model is given its first weights, by its name.
+        held: parts held all the time, by name.
+        step: parts added while gradients are computed, by name.
+        instead: parts in place of ``step``, each at another time, by name: while gradients are clipped, and while a
+            tensor of a checkpoint or of the trained model is written.
+        start: all parts when the model is given its first weights, by name.
     """
 
     held: Mapping[str, float]
@@ -68,7 +65,7 @@ class TrainingMemory:
 
     @property
     def _training(self) -> dict[str, float]:
-        """What is there when training, or writing what it has made, takes most."""
+        """Parts at the peak of training, or of writing what it has made."""
         times: list[Mapping[str, float]] = [self.step, *({name: size} for name, size in self.instead.items())]
         sizes = [sum(parts.values()) for parts in times]
         return {**self.held, **times[sizes.index(max(sizes))]}
@@ -100,22 +97,22 @@ def training_memory(
     processes: int = 1,
     sharding: str | None = None,
 ) -> TrainingMemory:
-    """What one process of a run takes.
+    """Memory of one process of a run.
 
     Args:
         model: the family.
         config: Hugging Face's keys, resolved, of the model that trains.
         head: of the model.
         length: tokens of a text.
-        texts: that are computed at once: those of a micro-batch.
+        texts: number computed at once: a micro-batch.
         backward: ``autograd`` keeps all activations, ``reversible`` and ``recompute`` compute layers again.
-        trained: how many parameters are; None for all.
+        trained: number of trained parameters; None: all.
         merged: numbers of the largest matrix that an adapter is added to at the end.
-        clipped: gradients are (``max_grad_norm``), which takes a copy of them.
+        clipped: gradients are clipped (``max_grad_norm``), which copies them.
         bfloat16: matrix products are computed in it.
         on_gpu: count the memory of the GPU, not that of the machine.
-        compiled: a processor takes compiled loops (:mod:`models.operations.kernels`); a GPU never does.
-        processes: that train together, and share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
+        compiled: a CPU uses compiled loops (:mod:`models.operations.kernels`); a GPU never does.
+        processes: number that train together. They share the moments if ``sharding`` is ``stage1``, with ``stage2`` the
             gradients, too.
     """
     parameters = parameters_of(model, config, head)

@@ -1,6 +1,6 @@
-"""What a trainer and its model are, written out field by field, and what a step of theirs gives, to the bit.
+"""Describe a trainer and its model field by field, and the results of one step bit for bit.
 
-The gate's process of the port describes what it judges, and :mod:`toolkit.finetune.judged` what is about to train.
+The gate's port process describes what it judges, and :mod:`toolkit.finetune.judged` what is about to train.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
 
-#: Of the Trainer's arguments, what makes the loop and the schedule; the optimizer is described as it is.
+#: The Trainer's arguments that make the loop and the schedule; the optimizer is described as it is.
 ARGUMENTS = ("max_steps", "per_device_train_batch_size", "lr_scheduler_type", "warmup_steps")
-#: Of the recipe, what :meth:`.trainer.Finetuner.training_step` reads.
+#: Keys of ``train`` that :meth:`.trainer.Finetuner.training_step` reads.
 SETTINGS = ("batch_size", "precision")
 #: Attributes of layers that training does not read: what evaluation leaves out, and a note of Paddle's.
 UNREAD = ("leaves_out_unread", "_is_initialized")
@@ -27,7 +27,7 @@ PLAIN = (bool, int, float, str, type(None))
 def described(trainer: Finetuner) -> dict[str, str]:
     """Every plain attribute of the model's layers, its parameters, the optimizer and the loop, by name.
 
-    Of a trainer that has made no step yet: a forward may settle what a model's configuration leaves open.
+    The trainer must have made no step: a forward may settle what a model's configuration leaves open.
     """
     trainer.create_optimizer_and_scheduler(trainer.schedule.max_steps)
     return dict(_fields(trainer))
@@ -59,7 +59,7 @@ def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
 
 
 def digests(model: Any, loss: Any) -> dict[str, str]:
-    """Of a loss, and by name of the gradient of each parameter that has one."""
+    """SHA-256 of a loss, and of each gradient by its parameter's name."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     return {
         name: hashlib.sha256(np.ascontiguousarray(value.numpy()).data).hexdigest()
@@ -80,15 +80,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A value written out; numbers as float32 holds them, in which the gate is given a run's settings."""
+    """Write a value out; floats as float32 holds them, in which the gate gets a run's settings."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _common_attributes() -> set[str]:
-    """What every layer of Paddle's has: names that it numbers, hooks, the parts inside. ``training`` is not among
-    them."""
+    """Attributes of every Paddle layer but ``training``: numbered names, hooks, sublayers."""
     from paddle import nn
 
     return set(vars(nn.Layer())) - {"training"}

@@ -12,9 +12,9 @@ NORM_EPSILON = 1e-6
 
 
 class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
-    """Scale all gradients by min(1, clip_norm / (norm + 1e-6)), norm being that of all of them together (Pascanu et
-    al. 2013, section 3.2), in place: there is no second copy of them. Paddle's own leaves out the 1e-6; where fleet
-    splits a model over devices, it puts its own in place of this."""
+    """Scale all gradients in place, without a copy, by min(1, clip_norm / (norm + 1e-6)), where norm is that of all of
+    them together (Pascanu et al. 2013, section 3.2). Paddle's own leaves out the 1e-6. Where fleet splits a model over
+    devices, it replaces this by its own."""
 
     @paddle.no_grad()
     def _dygraph_clip(self, params_grads: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -35,8 +35,8 @@ class ClipGradByGlobalNorm(paddle.nn.ClipGradByGlobalNorm):
 
 
 def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
-    """Multiply in place by a tensor of one number. On a CPU by the number itself: Paddle's product with a tensor that
-    is broadcast takes five times as long there. On a GPU not, where the program would have to wait for the number."""
+    """Multiply in place by a tensor of one number. On a CPU, by the number itself: Paddle's product with a broadcast
+    tensor takes five times as long there. Not on a GPU, where the host would have to wait for the number."""
     if grad.place.is_cpu_place():
         grad.scale_(float(factor))
     else:
@@ -44,8 +44,8 @@ def scale_in_place(grad: paddle.Tensor, factor: paddle.Tensor) -> None:
 
 
 class AdamW(paddle.optimizer.AdamW):
-    """Paddle's, which lets go of the gradients after each step, as torch's does: none is filled with zeros, and a
-    parameter that has none in a step is left alone in it, whether the run was resumed before or not."""
+    """Paddle's, which frees the gradients after each step, as torch's does, and fills none with zeros. A step leaves a
+    parameter without a gradient alone, whether the run was resumed before or not."""
 
     def clear_grad(self, set_to_zero: bool = False) -> None:
         """As Paddle's; ``set_to_zero`` is False unless it is given."""

@@ -1,11 +1,11 @@
-"""What the processes that train together tell each other: sums, texts, and that the first has passed the gate.
+"""Messages between the processes that train together: sums, texts, and that the first has passed the gate.
 
 They are the ranks of ``paddle.distributed``, started by :mod:`toolkit.finetune.launch` or by Paddle's launcher, over
 gloo on CPUs and NCCL on GPUs. A process that trains alone sends nothing, and gets back what it gave.
 
-Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``: that sends each one
-from a hook of its parameter as soon as the backward has made it, and a reversible backward, which runs each layer's
-forward again, makes some in several parts.
+Gradients are summed here, after all micro-batches of a step, and not by ``paddle.DataParallel``. That sends each one
+from a hook of its parameter as soon as it is made. But a reversible backward, which runs each layer's forward again,
+makes some in several parts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from toolkit.files.digest import digest
 from toolkit.machine import interruption
 from toolkit.machine.runtime import is_first_process, processes, rank
 
-#: Set for the processes that :mod:`toolkit.finetune.launch` has started, to the number of the pipe that the first
-#: reads.
+#: Environment variable of the processes that :mod:`toolkit.finetune.launch` starts: the pipe that the first reads.
 SUPERVISED = "TOOLKIT_SUPERVISED"
-#: The exit status by which a process tells :mod:`toolkit.finetune.launch` that it ended since another one had
-#: (EX_TEMPFAIL).
+#: Exit status (EX_TEMPFAIL) that tells :mod:`toolkit.finetune.launch` that a process ended because another had.
 LOST = 75
-#: Seconds between two looks at what the first process has announced.
+#: Seconds between two polls for what the first process announces.
 INTERVAL = 0.2
 
 
@@ -51,12 +49,12 @@ _joined = False
 
 
 def join() -> None:
-    """Meet the other processes. To be called early, when all have just begun: whoever is awaited for longer than
-    Paddle's ``FLAGS_stop_check_timeout`` (900 s) is given up.
+    """Connect to the other processes. Call it early, when all have just begun: Paddle gives up one that is awaited for
+    longer than ``FLAGS_stop_check_timeout`` (900 s).
 
     Raises:
         Lost: they do not come.
-        UserError: another program is where they are to meet.
+        UserError: another program has the port where they meet.
     """
     global _joined
     if processes() > 1:
@@ -65,14 +63,13 @@ def join() -> None:
         _joined = True
         if is_first_process():
             _check_meeting_place()
-        with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle tells a flag that it has set itself
+        with _others_alive(), contextlib.redirect_stderr(io.StringIO()):  # Paddle prints a flag that it sets itself
             paddle.distributed.init_parallel_env()
 
 
 def _check_meeting_place() -> None:
-    """See that this process can bind the port at which the others look for it, of which Paddle makes an abort half a
-    minute later (SIGABRT). Whoever has bound it and does not listen, as :mod:`toolkit.finetune.launch`, is not in the
-    way.
+    """Check that this process can bind the port where the others look for it; else Paddle aborts half a minute later
+    (SIGABRT). A program that has bound it but does not listen, as :mod:`toolkit.finetune.launch`, is not in the way.
 
     Raises:
         UserError: it cannot.
@@ -93,8 +90,8 @@ def _check_meeting_place() -> None:
 
 
 def joined() -> bool:
-    """Whether this process has met others. It is to end before its libraries are taken down: there Paddle's connections
-    abort one now and then (SIGABRT, without a word), after all its work is done."""
+    """Whether this process has joined others. Then it must end before its libraries are torn down: there Paddle's
+    connections sometimes abort it (SIGABRT, without a message), after all its work is done."""
     return _joined
 
 
@@ -102,7 +99,7 @@ def joined() -> bool:
 
 
 def announce(message: dict[str, Any]) -> None:
-    """As the first process, let the others go on, with what they have to know."""
+    """As the first process, send the others what they need, and let them go on."""
     if processes() > 1:
         store = _store()
         store.set("toolkit/message", json.dumps(message))
@@ -110,7 +107,7 @@ def announce(message: dict[str, Any]) -> None:
 
 
 def await_first() -> dict[str, Any]:
-    """Wait for what the first process announces, for however long it takes: that may be a gate of hours.
+    """Wait for what the first process announces, without a limit: its gate may take hours.
 
     Raises:
         Lost: it has ended.
@@ -129,7 +126,7 @@ def _store() -> Any:
 
 
 def agree(what: str, here: str) -> None:
-    """See that all processes have the same.
+    """Check that all processes have the same.
 
     Args:
         what: in the plural.
@@ -160,11 +157,11 @@ def digest_of_model(model: Any) -> str:
 
 
 def seed_of(seed: int, step: int = 0) -> int:
-    """What this process's generators begin with: of the first the run's seed, of each other one of its own.
+    """Seed of this process's generators: the run's in the first process, one of its own in each other.
 
     Args:
         seed: of the run.
-        step: at which a run goes on whose generators were those of another number of processes; 0 for a new run.
+        step: where a run saved by another number of processes resumes, with new seeds; 0 for a new run.
     """
     return seed if rank() == step == 0 else int(digest("process", seed, rank(), step)[:8], 16)
 
@@ -211,7 +208,7 @@ def sum_gradients(parameters: Sequence[Any], numbers: Sequence[float]) -> list[f
 
 
 def gather(text: bytes) -> list[bytes]:
-    """What each process gave, in their order.
+    """What each process gave, by rank.
 
     Raises:
         Lost: another process has ended.
@@ -228,12 +225,12 @@ def gather(text: bytes) -> list[bytes]:
 
 
 def from_first(value: Any) -> Any:
-    """The first process's value, which JSON can hold, in all."""
+    """Give all processes the first's value, which must fit JSON."""
     return json.loads(gather(json.dumps(value).encode() if is_first_process() else b"")[0])
 
 
 def wait_for_all() -> None:
-    """Go on when all processes have come here."""
+    """Wait until all processes have come here."""
     total([0.0])
 
 
@@ -248,7 +245,7 @@ def _gather(tensor: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _others_alive() -> Iterator[None]:
-    """What fails within is the connection: gloo's and the store's errors have no class of their own."""
+    """Take any error within for a lost connection: gloo's and the store's have no class of their own."""
     try:
         yield
     except Exception as problem:

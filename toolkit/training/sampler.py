@@ -15,16 +15,16 @@ class EpochPermutation(paddle.io.DistributedBatchSampler):
     sees some examples twice and others not at all. Here the order of an epoch needs no state but its number. It comes
     from NumPy's legacy generator, whose stream is frozen (NEP 19): a run resumes under another NumPy too.
 
-    It is a `DistributedBatchSampler` because of those the Trainer's loop tells the epoch (`set_epoch`). But where that
-    repeats a few examples so that all processes have equally many, here the processes share the very batch that one
-    process would have: none sees an example that another has seen in this epoch.
+    It is a `DistributedBatchSampler` because the Trainer's loop sets their epoch (`set_epoch`). That class repeats
+    a few examples so that all processes have equally many. Here the processes share the batch that one would have: none
+    sees an example that another has seen in this epoch.
 
     Args:
         examples: how many training examples there are.
         batch_size: examples of one optimizer step of all processes together, accumulation included. The last batch of
             an epoch holds what is left.
         seed: of the run.
-        replicas: data-parallel processes. Of each batch each takes every `replicas`-th example.
+        replicas: data-parallel processes. Each takes every `replicas`-th example of a batch.
         rank: of this process.
     """
 

@@ -1,4 +1,4 @@
-"""An evaluation that several processes share out, with the numbers of one: whole batches, none of them twice."""
+"""Evaluate in several processes, with the numbers of one: they share whole batches, none of them twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.files.digest import digest
 from toolkit.machine.interruption import Interrupted
 from toolkit.training import ranks
 
-#: Of a batch: its mean loss, and what the task keeps of its examples.
+#: Mean loss of a batch, and what the task keeps of its examples.
 Found = tuple[np.ndarray, list[np.ndarray]]
 
 
@@ -41,19 +41,19 @@ class EveryNth(paddle.io.BatchSampler):
 
 
 def longest_first(token_counts: np.ndarray | None, examples: int) -> np.ndarray:
-    """An order of so many examples in which a batch's are of like length, and need little padding; their own where
-    nobody counts. The longest come first: what is too long for the memory is so at once."""
+    """Order examples by length, so that a batch needs little padding; without counts, keep their own order. The longest
+    come first: a batch too long for the memory fails at once."""
     return np.arange(examples) if token_counts is None else np.argsort(-token_counts, kind="stable")
 
 
 def in_own_order(parts: Sequence[np.ndarray], order: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Arrays (N, ...) of examples that were computed in an order, in that of the data set."""
+    """Put arrays (N, ...) of examples computed in ``order`` back into the data set's order."""
     own = np.argsort(order)
     return tuple(part[own] for part in parts)
 
 
 def seed_of_batch(seed: int, batch: int) -> int:
-    """What the generators begin a batch of an evaluation with."""
+    """Seed of the generators for a batch of an evaluation."""
     return seed if batch == 0 else int(digest("evaluation", seed, batch)[:8], 16)
 
 
@@ -70,8 +70,8 @@ def evaluate_shared(
         batches: those of :class:`EveryNth`.
         step: gives the mean loss of a batch, and what is kept of its examples, [B, ...] each.
         done: is called after each batch.
-        shared: whether the other processes compute the others; else these are all.
-        leave: whether this process was asked for the end; all leave when one was.
+        shared: whether other processes compute the rest; else these are all.
+        leave: whether this process was asked to stop; all stop when one was.
 
     Returns:
         The mean loss over all examples of all processes, and what was kept of them, [N, ...] each.
@@ -91,7 +91,7 @@ def evaluate_shared(
         raise Interrupted
     found = _in_order(here) if shared else here
     kept = tuple(np.concatenate(parts) for parts in zip(*(kept for _, kept in found), strict=True))
-    # Of each example the loss of its batch, as PaddleNLP's loop has it.
+    # Each example counts with its batch's loss, as in PaddleNLP's loop.
     losses = np.concatenate([np.tile(loss.reshape(-1), len(kept[0])) for loss, kept in found])
     return float(losses.mean()), kept
 
@@ -111,7 +111,7 @@ def _parts(found: list[Found]) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def _batches(tensors: dict[str, np.ndarray]) -> list[Found]:
-    """What :func:`_parts` was made of."""
+    """Inverse of :func:`_parts`."""
     parts: dict[int, dict[int, np.ndarray]] = {}
     for name, value in tensors.items():
         batch, part = map(int, name.split())

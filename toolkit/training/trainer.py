@@ -7,10 +7,9 @@ Its loop, schedules, clipping and fleet support are used as they are. What is re
   splits it into micro-batches and weights their losses, so loss and gradient are those of one large batch.
 - *Resume.* See :mod:`toolkit.run_folder.checkpoint` and :mod:`toolkit.training.sampler`.
 - *When.* :class:`ScheduleCallback` evaluates every so many steps and always at the end, and saves a checkpoint with
-  each evaluation, every minute, and when a signal asks for the end (:mod:`toolkit.machine.interruption`). A validation
-  is then left between two batches; the checkpoint says so, and the run that goes on from it begins with that
-  validation.
-- *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is that over all that counts in all of them, and
+  each evaluation, every minute, and when a signal asks it to stop (:mod:`toolkit.machine.interruption`). A validation
+  then stops between two batches; the checkpoint says so, and a run resumed from it begins with that validation.
+- *Several processes* (:mod:`toolkit.training.ranks`). The mean loss is over the loss terms of all of them, and
   gradients are summed after the accumulated backward. One process writes the run folder; evaluations are shared out.
 - *Mixed precision.* Not the Trainer's autocast, but the ports' own casts (:mod:`models.operations.precision`), which
   are the same on every device, and which the gate compares.
@@ -64,7 +63,7 @@ SHOWN_METRICS = 4
 #: Seconds of training that a kill may cost where evaluations are far apart.
 CHECKPOINT_SECONDS = 60.0
 
-#: What helps a training that diverges.
+#: Advice for a training that diverges.
 STEADIER = "lower train.learning_rate, raise train.warmup_ratio or set train.max_grad_norm"
 
 
@@ -73,7 +72,7 @@ class Diverged(ToolkitError):
 
 
 class Requests(NamedTuple):
-    """What is to be done after a step, besides what its number says."""
+    """What to do after a step, besides what its number requires."""
 
     stop: bool
     save: bool
@@ -86,13 +85,13 @@ class Finetuner(Trainer):
         model: the Paddle model; called with the collated batch's keys, it returns an output with a `loss`.
         recipe: the recipe.
         folder: the run folder.
-        task: the recipe's; used are its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and
-            `LOWER_IS_BETTER`.
+        task: the recipe's; its `num_loss_terms`, `token_counts`, `outputs`, `compute_metrics` and `LOWER_IS_BETTER` are
+            used.
         console: where progress is shown.
         train_dataset: a map-style data set; None to evaluate only.
         eval_dataset: the validation examples.
         tracker: where metrics go; None to record none.
-        begun_with: the processes that the run was begun with, whose batches it goes on with; None for those of now.
+        begun_with: number of processes at the run's beginning, which sets its batches; None for that of now.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Finetuner(Trainer):
     ) -> None:
         self.recipe = recipe
         self.begun_with = begun_with or processes()
-        #: Whether all processes evaluate together; one that is alone with its work sets it to False.
+        #: Whether all processes evaluate together; one that works alone sets it to False.
         self.shared = processes() > 1
         self.task = task
         self.console = console
@@ -123,11 +122,11 @@ class Finetuner(Trainer):
         self.saved_at = self.counted_at = time.monotonic()
         self._agreed = Requests(False, False)
         self.interruption = Interruption()
-        #: Whether the validation that is due after the last step was left.
+        #: Whether the validation due after the last step was interrupted.
         self.left = False
         self.step_loss = math.nan
         self.step_learning_rate = math.nan
-        #: What the task's `outputs` kept of all examples (N, ...), of the last evaluation and of the best validation.
+        #: What the task's `outputs` kept of all examples (N, ...), in the last evaluation and in the best validation.
         self.outputs: tuple[np.ndarray, ...] | None = None
         self.best_outputs: tuple[np.ndarray, ...] | None = None
         self.progress = ProgressBar(console, "", 0)
@@ -174,7 +173,7 @@ class Finetuner(Trainer):
             raise Interrupted(self.state.global_step)
 
     def _validate(self, saved: Path) -> None:
-        """Make the validation that was left when a checkpoint was saved. A signal leaves it once more, at once."""
+        """Run the validation that was interrupted when a checkpoint was saved. A signal interrupts it again."""
         self.state = TrainerState.load_from_json(str(saved / checkpoint.TRAINER_STATE))
         checkpoint.load_weights(self.model, saved)
         self.is_in_train, self.counted_at = True, time.monotonic()
@@ -200,8 +199,8 @@ class Finetuner(Trainer):
     def measure(self, dataset: Any, split: str) -> dict[str, float]:
         """The loss and the task's metrics over a data set.
 
-        The generators are seeded for it and put back after: the numbers of one model on one data set are the same
-        whenever they are asked for, and asking does not change the training that follows.
+        The generators are seeded for it and restored after. So one model has the same numbers on one data set at any
+        time, and measuring does not change the training that follows.
         """
         batches = len(self._get_eval_sampler(dataset))
         with ProgressBar(self.console, split, batches) as self.progress:
@@ -311,7 +310,7 @@ class Finetuner(Trainer):
         return loss_weights(terms, ranks.total([sum(terms)])[0])
 
     def _sum_over_processes(self, loss: paddle.Tensor) -> paddle.Tensor:
-        """Sum gradients and loss; all learn, too, whether one of them was asked to stop, or should save."""
+        """Sum gradients and loss; also agree whether one process was asked to stop, or should save."""
         here = [float(loss), self.interruption.requested, is_first_process() and self._overdue()]
         sums = ranks.total(here) if self.sharding else ranks.sum_gradients(self.model.parameters(), here)
         self._agreed = Requests(*map(bool, sums[1:]))
@@ -321,7 +320,7 @@ class Finetuner(Trainer):
         return time.monotonic() - self.saved_at > CHECKPOINT_SECONDS
 
     def requests(self) -> Requests:
-        """What follows the step just done: of several processes, what they have agreed on in it."""
+        """Requests after the step just done; of several processes, those that they agreed on in it."""
         return self._agreed if processes() > 1 else Requests(self.interruption.requested, self._overdue())
 
     def _wrap_model(self, model: Any, training: bool = True) -> Any:
@@ -329,7 +328,7 @@ class Finetuner(Trainer):
         return super()._wrap_model(model, training) if self.sharding or processes() == 1 else model
 
     def num_loss_terms(self, batch: dict[str, paddle.Tensor]) -> float:
-        """What a micro-batch's loss is divided by: its number of terms, or the sum of their class weights.
+        """Divisor of a micro-batch's loss: its number of terms, or the sum of their class weights.
 
         With several labels per text, class weights scale terms but do not change their number."""
         weights = getattr(self.model, "class_weights", None)
@@ -338,14 +337,14 @@ class Finetuner(Trainer):
         return weight_of_labels(batch["labels"].numpy(), weights)
 
     def add_gradients(self, loss: paddle.Tensor) -> None:
-        """Add those of a micro-batch's share of the loss to the parameters', in float32.
+        """Add the gradients of a micro-batch's share of the loss to the parameters', in float32.
 
-        They are never scaled: bfloat16 reaches as far as float32 does, and loses none that is small.
+        They are never scaled: bfloat16 has float32's range, and loses no small ones.
         """
         loss.backward()
 
     def autocast_smart_context_manager(self) -> contextlib.AbstractContextManager:
-        """What computes in ``train.precision`` inside the ``with`` block."""
+        """Context that computes in ``train.precision``."""
         return precision.lowered() if self.recipe.train.precision == "bfloat16" else contextlib.nullcontext()
 
     def _check_loss_valid(self, loss: paddle.Tensor) -> None:
@@ -374,7 +373,7 @@ class Finetuner(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """As the Trainer's, with draws of its own (see :meth:`measure`).
+        """As the Trainer's, with its own random draws (see :meth:`measure`).
 
         Raises:
             Diverged: training has made a parameter infinite or NaN.
@@ -391,8 +390,8 @@ class Finetuner(Trainer):
     def evaluation_loop(
         self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **options: Any
     ) -> EvalLoopOutput:
-        """As the Trainer's; of several processes each computes every so many-th batch, and all get all numbers. The
-        Trainer would compute some examples twice, so that all processes have equally many, and count them twice."""
+        """As the Trainer's, but several processes take turns with the batches, and all get all numbers. The Trainer
+        would compute some examples twice, so that all processes have equally many, and count them twice."""
         if processes() == 1:
             options["metric_key_prefix"] = metric_key_prefix
             return super().evaluation_loop(dataloader, description, *args, **options)
@@ -427,7 +426,7 @@ class Finetuner(Trainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, paddle.Tensor], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[paddle.Tensor, tuple[paddle.Tensor, ...], paddle.Tensor]:
-        """The loss of a batch and what the task keeps of the model's output; logits are let go with the batch."""
+        """The loss of a batch and what the task keeps of the model's output; logits are freed with the batch."""
         inputs = self._prepare_inputs(without_padding(inputs, self.model.config) if self._cut else inputs)
         # Each batch has draws of its own: it does not matter which process computes it.
         batch = self._batches_evaluated * processes() + rank() if self.shared else self._batches_evaluated
@@ -440,13 +439,13 @@ class Finetuner(Trainer):
         return output.loss.mean().detach(), kept, kept[-1]  # the Trainer computes metrics only where there are "labels"
 
     def _metrics(self, output: Any) -> dict[str, float]:
-        """The task's metrics of what :meth:`prediction_step` kept; it may give a more exact `loss` than batch means."""
+        """The task's metrics of what :meth:`prediction_step` kept, maybe with a `loss` more exact than batch means."""
         self.outputs = in_own_order(output.predictions, self._order)
         with self.interruption.suspended() if self.is_in_train else contextlib.nullcontext():
             return self.task.compute_metrics(self.outputs, self.evaluated)
 
     def _maybe_log_save_evaluate(self, tr_loss: paddle.Tensor, model: Any, *args: Any, **options: Any) -> None:
-        """As the Trainer's; where the validation is left, the step is saved all the same."""
+        """As the Trainer's, but save the step even if its validation is interrupted."""
         try:
             super()._maybe_log_save_evaluate(tr_loss, model, *args, **options)
         except Interrupted:
@@ -455,7 +454,7 @@ class Finetuner(Trainer):
             raise
 
     def log(self, logs: dict[str, float], **kwargs: Any) -> None:
-        """Nothing: :class:`ScheduleCallback` records every step and every evaluation."""
+        """Do nothing: :class:`ScheduleCallback` records every step and every evaluation."""
 
     def _save_checkpoint(self, model: Any, metrics: dict[str, float] | None = None) -> None:
         if self.sharding:  # the optimizer's state is spread over the processes: such a run is not resumed
@@ -525,7 +524,7 @@ class ScheduleCallback(TrainerCallback):
         control.should_save = control.should_evaluate or requests.save or requests.stop
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: Any, eval_dataloader: Any, **_: Any) -> None:
-        """Keep the bar moving during an evaluation, and leave a validation where a signal asks for the end."""
+        """Update the bar during an evaluation, and interrupt it if a signal asks for that."""
         self._evaluated_batches += 1
         if processes() == 1 and self.trainer.interruption.requested:
             raise Interrupted
@@ -549,7 +548,7 @@ class ScheduleCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
-        """Note when, so that a long stretch without an evaluation is saved too."""
+        """Note the time, so that a long stretch without an evaluation is saved too."""
         self.trainer.saved_at = time.monotonic()
 
     def _count_seconds(self) -> None:
@@ -567,7 +566,7 @@ def _plain_metrics(found: dict[str, float], prefix: str) -> dict[str, float]:
 
 
 def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> TrainingArguments:
-    """The recipe in the Trainer's words. Accumulation, evaluation and saving are this module's business."""
+    """The recipe as the Trainer's arguments. Accumulation, evaluation and saving are left to this module."""
     train = recipe.train
     constant = "constant_with_warmup" if train.warmup_ratio else "constant"
     return TrainingArguments(
@@ -582,7 +581,7 @@ def _training_arguments(recipe: Recipe, folder: Path, schedule: Schedule) -> Tra
         adam_beta2=train.adam_beta2,
         adam_epsilon=train.adam_epsilon,
         max_grad_norm=train.max_grad_norm or 0.0,
-        warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # by the ratio the Trainer rounds down
+        warmup_steps=math.ceil(schedule.max_steps * train.warmup_ratio),  # given a ratio, the Trainer rounds down
         recompute=bool(train.recompute),
         sharding=train.sharding or "",
         lr_scheduler_type=constant if train.lr_scheduler == "constant" else train.lr_scheduler,

@@ -1,4 +1,4 @@
-"""Learning curves: what the lines of metrics.jsonl say, as pictures and as a table."""
+"""Learning curves: the lines of metrics.jsonl, as charts and as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.run_folder.tracking import LEADING_COLUMNS
 from toolkit.tasks.metrics import COUNTS
 from toolkit.terminal.progress import format_number
 
-#: What a row has beside metrics.
+#: Keys of a row beside metrics.
 BESIDE = (*LEADING_COLUMNS, "loss", "learning_rate", "seconds", *COUNTS)
 
 Row = Mapping[str, Any]
@@ -57,7 +57,7 @@ def _series(name: str, rows: Sequence[Row], key: str) -> Series:
 
 
 def _number(value: Any) -> float | None:
-    """A metric as a finite number; None for what is none."""
+    """A metric as a finite number; None for all else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 

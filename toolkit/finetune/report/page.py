@@ -59,7 +59,7 @@ def write_report(recipe: Recipe, folder: Path, results: Mapping[str, Any], outpu
 
 
 def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = "") -> str:
-    """The whole document; ``above`` is before the names of the run's files that it links to."""
+    """The whole document; ``above`` is the prefix of its links to the run's files."""
     description = task_of(recipe).DESCRIPTION
     name = folder.resolve().name
     body = element(
@@ -77,7 +77,7 @@ def page(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str = 
 
 
 def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str, above: str) -> Element:
-    """What it is, and whether the gate showed the port to equal the reference."""
+    """The model, and whether the gate showed the port to equal the reference."""
     starts = read_starts(folder)
     passed = bool(starts) and all(start["skipped"] is None for start in starts)
     description = task_of(recipe).DESCRIPTION
@@ -95,7 +95,7 @@ def _header(recipe: Recipe, folder: Path, results: Mapping[str, Any], name: str,
 
 
 def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
-    """How each start of the run came past the gate."""
+    """Gate's verdict at each start of the run."""
     if not starts:
         yield element("p", element("span", "Parity unknown", class_="verdict"), ": the run has no record of the gate")
     for start in starts:
@@ -107,7 +107,7 @@ def _verdict(starts: list[dict[str, Any]]) -> Iterator[Element]:
 
 
 def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
-    """The metrics of each split, beside what is reached without a model."""
+    """Metrics of each split, beside those reached without a model."""
     splits = [split for split in SPLITS if split in results]
     baseline = results.get("baseline", {})
     known = [split for split in splits if split in baseline]
@@ -127,7 +127,7 @@ def _numbers(results: Mapping[str, Any]) -> Iterator[Element]:
 
 
 def _task(recipe: Recipe, folder: Path, results: Mapping[str, Any], above: str) -> Iterator[Element]:
-    """What the task has to say, of the test split, or of validation where there is no test."""
+    """The task's part, on the test split, or on validation where there is no test."""
     split = next((split for split in SPLITS if predictions_file(folder, split).exists()), None)
     if split is None:
         return
@@ -183,7 +183,7 @@ def _made_of(recipe: Recipe, folder: Path) -> Iterator[Element]:
 
 
 def _rows(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Element]]:
-    """Nested values as rows of a table: the names on the way, and what is there."""
+    """Nested values as rows of a table: path of keys, and value."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
