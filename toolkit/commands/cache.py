@@ -1,7 +1,7 @@
-"""What the cache takes, and its removal: of the toolkit's own entries alone, and of none that a run is using.
+"""Show the size of the cache, and clear it: only the toolkit's own entries, and none that a run is using.
 
-The cache's folder may be one that holds other things (``.cache`` of a home folder does). So an entry is what says
-``KIND/KEY`` of itself where it lies; everything else stays, and no symbolic link is followed.
+The cache's folder may hold other things, as ``.cache`` of a home folder does. So a folder is an entry only if it
+names the ``KIND/KEY`` where it lies. Everything else stays, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from toolkit.machine.disk import megabytes
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: What is kept: the folders of the cache.
+#: Folders of the cache, by kind of entry.
 KINDS = ("parity", "rows", "tokenizers", "tokens", "weights")
-#: What a key looks like.
+#: Pattern of a key.
 KEY = re.compile(r"[0-9a-f]{32}([0-9a-f]{32})?")
-#: What an unfinished entry is called.
+#: Folder name of an unfinished entry.
 LEFT = re.compile(rf"{re.escape(TEMPORARY)}(?P<key>{KEY.pattern})-\w+")
-#: What a killed process left unfinished is removed after so many seconds; a younger one may be at work.
+#: Age in seconds at which an unfinished entry is removed; a younger one may still be written.
 UNFINISHED_SECONDS = 3600.0
 DAY = 86400.0
 
@@ -55,12 +55,12 @@ class Entry:
 
 @dataclass
 class Cleared:
-    """What a clearing has done.
+    """Result of a clearing.
 
     Attributes:
         removed: the entries that are gone.
         in_use: those that a process is using, which stay.
-        failed: by path, why it could not be removed.
+        failed: path -> why it could not be removed.
     """
 
     removed: list[Entry] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Cleared:
 
 
 def entries(place: Path) -> list[Entry]:
-    """The entries of the cache in a folder; none where there is no such folder."""
+    """Return the cache entries in a folder; none if there is no such folder."""
     return sorted(_entries(place), key=lambda entry: (entry.kind, entry.path.name))
 
 
@@ -78,7 +78,7 @@ def clear(place: Path, older_than: float | None = None) -> Cleared:
 
     Args:
         place: the cache's folder, which stays.
-        older_than: only those that were not used for so many days.
+        older_than: remove only those not used for so many days.
     """
     done, now = Cleared(), time.time()
     for entry in entries(place):
@@ -109,7 +109,7 @@ def show(place: Path, console: Console) -> None:
 
 
 def report_cleared(done: Cleared, place: Path, console: Console) -> int:
-    """Print what a clearing has freed and what it has left; returns the exit status, 1 where something resisted."""
+    """Print what was freed and what was left; return the exit status, 1 if an entry could not be removed."""
     console.print(f"{place}: removed {_count(done.removed)}", highlight=False, soft_wrap=True)
     if done.in_use:
         console.print(f"a run is using {_count(done.in_use)}, which stay", highlight=False)
@@ -134,7 +134,7 @@ def _entries(place: Path) -> Iterator[Entry]:
 
 
 def _folders(parent: Path) -> list[Path]:
-    """The folders in a folder, which all are no symbolic links."""
+    """Return the folders in a folder; neither it nor they may be symbolic links."""
     try:
         if not stat.S_ISDIR(parent.lstat().st_mode):
             return []
@@ -145,7 +145,7 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _is_ours(kind: str, folder: Path) -> bool:
-    """Whether a folder is an entry, or one that was damaged."""
+    """Whether a folder is an entry, whole or damaged."""
     name = folder / NAME
     try:
         if stat.S_ISREG(name.lstat().st_mode) and name.read_bytes() == f"{kind}/{folder.name}\n".encode():
@@ -156,8 +156,8 @@ def _is_ours(kind: str, folder: Path) -> bool:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a folder is what a killed process was writing or removing: its name has an entry's key in it, or there is
-    nothing in it."""
+    """Whether a killed process left a folder while it wrote or removed an entry: it is old, and empty or named by an
+    entry's key."""
     try:
         old = time.time() - folder.stat().st_mtime > UNFINISHED_SECONDS
         return old and (LEFT.fullmatch(folder.name) is not None or not any(folder.iterdir()))
@@ -175,7 +175,7 @@ def _last_use(folder: Path) -> float:
 
 
 def size_of_tree(folder: Path) -> int:
-    """Bytes of all files below a folder, of symbolic links their own; what cannot be read counts nothing."""
+    """Return the bytes of all files below a folder; a link counts its own size, what is unreadable 0."""
     total, left = 0, [folder]
     while left:
         try:
@@ -191,7 +191,7 @@ def size_of_tree(folder: Path) -> int:
 
 
 def _remove(entry: Entry) -> bool:
-    """Remove an entry; False where a process is using it. It is gone at once, whatever happens while its files go."""
+    """Remove an entry; False if a process uses it. A rename takes it away at once, even if deleting its files fails."""
     name = entry.path / NAME
     try:
         file = os.open(name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

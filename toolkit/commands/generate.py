@@ -1,4 +1,4 @@
-"""What `toolkit generate` does: continue a prompt, of a CTRL under a control code, with a run's language model."""
+"""`toolkit generate`: continue a prompt with a run's language model, for CTRL after a control code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.tasks.interface import Run
 from toolkit.tasks.language_modeling.decoding import Decoding, NextToken, generate, longest_text
 from toolkit.tasks.language_modeling.task import PERPLEXITY_OF, has_control_codes
 
-#: The text of bytes ends with it as long as their last character is not whole.
+#: A text decoded from bytes ends with it while its last character is incomplete.
 UNKNOWN_CHARACTER = "\ufffd"
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def trained_codes(run: Run) -> list[str]:
-    """The control codes that a run was trained on."""
+    """Return the control codes that a run was trained on."""
     path, remedy = run.folder / "metrics.json", "restore it from a copy, or train again"
     metrics = read_json(path, remedy)
     with reading(path, remedy):
@@ -32,7 +32,7 @@ def trained_codes(run: Run) -> list[str]:
 
 
 def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> list[int]:
-    """The tokens to continue: the control code, if the model knows any, and the prompt.
+    """Return the tokens to continue: the control code, if the model knows any, and the prompt.
 
     Raises:
         UserError: no such control code, nothing to continue, or more tokens than the model has positions.
@@ -55,7 +55,7 @@ def encode_prompt(run: Run, control: str | None, prompt: str, length: int) -> li
 
 
 def _check_room(run: Run, given: str, count: int, length: int) -> None:
-    """See that the model has positions for what is given, ``count`` tokens, and for ``length`` more."""
+    """Check that the model has positions for the ``count`` given tokens and ``length`` more."""
     if count + length > (positions := longest_text(run.model)):
         raise UserError(
             f"--length: {given} and {length} new ones are {count + length}, but the model has {positions} positions"
@@ -81,9 +81,9 @@ def generate_text(
     Args:
         folder: a finished run.
         console: where the text is printed.
-        control: the control code; None for the first that the run was trained with, if it was with any.
+        control: the control code; None for the first one that the run was trained with, if any.
         prompt: the text to continue; may be empty under a control code.
-        length: the most new tokens.
+        length: maximum of new tokens.
         temperature, top_k, top_p: see :class:`.decoding.Decoding`; any of them makes the model sample.
         beams: more than 1 for beam search.
         stop: a text of one token, after which generation stops.
@@ -91,7 +91,7 @@ def generate_text(
         options: other settings of :class:`.decoding.Decoding`.
 
     Raises:
-        UserError: the folder holds no finished run of a language model, or the options fit neither it nor each other.
+        UserError: the folder holds no finished run of a language model, or the options do not fit it or each other.
     """
     run = load_run(folder)
     if run.model.head != "causal_lm":
@@ -117,10 +117,10 @@ def generate_text(
 
 
 def stream(run: Run, control: str | None, prompt: str, decoding: Decoding, console: Console) -> str:
-    """Print the prompt and then each token as soon as it is chosen; returns the new text.
+    """Print the prompt and then each token as soon as it is chosen; return the new text.
 
     Args:
-        control: the control code; None where the model knows none.
+        control: the control code; None if the model knows none.
     """
     tokens = encode_prompt(run, control, prompt, decoding.length)
     if control is not None and control not in (known := trained_codes(run)):

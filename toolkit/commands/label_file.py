@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from toolkit.recipe.recipe import Recipe
 
-#: Row numbers that a note lists.
+#: Most row numbers that a note lists.
 LISTED = 10
 
 
 @dataclass
 class Noted:
-    """How many rows have something, and the numbers of the first."""
+    """Count of rows that a note is about, and the first row numbers."""
 
     count: int = 0
     first: list[int] = field(default_factory=list)
@@ -66,15 +66,15 @@ def label_file(
     spreadsheet_safe: bool = False,
     **columns: str | None,
 ) -> Path:
-    """Write the rows of a file with the predictions of a run's best model for each, in new columns at the end.
+    """Write the rows of a file, with the predictions of a run's best model in new columns at the end.
 
     Args:
         folder: a finished run.
-        console: where the progress and what is to be known at the end are shown.
+        console: shows the progress, and the speed and notes at the end.
         source: the rows, of one of :data:`toolkit.files.tables.KINDS`.
         target: the file to write, of any of these kinds but text.
-        overwrite: replace a file that is there.
-        encoding: of ``source``; None for the recipe's, and UTF-8 where that has none.
+        overwrite: replace an existing file.
+        encoding: of ``source``; None for the recipe's, or UTF-8 if that has none.
         delimiter: of ``source``, if it is csv; None for the recipe's, or one that fits.
         spreadsheet_safe: in a csv ``target``, put an apostrophe before what a spreadsheet would take for a formula.
         columns: ``text_column``, ``text_pair_column``, ``question_column``, ``context_column``: those of the file, in
@@ -84,7 +84,7 @@ def label_file(
         ``target``.
 
     Raises:
-        UserError: the run does not label, or the files or columns are not as they should be. Nothing is written.
+        UserError: the run's task does not label rows, or a file or column is wrong. Nothing is written.
     """
     recipe = read_recipe(folder)
     task = task_of(recipe)
@@ -130,7 +130,7 @@ def _of_formulas(count: int, quoted: bool) -> str:
 
 
 def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str | None]) -> dict[str, str]:
-    """What the task reads -> the column of the file that has it.
+    """Return what the task reads -> its column in the file.
 
     Raises:
         UserError: a column is given that the task does not read, or the file can have no such columns.
@@ -150,7 +150,7 @@ def _columns(recipe: Recipe, task: Task, source: Path, given: Mapping[str, str |
 
 
 def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
-    """What the task reads -> the column that the recipe has for it; the second of two texts is the ``text_pair``."""
+    """Return what the task reads -> its column in the recipe; the second of two texts is the ``text_pair``."""
     columns = {name: getattr(recipe.data, name) for name in task.ROW_COLUMNS}
     if "text" in columns:
         columns.update(zip(("text", "text_pair"), recipe.data.text_columns, strict=False))
@@ -160,7 +160,7 @@ def _read_columns(recipe: Recipe, task: Task) -> dict[str, str]:
 def _label(
     run: Run, table: Table, target: Path, wanted: Mapping[str, str], console: Console, options: Mapping[str, bool]
 ) -> tuple[dict[str, Noted], int]:
-    """Label all rows; returns what some of them have that the user should know, and how many cells are formulas.
+    """Label all rows; return what to note about some of them, and the number of cells that are formulas.
 
     Args:
         options: of :func:`.table_writer.table_writer`.
@@ -196,7 +196,7 @@ def _texts(rows: Rows, column: str) -> list[str | None]:
 def _predicted(
     run: Run, rows: Rows, columns: Mapping[str, list[str | None]], advance: Any
 ) -> tuple[list[list[Any]], dict[str, list[int]]]:
-    """The values of the prediction columns of a chunk, None in rows without text, and what rows have, by number."""
+    """Return a chunk's prediction columns, None in rows without text, and its notes: what -> row numbers."""
     complete, notes = [], {f"no {name}": list[int]() for name in columns}
     for index in range(len(rows)):
         missing = next((name for name, values in columns.items() if not (values[index] or "").strip()), None)

@@ -1,4 +1,4 @@
-"""What `toolkit evaluate` and `toolkit predict` do with a finished run."""
+"""`toolkit evaluate` and `toolkit predict`, for a finished run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 from toolkit.terminal.quiet import silence_startup
 
-#: What to do about a model that cannot be loaded.
+#: Remedy for a model that cannot be loaded.
 MEND = "restore the run's model folder from a copy, or train again"
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe of a finished run.
+    """Return the recipe of a finished run.
 
     Raises:
         UserError: the folder is no run, or the run has not finished.
@@ -68,7 +68,7 @@ def load_run(folder: Path) -> Run:
 
 
 def load_model(recipe: Recipe, folder: Path) -> Any:
-    """The model in a run's ``model/``, ready to evaluate.
+    """Load the model in a run's ``model/``, ready to evaluate.
 
     Raises:
         UserError: a file of it is missing, damaged, or of another model.
@@ -94,7 +94,7 @@ def load_model(recipe: Recipe, folder: Path) -> Any:
 
 
 def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
-    """The tokenizer in a run's ``model/``.
+    """Load the tokenizer in a run's ``model/``.
 
     Raises:
         UserError: a file of it is missing or damaged.
@@ -108,8 +108,7 @@ def load_tokenizer(recipe: Recipe, folder: Path) -> Any:
 
 
 def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, float]:
-    """Measure a run's best model on a split of its data, as training did; add the numbers to `evaluation.json`, where
-    that can be written.
+    """Measure a run's best model on a split, as training did. Add the numbers to `evaluation.json` if it is writable.
 
     Args:
         folder: a finished run.
@@ -120,10 +119,10 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
         ``loss`` and the task's metrics.
 
     Raises:
-        UserError: the run or the split is not there, or the data's labels are no longer those of the model.
+        UserError: the run or the split is missing, or the data's labels are no longer those of the model.
     """
-    # Before PaddleNLP is imported, which puts a load_dataset of its own, one that trusts remote code, in the place of
-    # that of `datasets`.
+    # The data is loaded before PaddleNLP is imported, which replaces the load_dataset of `datasets` by its own, one
+    # that trusts remote code.
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written anew") if path.exists() else {}
@@ -160,7 +159,7 @@ def predict(folder: Path, console: Console, **given: Any) -> Any:
         given: the inputs that its task needs (``PREDICTS_FROM``), for example ``texts``.
 
     Raises:
-        UserError: the folder is no finished run, or its task predicts from something else.
+        UserError: the folder is no finished run, or its task needs other inputs.
     """
     task = task_of(read_recipe(folder))
     kind, command = task.DESCRIPTION.name, task.DESCRIPTION.command(folder)

@@ -18,14 +18,14 @@ from toolkit.machine.scratch import scratch_folder
 from toolkit.run_folder.folder import REPORT, read_starts
 from toolkit.run_folder.read import read_json, reading
 
-#: What of a run goes to the hub only if asked for: pages that quote the data.
+#: Files of a run that are uploaded only on request: they quote the data.
 REPORTS = ("report.html", f"{REPORT}/parity.json", f"{REPORT}/parity.html")
-#: Files of `model/` that are left behind: what a killed process did not finish, and whatever is no part of a model.
+#: Files of `model/` to upload. Others were left unfinished by a killed process, or are no part of a model.
 PARTS = re.compile(r"[^.].*\.(json|safetensors|txt|model)")
 
 
 class PushFailed(ToolkitError):
-    """The hub did not take it; the message says why."""
+    """The hub did not take the upload; the message says why."""
 
 
 def push_run(
@@ -41,19 +41,19 @@ def push_run(
 
     Args:
         folder: the run.
-        repository: ``owner/name``, made if it is not there.
-        private: of a new repository; one that is there and public is refused.
-        revision: the branch, made if it is not there; None for the main branch.
-        message: of the commit.
-        with_report: the run's page and the gate's, too.
+        repository: ``owner/name``, created if missing.
+        private: make a new repository private; an existing public one is refused.
+        revision: the branch, created if missing; None for the main branch.
+        message: commit message.
+        with_report: upload the run's page and the gate's, too.
         despite_skipped_parity: push a run that was trained without the gate, too.
 
     Returns:
-        What was done, a line each: the address and the commit.
+        Two lines: the files, and the address with the commit.
 
     Raises:
-        UserError: the run is none, is damaged, or was trained without the gate.
-        PushFailed: the hub did not take it.
+        UserError: the folder is no finished run, is damaged, or was trained without the gate.
+        PushFailed: the hub did not take the upload.
     """
     read_recipe(folder)
     _check_parity(folder, despite_skipped_parity)
@@ -100,7 +100,7 @@ def _check_model(model: Path) -> None:
 
 
 def _stage(folder: Path, staged: Path, repository: str, with_report: bool) -> None:
-    """Copy what is to be uploaded into ``staged``, as it is to lie in the repository."""
+    """Copy the files to upload into ``staged``, in the repository's layout."""
     for path in sorted((folder / "model").iterdir()):
         if path.is_file() and PARTS.fullmatch(path.name):
             with reading(path, MEND):
@@ -115,7 +115,7 @@ def _stage(folder: Path, staged: Path, repository: str, with_report: bool) -> No
 
 
 def _told(card: str, folder: Path) -> str:
-    """The card, which says how the run came past the gate whatever somebody has made of it."""
+    """Return the card with the run's parity statement, even if somebody has edited that out."""
     statement = parity_statement(read_starts(folder)) or "**Nothing is recorded of the parity gate** of this run."
     return card if statement in card else f"{card.rstrip()}\n\n## Parity with the reference\n\n{statement}\n"
 
@@ -125,12 +125,12 @@ def _upload(staged: Path, repository: str, private: bool, revision: str | None, 
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
-    hub = HfApi(token=True)  # that of the login, which there must be
+    hub = HfApi(token=True)  # the login's token, which must exist
     hub.create_repo(repository, private=private or None, exist_ok=True)
     if private and not hub.repo_info(repository).private:
         raise UserError(f"--private: {repository} is there already and is public; make it private, or name another")
     if revision is not None:
         hub.create_branch(repository, branch=revision, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the hub thinks of the card's header
+        warnings.simplefilter("ignore")  # about the card's header
         return hub.upload_folder(repo_id=repository, folder_path=staged, revision=revision, commit_message=message)

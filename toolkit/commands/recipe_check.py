@@ -1,7 +1,7 @@
-"""What `toolkit recipe check` finds in a recipe's data.
+"""Check a recipe's data, for `toolkit recipe check`.
 
-Built-in data is not made for it: `datasets`, which takes longer to be imported than all else that a check does, is
-imported for data of the user's own alone.
+Built-in data is not built for a check. `datasets` takes longer to import than all else in a check, so it is imported
+only for the user's own data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `toolkit report` does: make the page of a finished run anew, and what it needs where that is missing."""
+"""`toolkit report`: rebuild the page of a finished run, and the files for it that are missing."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 def remake_report(folder: Path, console: Console, output: Path | None = None) -> Path:
-    """Write `report.html` from what is in a run folder; predictions that are not there are computed.
+    """Write `report.html` from the files of a run folder; compute missing predictions.
 
     Args:
         folder: a finished run.
-        console: where it is said what is done.
-        output: a new file for the page, in place of that in the run folder, which is then only read.
+        console: where messages are printed.
+        output: a new file for the page; the run folder is then only read, unless predictions are missing.
 
     Returns:
         The page.
 
     Raises:
-        UserError: the folder is no finished run, a file of it is damaged, or it cannot be written and has to be.
+        UserError: the folder is no finished run, a file of it is damaged, or it must be written and cannot be.
     """
     recipe = read_recipe(folder)
     if output is not None:
@@ -69,7 +69,7 @@ def _check_writable(folder: Path, missing: list[str]) -> None:
 
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
-    """Let the best model answer the splits that lack predictions, and write the task's own files anew."""
+    """Compute the best model's predictions for splits that lack them, and rewrite the task's own files."""
     recipe.commits.update(recorded_commits(folder))
     splits = task_of(recipe).load_splits(recipe)  # before PaddleNLP is imported: see toolkit.commands.predict.evaluate
     run = load_run(folder)

@@ -1,5 +1,5 @@
-"""`toolkit bench`: how long the port takes beside another implementation, in turn on the same machine.
+"""`toolkit bench`: time the port and another implementation, in turn on the same machine.
 
-Each side is a process of its own that is asked for one measurement at a time while the other waits, so that what slows
-the machine down slows both. A ratio is said with its interval, and no difference is spoken of that lies within it.
+Each side is a process of its own. One measures while the other waits, so whatever slows the machine down slows both.
+A ratio is given with its interval; if that holds 1, no difference is claimed.
 """

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 COUNT = click.IntRange(1, 2**31 - 1)
-#: What can be measured, by model, in the order in which ``--all`` does.
+#: Works that can be measured, by model, in the order of ``--all``.
 WORKS = {
     "reformer": ("step", "start", "tokenize", "gate"),
     "ctrl": ("step", "generate", "generate-without-cache", "start", "tokenize", "gate"),
@@ -19,7 +19,7 @@ DEPTHS = {"reformer": [2, 6, 12], "ctrl": [2, 4, 8]}
 
 
 class Counts(click.ParamType):
-    """Rising whole numbers, parted by commas."""
+    """Comma-separated integers > 0, sorted."""
 
     name = "N,N,..."
 

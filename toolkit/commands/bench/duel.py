@@ -1,4 +1,4 @@
-"""Two sides, measured in turn."""
+"""Measure two sides in turn."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from toolkit.errors import Inconclusive
 from toolkit.machine import allocator, runtime
 from toolkit.machine.scratch import child, scratch_folder
 
-#: Measurements of each side that are thrown away: memory is asked for and kernels are chosen in them.
+#: Discarded measurements of each side: memory is allocated and kernels are chosen in them.
 WARM_UPS = 2
-#: Seconds between two sides, in which the threads of the last one stop waiting for work.
+#: Seconds between two sides, in which the previous one's threads stop waiting for work.
 PAUSE = 0.25
 #: Bytes below which a side's memory is what its allocator happens to ask for.
 LEAST_MEMORY = 2**20
 OURS = "port"
-#: Environment variables that Paddle starts without unless somebody sets them.
+#: Environment variables that affect Paddle and are unset by default.
 PADDLE_SETTINGS = ("OMP_NUM_THREADS", "FLAGS_paddle_num_threads", "MKL_DEBUG_CPU_TYPE")
 
 
 @dataclass
 class Measurements:
-    """Of one side.
+    """Measurements of one side.
 
     Attributes:
         seconds: of each measurement.
-        first_value: what the first one gave; see :data:`.serve.Measured`.
-        memory: bytes at most, above what the imports took; of starts, of the whole process.
+        first_value: result of the first one; see :data:`.serve.Measured`.
+        memory: peak bytes above those of the imports; for starts, of the whole process.
         versions: of what it runs on.
     """
 
@@ -49,12 +49,12 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Duel:
-    """A workload and what both sides took.
+    """A workload and both sides' measurements.
 
     Attributes:
         sides: name -> measurements, the port's first.
         operations: of the matrix products of a training step, as the reference counts them; None where not counted.
-        peak: operations a second of a large product.
+        peak: operations per second of a large product.
     """
 
     workload: Workload
@@ -70,17 +70,17 @@ class Duel:
 
     @property
     def memory(self) -> float | None:
-        """The port's memory over the other's; None where the system does not tell, or the work takes next to none."""
+        """The port's memory over the other's; None if unknown, or if the other's is below :data:`LEAST_MEMORY`."""
         ours, theirs = self.sides.values()
         return ours.memory / theirs.memory if theirs.memory >= LEAST_MEMORY else None
 
     @property
     def floor(self) -> float | None:
-        """Seconds that the matrix products of a step take at the processor's best."""
+        """Seconds that the matrix products of a step take at the processor's peak."""
         return self.operations / self.peak if self.operations and self.peak else None
 
     def amount_per_second(self, side: str) -> float:
-        """Tokens, or texts, by the median time of a side."""
+        """Return a side's tokens or texts per second, by median time."""
         return self.workload.amount / median(self.sides[side].seconds)
 
 
@@ -95,9 +95,9 @@ def duel(
 
     Args:
         against: ``transformers`` or ``paddlenlp``.
-        pairs: how often; the first is changed from pair to pair.
+        pairs: how many; the side that is first alternates.
         python: the interpreter of transformers; None: this one.
-        say: is told what is being done.
+        say: called with the current step, in words.
 
     Raises:
         Inconclusive: a side cannot run.
@@ -117,7 +117,7 @@ def duel(
         for pair in range(pairs):
             for side in list(processes)[:: -1 if pair % 2 else 1]:
                 say(f"pair {pair + 1} of {pairs}: {side}")
-                if workload.work == "tokenize":  # by one that remembers no word from the last time
+                if workload.work == "tokenize":  # by a new tokenizer, with no word cached
                     processes[side].ask("prepare", workload=workload.to_json())
                 time.sleep(PAUSE)
                 measured[side].seconds.append(processes[side].ask("measure")["seconds"])
@@ -130,8 +130,8 @@ def duel(
 
 
 def _starts(workload: Workload, against: str, pairs: int, python: str | None, say: Callable[[str], None]) -> Duel:
-    """From the start of a process to the end of its first training step: its imports, the model, the weights. The first
-    pair, for which files are read from the disk, is thrown away."""
+    """Time processes from their start to the end of the first training step: imports, the model, the weights. The first
+    pair is discarded, because it reads files from the disk."""
     measured = {OURS: Measurements(), against: Measurements()}
     for pair in range(pairs + 1):
         for side in list(measured)[:: -1 if pair % 2 else 1]:
@@ -158,7 +158,7 @@ class Side:
     @classmethod
     @contextlib.contextmanager
     def started(cls, name: str, python: str | None, threads: int) -> Iterator[Side]:
-        """The side's program; it ends with the ``with`` block."""
+        """Start the side's program; it ends with the ``with`` block."""
         with scratch_folder("toolkit-bench-") as folder, open(folder / "log", "w") as log:
             interpreter = python if python and name == "transformers" else sys.executable
             worker = child(
@@ -193,7 +193,7 @@ class Side:
 
 
 def _environment(side: str, threads: int) -> dict[str, str]:
-    """The port runs as `toolkit finetune` runs it; transformers with as many threads; PaddleNLP as Paddle starts."""
+    """The port runs as in `toolkit finetune`, transformers with as many threads, PaddleNLP with Paddle's defaults."""
     here = another_python.environment()
     inherited = {key: value for key, value in here.items() if key not in PADDLE_SETTINGS}
     if side == "paddlenlp":

@@ -1,4 +1,4 @@
-"""What a gate takes: seconds, and memory of its two processes, measured anew and from the cache."""
+"""Measure a gate's seconds and the memory of its two processes, without and with its cache."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CACHE = "TOOLKIT_CACHE"
 
 @dataclass(frozen=True)
 class GateRuns:
-    """A gate, run several times, each with an empty cache and then again with what that has left.
+    """A gate run several times, each time with an empty cache and then with the cache that this left.
 
     Attributes:
         title: what is compared.
-        cold, cached: seconds of each.
-        reference, port: bytes that the two processes took at most.
+        cold, cached: seconds of each run.
+        reference, port: peak bytes of the two processes.
     """
 
     title: str
@@ -39,11 +39,11 @@ class GateRuns:
 
     @property
     def times(self) -> Ratio:
-        """The cached one's seconds over the other's."""
+        """The cached runs' seconds over the cold ones'."""
         return ratio(self.cached, self.cold)
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is told of it, a row each."""
+        """Return its table rows."""
         return [
             ("seconds, nothing cached", spread(self.cold)),
             ("seconds, cached", spread(self.cached)),
@@ -53,12 +53,12 @@ class GateRuns:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """All measurements."""
+        """Return all measurements."""
         return {**asdict(self), "ratio": asdict(self.times)}
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """The median, and the lowest and the highest."""
+    """Format the median, minimum and maximum."""
     return f"{median(seconds):.3g} ({min(seconds):.3g} to {max(seconds):.3g})"
 
 
@@ -71,10 +71,10 @@ def gate_runs(
     reference_python: str | None,
     say: Callable[[str], None],
 ) -> GateRuns:
-    """Run the gate of `toolkit parity` on a model as deep as the one that is measured beside it.
+    """Run the gate of `toolkit parity` on a model as deep as that of the other measurements.
 
     Raises:
-        UserError: a configuration that cannot be.
+        UserError: the configuration is impossible.
         Inconclusive: the gate could not decide, or the port has not passed.
     """
     layers = layers or DEFAULTS[model][1]
@@ -103,7 +103,7 @@ def gate_runs(
 
 @contextlib.contextmanager
 def _cache_in(folder: Path) -> Iterator[None]:
-    """Another cache in the ``with`` block."""
+    """Use another cache in the ``with`` block."""
     before = os.environ.get(CACHE)
     os.environ[CACHE] = str(folder)
     try:

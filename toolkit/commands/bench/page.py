@@ -1,4 +1,4 @@
-"""What was measured: lines for the terminal, a JSON file and a page."""
+"""Output of the results: lines for the terminal, a JSON file and a page."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PAGE, JSON = "bench.html", "bench.json"
 
 @dataclass
 class Results:
-    """All that was measured.
+    """All measurements.
 
     Attributes:
         hardware: what it ran on.
-        works: what was done -> its comparison.
-        curves: what was changed, ``length`` or ``layers`` -> comparisons of the first of ``works`` in its order.
+        works: work -> its comparison.
+        curves: what was varied, ``length`` or ``layers`` -> comparisons of the first of ``works``, in rising order.
         gate: None where it was not measured.
     """
 
@@ -41,7 +41,7 @@ class Results:
 
 
 def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
-    """What is told of a comparison, a row each: what it is, the port's figure, the other's, and their ratio."""
+    """Return the table rows of a comparison: the quantity, the port's figure, the other's, and their ratio."""
     ours, theirs = duel.sides.values()
     other = next(side for side in duel.sides if side != OURS)
     work, memory = duel.workload, duel.memory
@@ -79,7 +79,7 @@ def rows_of(duel: Duel) -> list[tuple[str, str, str, str]]:
 
 
 def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
-    """All measurements."""
+    """Return all measurements."""
     found = []
     for duel in duels:
         workload = duel.workload.to_json()
@@ -98,7 +98,7 @@ def as_json(duels: Sequence[Duel]) -> list[dict[str, Any]]:
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Leave the page and the JSON file in a folder; returns the page."""
+    """Write the page and the JSON file to a folder; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     told = {
         "hardware": dict(results.hardware),
@@ -112,7 +112,7 @@ def write(results: Results, folder: Path) -> Path:
 
 
 def title_of(duel: Duel) -> str:
-    """What was measured, in a line."""
+    """Say what was measured, in a line."""
     work = duel.workload
     if work.work == "tokenize":
         return f"{work.model}, tokenization: {work.texts} texts, {work.threads} threads"
@@ -162,7 +162,7 @@ def _page(results: Results) -> str:
 
 
 def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
-    """Curves and a table of what was measured over lengths or depths."""
+    """Return curves and a table over lengths or depths."""
     other = next(side for side in duels[0].sides if side != OURS)
     curves = (_curve(f"seconds by {name}", name, duels, "seconds"),
               _curve(f"MB above the imports by {name}", name, duels, "memory"))  # fmt: skip
@@ -175,7 +175,7 @@ def _over(name: str, duels: Sequence[Duel]) -> list[Element]:
 
 
 def _place(name: str, duel: Duel) -> int:
-    """The length or depth of a comparison."""
+    """Return a comparison's length or depth."""
     if name == "length":
         return duel.workload.length
     config = duel.workload.config

@@ -1,4 +1,4 @@
-"""From measurements in turn to a ratio that can be trusted."""
+"""Ratios of measurements taken in turn, with their intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: How sure an interval is, at least.
+#: Least confidence of an interval.
 CONFIDENCE = 0.95
 
 
@@ -16,8 +16,8 @@ class Ratio:
 
     Attributes:
         median: of the pairs' ratios.
-        low, high: an interval that holds the true median of such pairs with :data:`CONFIDENCE`; (0, inf) of too few.
-        pairs: how many there were.
+        low, high: an interval that holds the true median of such pairs with :data:`CONFIDENCE`; (0, inf) if too few.
+        pairs: number of pairs.
     """
 
     median: float
@@ -27,7 +27,7 @@ class Ratio:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval leaves out 1: only then is one side said to be faster."""
+        """Whether the interval excludes 1; only then is one side called faster."""
         return self.low > 1 or self.high < 1
 
     def __str__(self) -> str:
@@ -37,16 +37,16 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """The ratio of two sides that were measured in turn.
+    """Return the ratio of two sides measured in turn.
 
-    The interval is that of the sign test, from the k-th smallest to the k-th largest ratio: it asks nothing of how the
-    times are spread (Conover 1999, Practical Nonparametric Statistics, section 3.2).
+    The interval is that of the sign test, from the k-th smallest to the k-th largest ratio: it assumes nothing about
+    the times' distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2).
 
     Args:
         ours, theirs: seconds of each pair.
 
     Raises:
-        ValueError: no pair, or not as many of one side as of the other.
+        ValueError: no pair, or sides of unequal length.
     """
     found = sorted(a / b for a, b in zip(ours, theirs, strict=True))
     count = len(found)
@@ -58,15 +58,15 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one; of an even number, the mean of the middle two."""
+    """Return the middle value; of an even number, the mean of the middle two."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _place(count: int) -> int | None:
-    """The largest k so that the (k+1)-th smallest to the (k+1)-th largest of ``count`` hold the median with
-    :data:`CONFIDENCE`; None where even all of them do not."""
+    """Return the largest k for which the (k+1)-th smallest and largest of ``count`` bound the median with
+    :data:`CONFIDENCE`; None if even the extremes do not."""
     outside, place = 0.0, None
     for k in range(count // 2):
         outside += 2 * math.comb(count, k) / 2**count

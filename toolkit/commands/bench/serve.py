@@ -1,4 +1,4 @@
-"""A side's loop: it is told what to do by a line of JSON on its input, does it, and answers with one."""
+"""A side's loop: it reads orders as lines of JSON, carries each out, and answers with a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from toolkit.commands.bench.workload import Workload
 
-#: One measurement; gives a number that both sides must agree on, to see that they do the same: the loss of the first
-#: step, or the last of the generated tokens.
+#: One measurement. Returns a number on which both sides must agree if they do the same: the loss of the first step, or
+#: the last generated token.
 Measured = Callable[[], float]
 
 
@@ -23,9 +23,9 @@ def serve(
     """Answer orders until the input ends.
 
     Args:
-        prepare: gives what is to be timed.
-        extra: called with the workload and the name of an order that is none of those here.
-        versions: of what decides how fast this side is.
+        prepare: returns what is timed.
+        extra: called with the workload and the name of any other order.
+        versions: of what decides this side's speed.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what a framework prints is no answer
@@ -59,7 +59,7 @@ def serve(
 
 
 def resident(kind: str) -> int:
-    """Bytes of memory in use, ``VmRSS``, or at most in use, ``VmHWM``; 0 where the system does not say."""
+    """Return the bytes of memory in use, ``VmRSS``, or their peak, ``VmHWM``; 0 if the system does not say."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -68,7 +68,7 @@ def resident(kind: str) -> int:
 
 
 def forget_peak() -> None:
-    """Begin the peak of :func:`resident` anew, where the system lets a process do so."""
+    """Reset the peak of :func:`resident`, if the system allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

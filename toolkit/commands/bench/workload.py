@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 #: What is done: a training step (forward, backward, AdamW); the same in a process that is started for it; tokens
-#: generated one after another, greedily, with the keys and values of earlier tokens kept or computed again; or texts
-#: made into tokens.
+#: generated one after another, greedily, with the keys and values of earlier tokens cached or recomputed; or texts
+#: tokenized.
 Work = Literal["step", "start", "generate", "generate-without-cache", "tokenize"]
 
 
@@ -19,13 +19,13 @@ class Workload:
     Attributes:
         model, head: of the family, as in :class:`toolkit.parity.job.request.GateRequest`.
         config: the configuration by Hugging Face's names, resolved.
-        batch_size, length: B and T of the batch; of generation, one text, and the tokens of the prompt.
+        batch_size, length: B and T of the batch; for generation, 1 and the tokens of the prompt.
         work: what is done with it.
-        new_tokens: that are generated.
-        texts: that are made into tokens.
+        new_tokens: number generated.
+        texts: number tokenized.
         threads: of each side.
         backward: how the port makes Reformer's gradients.
-        folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides; of tokenization
+        folder: holds ``weights.safetensors`` and ``batch.safetensors``, the same for both sides; for tokenization
             :data:`TEXTS` and :data:`TOKENIZER`.
     """
 
@@ -48,19 +48,19 @@ class Workload:
 
     @property
     def amount(self) -> int:
-        """The tokens that one measurement works through; of tokenization, the texts."""
+        """Number of tokens in one measurement; for tokenization, of texts."""
         if self.work == "tokenize":
             return self.texts
         return self.new_tokens if self.generates else self.batch_size * self.length
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent to a side."""
+        """Return the form sent to a side."""
         return {**asdict(self), "config": dict(self.config)}
 
 
-#: A list of texts, and the folder of the tokenizer that is to make them into tokens.
+#: File with a list of texts, and folder of the tokenizer that is timed on them.
 TEXTS, TOKENIZER = "texts.json", "tokenizer"
 #: AdamW's settings, the same on all sides.
 ADAMW = {"learning_rate": 1e-4, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-#: Gradients are scaled down to this norm.
+#: Gradients are clipped to this norm.
 MAX_GRAD_NORM = 1.0

@@ -18,7 +18,7 @@ from toolkit.errors import UserError
 from toolkit.parity import SyntheticWeights
 from toolkit.recipe.yaml_source import parse_pairs
 
-#: Reformers as they are trained on a processor: local and LSH attention in turn.
+#: Reformers as they are trained on a CPU: local and LSH attention alternate.
 REFORMER = {
     "hidden_size": 256,
     "num_attention_heads": 4,
@@ -34,7 +34,7 @@ REFORMER = {
 CTRL = {"n_embd": 320, "n_head": 4, "dff": 1280, "vocab_size": 5000, "pad_token_id": 0}
 #: By family: head, layers, batch size, tokens.
 DEFAULTS = {"reformer": ("sequence_classification", 6, 4, 1024), "ctrl": ("causal_lm", 4, 4, 128)}
-#: Tokens of the tokenizers that are trained for a measurement; those of Reformer are as many as the published one has.
+#: Vocabulary sizes of the tokenizers trained for a measurement; Reformer's is that of the published one.
 VOCAB_SIZE = {"reformer": 320, "ctrl": 2000}
 SEED = 0
 
@@ -52,10 +52,10 @@ def make_workload(
     backward: str,
     overrides: Sequence[str],
 ) -> Workload:
-    """What the options describe, its weights and batch written into ``folder``.
+    """Make the workload of the options; write its weights and batch to ``folder``.
 
     Raises:
-        UserError: a configuration that cannot be.
+        UserError: the configuration is impossible.
     """
     head, depth, rows, tokens = DEFAULTS[model]
     generates = work in ("generate", "generate-without-cache")
@@ -75,7 +75,7 @@ def make_workload(
 def _configuration(
     model: str, layers: int, length: int, more: int, overrides: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
-    """The resolved configuration for ``length`` tokens and ``more`` new ones, and the length that fits it."""
+    """Return the resolved configuration for ``length`` tokens and ``more`` new ones, and the length that fits it."""
     config: dict[str, Any]
     if model == "reformer":
         config = {**REFORMER, "attn_layers": ["local" if layer % 2 == 0 else "lsh" for layer in range(layers)]}
@@ -95,8 +95,8 @@ def _configuration(
 
 
 def _write_texts(folder: Path, model: str) -> int:
-    """Leave the sections of the Python Language Reference and a tokenizer that is trained on them, with the files that
-    ``AutoTokenizer`` reads; returns how many texts these are."""
+    """Write the sections of the Python Language Reference, and a tokenizer trained on them in the files that
+    ``AutoTokenizer`` reads; return the number of texts."""
     from toolkit.tasks.corpora import python_docs
 
     texts = [text for text, _ in python_docs.sections()]
@@ -113,7 +113,7 @@ def _write_texts(folder: Path, model: str) -> int:
 
 
 def _batch(config: dict[str, Any], head: str, rows: int, length: int) -> dict[str, np.ndarray]:
-    """Texts without padding, and their labels."""
+    """Draw texts without padding, and their labels."""
     draw = np.random.default_rng(SEED)
     tokens = draw.integers(1, config["vocab_size"], (rows, length))
     labels = draw.integers(0, config["num_labels"] or 2, rows) if head == "sequence_classification" else tokens

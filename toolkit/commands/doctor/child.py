@@ -1,4 +1,4 @@
-"""A process of its own that is asked something: its crash or silence is an answer, too."""
+"""Ask a child process something: its crash or silence is an answer, too."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a child has said.
+    """Answer of a child.
 
     Attributes:
         said: by key, up to where it failed.
-        failed: how; empty where it did not.
+        failed: how; empty if it did not.
     """
 
     said: Mapping[str, Any]
@@ -43,7 +43,7 @@ def say(**found):
 
 
 def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Answer:
-    """Run some lines in a process of its own, in which ``say(key=value)`` answers."""
+    """Run some lines in a child process, in which ``say(key=value)`` answers."""
     from models.files.another_python import code_command
     from toolkit.machine.scratch import child
     from toolkit.parity import worker_environment
@@ -66,7 +66,7 @@ def ask(code: str, python: str | None = None, patience: float = PATIENCE) -> Ans
 
 
 def _last_words(status: int, log: str) -> str:
-    """How a process has ended; empty where well."""
+    """Say how a process failed; empty if it did not."""
     if status == 0:
         return ""
     if status < 0:

@@ -1,4 +1,4 @@
-"""All checks side by side, and the table of what they find."""
+"""Run all checks in parallel, and print the table of findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.terminal.escape import one_line
 
 
 def diagnose(network: bool, reference_python: str | None) -> int:
-    """Print the table; returns the exit status, 1 where there is a fault.
+    """Print the table; return the exit status, 1 if there is a fault.
 
     Args:
         network: ask the hub whether it answers.
@@ -29,7 +29,7 @@ def diagnose(network: bool, reference_python: str | None) -> int:
 
 
 def examine(network: bool, reference_python: str | None) -> list[Finding]:
-    """All findings, in the order of the table. The checks run side by side, since some wait for a child."""
+    """Return all findings, in table order. The checks run in parallel, since some wait for a child."""
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "versions": check_versions,
         "paddle": check_paddle,
@@ -48,7 +48,7 @@ def examine(network: bool, reference_python: str | None) -> list[Finding]:
 
 
 def caught(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """A check's findings; one that fails finds that it does."""
+    """Return a check's findings; its failure is one, too."""
     found: list[Finding] = []
     try:
         found.extend(check())
@@ -61,7 +61,7 @@ def caught(name: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
 
 
 def _waiting() -> contextlib.AbstractContextManager:
-    """Shows on a terminal that something goes on."""
+    """Show on a terminal that work is going on."""
     try:
         from toolkit.terminal.console import LiteralConsole
 

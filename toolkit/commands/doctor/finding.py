@@ -1,4 +1,4 @@
-"""What a check finds, and the words that several checks say it in."""
+"""What a check finds, and wording that several checks share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.machine.install import install_command
 from toolkit.terminal.escape import one_line
 
-#: Characters of others' last words that are shown.
+#: Characters shown of another program's message.
 LONGEST_WORDS = 300
 
 State = Literal["ok", "warn", "fault"]
@@ -21,9 +21,9 @@ class Finding:
     """A row of the table.
 
     Attributes:
-        state: ``ok``; ``warn`` where a run works, but not as it could; ``fault`` where one would not.
-        what: is there, in a line.
-        mend: the command, or what to do; empty where nothing is to be done.
+        state: ``ok``; ``warn`` if a run works, but not as it could; ``fault`` if it would not.
+        what: what is found, in a line.
+        mend: the command, or what to do; empty if nothing is to be done.
     """
 
     check: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def told(problem: ToolkitError) -> tuple[str, str]:
-    """The toolkit's own message in its halves: what is wrong, and what to do."""
+    """Split the toolkit's own message: what is wrong, and what to do."""
     what, _, mend = one_line(str(problem)).partition("; ")
     return what, mend
 

@@ -24,7 +24,7 @@ say(device=device)
 
 
 def check_paddle() -> Iterator[Finding]:
-    """Paddle's wheels, that it computes, and the GPU: the driver's and Paddle's view of it."""
+    """Check Paddle's wheels, that it computes, and the GPU as the driver and Paddle see it."""
     from toolkit.machine.runtime import explain_paddle_installation
 
     try:
@@ -59,7 +59,7 @@ say(version=paddlenlp.__version__)
 
 
 def check_paddlenlp() -> Iterator[Finding]:
-    """That the training loop and the ports can be imported."""
+    """Check that the training loop and the ports can be imported."""
     answer = ask(PADDLENLP)
     if answer.failed:
         yield Finding("paddlenlp", "fault", f"cannot be imported: {answer.failed}", reinstall())
@@ -68,7 +68,7 @@ def check_paddlenlp() -> Iterator[Finding]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """The variables that :func:`toolkit.machine.runtime.environment` sets, where the shell has set them otherwise."""
+    """Check whether the shell overrides variables that :func:`toolkit.machine.runtime.environment` sets."""
     from models.operations import kernels
     from toolkit.machine import allocator
     from toolkit.machine.runtime import environment, physical_cores
@@ -115,7 +115,7 @@ say(torch=torch.__version__, transformers=transformers.__version__)
 
 
 def check_reference(python: str | None) -> Iterator[Finding]:
-    """That the reference's process has what it needs: without it there is no gate."""
+    """Check that the reference's process has what it needs for a gate."""
     from toolkit.parity import reference_interpreter
 
     place = reference_interpreter(python) if python else sys.executable

@@ -15,13 +15,13 @@ DRIVER_PATIENCE = 20.0
 
 
 def gpu_finding(gpus: list[str], fault: str, cuda: bool, seen: int) -> Finding:
-    """What a driver's GPUs and Paddle's come to.
+    """Compare the driver's GPUs with Paddle's.
 
     Args:
-        gpus: of the driver, in words.
-        fault: of the driver; empty where it answers, or is not there.
+        gpus: the driver's, in words.
+        fault: the driver's; empty if it answers, or is not there.
         cuda: whether Paddle is compiled for GPUs.
-        seen: the GPUs that Paddle sees.
+        seen: number that Paddle sees.
     """
     if fault:
         return Finding("gpu", "fault", fault, "mend the driver, until nvidia-smi lists the GPU; or runtime.device=cpu")
@@ -46,7 +46,7 @@ def without_paddle(gpus: list[str], fault: str) -> Finding:
 
 
 def driver() -> tuple[list[str], str]:
-    """The GPUs that the driver lists, and what is wrong with it."""
+    """Return the GPUs that the driver lists, and its fault."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], ""

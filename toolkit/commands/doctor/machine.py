@@ -1,4 +1,4 @@
-"""What this machine has left: memory, disk, and what caches take of it."""
+"""Check free memory and disk, and what caches take of the disk."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from toolkit.commands.doctor.finding import Finding
 from toolkit.machine.home import OWN
 
-#: Bytes of free memory below which the gate of a small model, two processes, may not fit.
+#: Bytes of free memory below which the two processes of a small model's gate may not fit.
 LEAST_MEMORY = 2e9
 #: Bytes of free disk below which a small run may not fit.
 LEAST_DISK = 1e9
 
 
 def check_memory() -> Iterator[Finding]:
-    """Memory that the system can give, and that it has."""
+    """Check the available and the total memory."""
     free, whole = available_memory()
     if free is None or whole is None:
         yield Finding("memory", "ok", "unknown; this system does not say")
@@ -32,7 +32,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def available_memory() -> tuple[int | None, int | None]:
-    """Bytes of memory that are free and that there are, as far as this process may have them; None if unknown."""
+    """Return the bytes of free and of total memory, within a container's limit; None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
@@ -49,7 +49,7 @@ def available_memory() -> tuple[int | None, int | None]:
 
 
 def check_disk() -> Iterator[Finding]:
-    """That the places a run writes to can be written, and have room."""
+    """Check that the places a run writes to are writable and have room."""
     from toolkit.machine.runtime import CACHE_ROOM, cache_place
 
     places = {
@@ -76,7 +76,7 @@ def _disk(name: str, place: Path, elsewhere: str, needed: float) -> Finding:
 
 
 def check_caches() -> Iterator[Finding]:
-    """What is kept, where, and how much it takes: the toolkit's, and the hub's of models and data sets."""
+    """Report each cache's place and size: the toolkit's, and the hub's of models and data sets."""
     from toolkit.commands.cache import entries, size_of_tree
     from toolkit.machine.disk import megabytes
     from toolkit.machine.runtime import cache_place

@@ -1,4 +1,4 @@
-"""Others' services: the hub of models and data sets, and Weights & Biases."""
+"""Check the hub of models and data sets, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ say(endpoint=constants.ENDPOINT, offline=bool(constants.HF_HUB_OFFLINE), token=g
 
 
 def check_hub(network: bool) -> Iterator[Finding]:
-    """Where models and data sets would come from; with ``network`` whether it answers."""
+    """Check where models and data sets come from; with ``network``, that the hub answers."""
     answer = ask(HUB)
     if answer.failed:
         yield Finding("hub", "fault", f"huggingface_hub does not work: {answer.failed}", reinstall())
@@ -43,7 +43,7 @@ def check_hub(network: bool) -> Iterator[Finding]:
 
 
 def _unreachable(address: str) -> str:
-    """Why an address does not answer; empty where it does, whatever it says."""
+    """Say why an address does not answer; empty if it does, whatever it says."""
     import urllib.error
     import urllib.request
 
@@ -66,7 +66,7 @@ wandb.teardown()
 
 
 def check_wandb() -> Iterator[Finding]:
-    """Weights & Biases, which only a recipe with ``tracking.wandb`` needs."""
+    """Check Weights & Biases, which only a recipe with ``tracking.wandb`` needs."""
     if not version_of("wandb"):
         yield Finding("wandb", "ok", "not installed; only tracking.wandb needs it", install_command("tracking"))
         return

@@ -1,4 +1,4 @@
-"""The versions of what is installed, against what fits together and what was tested together."""
+"""Check installed versions against the required ranges and those tested together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PINNED = (
 
 
 def check_versions() -> Iterator[Finding]:
-    """Versions against the ranges that the installed distributions ask for, and against the pins where those are."""
+    """Check versions against the ranges that installed distributions require, and the pins if they are here."""
     name = "versions"
     python = ".".join(map(str, sys.version_info[:3]))
     try:
@@ -54,8 +54,8 @@ def check_versions() -> Iterator[Finding]:
 
 
 def unfit_distributions(root: str) -> tuple[int, list[Finding]]:
-    """How many installed distributions a distribution needs, directly or not, and what is wrong with them. Of its
-    extras those count that are installed."""
+    """Return how many installed distributions one needs, directly or not, and what is wrong with them. Of its extras,
+    only what is installed counts."""
     from packaging.requirements import Requirement
 
     faults: dict[str, Finding] = {}
@@ -87,7 +87,7 @@ def unfit_distributions(root: str) -> tuple[int, list[Finding]]:
 
 
 def read_pins(constraints: Path) -> dict[str, str]:
-    """Name -> version of a constraints file, as far as its markers hold here; empty where there is none."""
+    """Return name -> version of a constraints file, where markers hold here; empty if there is no file."""
     if not constraints.is_file():
         return {}
     from packaging.requirements import Requirement

@@ -1,1 +1,1 @@
-"""`toolkit export`: a run's model in forms that others read, each compared with the port before it is left behind."""
+"""`toolkit export`: write a run's model in formats that others read, after comparing it with the port."""

@@ -1,11 +1,11 @@
-"""Whether an exported model gives the port's logits: by how much it may differ is measured, never a fixed number.
+"""Check that an exported model gives the port's logits, within a measured bound, never a fixed number.
 
-The noise baseline is what float32 itself makes of the port: the port in float32 against the port in float64, on the
-same texts with the same rotations. The exported model may be as many times that away from the port as the parity gate
-lets the port be from the reference in float32 (:mod:`toolkit.parity.judge.bounds`).
+The noise baseline is the port's own float32 error: the port in float32 against the port in float64, on the same texts
+with the same rotations. The exported model may differ from the port by the multiple of it that the parity gate allows
+between port and reference in float32 (:mod:`toolkit.parity.judge.bounds`).
 
 LSH attention hashes a vector to the nearest of some directions. Where two are equally near but for rounding, float32
-decides either way, and both are right; such texts are left out while at least half of them remain.
+may choose either, and both are right. Such texts are left out while at least half of the texts remain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolkit.commands.export.graph import INPUTS, OUTPUTS
 from toolkit.commands.export.rotations import Constant
 from toolkit.parity import float32_bounds
 
-#: A choice between two buckets is rounding's where they are nearer than so many times what rounding moves them by.
+#: Rounding decides between two buckets if their gap is at most this many times the rounding error.
 NEAR = 4.0
 
 
@@ -32,7 +32,7 @@ class PortLogits:
 
     Attributes:
         float32, float64: [texts, ...] for each output.
-        clear: [texts], False where rounding decides about a bucket.
+        clear: [texts], False where rounding decides on a bucket.
     """
 
     float32: list[np.ndarray]
@@ -42,13 +42,13 @@ class PortLogits:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an exported model is from the port; over all logits, the worst output.
+    """Difference between an exported model and the port: of the worst output, over all its logits.
 
     Attributes:
-        texts: compared.
-        left_out: where rounding decides about a bucket of LSH attention.
+        texts: number compared.
+        left_out: number where rounding decides on an LSH bucket.
         rms, max: of the difference.
-        rms_bound, max_bound: the most that they may be.
+        rms_bound, max_bound: their upper bounds.
         logits_rms: of the port's logits, for the scale.
     """
 
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Whether it is rounding; NaN is not."""
+        """Whether it is rounding only; NaN is not."""
         return self.rms <= self.rms_bound and self.max <= self.max_bound
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Difference:
 def port_logits(
     narrow: Any, wide: Any, rotations: Sequence[paddle.Tensor], batches: Sequence[dict[str, np.ndarray]]
 ) -> PortLogits:
-    """The logits of the port in float32 (``narrow``) and of the same in float64 (``wide``)."""
+    """Compute the port's logits in float32 (``narrow``) and in float64 (``wide``)."""
     collected: dict[str, list[list[np.ndarray]]] = {"float32": [], "float64": []}
     clear = []
     for batch in batches:
@@ -90,7 +90,7 @@ def port_logits(
 def _forward(
     model: Any, rotations: Sequence[paddle.Tensor], batch: dict[str, np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The outputs, and of each LSH layer how near each vector is to each direction: (B, H, T, R, half the buckets)."""
+    """Return the outputs, and per LSH layer the vectors' projections on directions: (B, H, T, R, half the buckets)."""
     near: list[np.ndarray] = []
     with paddle.no_grad(), randomness.use(Constant(rotations)), _hashing(model, near):
         output = model(**{name: paddle.to_tensor(batch[name]) for name in INPUTS})
@@ -98,7 +98,7 @@ def _forward(
 
 
 class _hashing:
-    """Inside the ``with`` block the model's hashes are written down."""
+    """Record the model's projections inside the ``with`` block."""
 
     def __init__(self, model: Any, near: list[np.ndarray]) -> None:
         self.layers = [layer for layer in model.sublayers() if hasattr(layer, "hash_vectors")]
@@ -126,7 +126,7 @@ class _hashing:
 
 
 def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -> np.ndarray:
-    """[B]: False for a text of which a vector is as near to two directions as rounding is large."""
+    """Return [B], False for a text if rounding decides on the nearest direction of a vector."""
     clear = np.ones(len(mask), bool)
     for ours, exact in zip(narrow, wide, strict=True):
         moved = np.abs(ours - exact).max(axis=(1, 2, 3, 4))  # (B,)
@@ -137,10 +137,10 @@ def _clear(narrow: list[np.ndarray], wide: list[np.ndarray], mask: np.ndarray) -
 
 
 def compare(port: PortLogits, exported: Sequence[Sequence[np.ndarray]]) -> Difference:
-    """How far the exported model is from the port.
+    """Measure how far the exported model is from the port.
 
     Args:
-        exported: its outputs, batch after batch, in the order of :data:`toolkit.commands.export.graph.OUTPUTS`.
+        exported: its outputs, batch by batch, in the order of :data:`toolkit.commands.export.graph.OUTPUTS`.
     """
     theirs = [np.concatenate(parts) for parts in zip(*exported, strict=True)]
     kept = port.clear if 2 * port.clear.sum() >= len(port.clear) else np.ones_like(port.clear)

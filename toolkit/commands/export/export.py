@@ -1,4 +1,4 @@
-"""`toolkit export RUN --format FORMAT`: make it, compare it with the port, and only then put it where it is to be."""
+"""`toolkit export RUN --format FORMAT`: make it, compare it with the port, and only then move it to its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from toolkit.commands.export.check import Difference
     from toolkit.tasks.interface import Run
 
-#: What an exported folder says of itself, its files among them: a folder that holds these and nothing else may be
+#: Describes an exported folder and lists its files. A folder that holds these files and nothing else may be
 #: replaced.
 ABOUT = "export.json"
 FORMATS = ("hf", "paddle", "onnx")
@@ -49,7 +49,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         The folder.
 
     Raises:
-        UserError: the run is none, or the output is taken.
+        UserError: the folder is no finished run, or the output is taken.
         ParityDrift: the exported model does not give the port's logits. Nothing is left of it.
     """
     recipe = read_recipe(folder)
@@ -76,7 +76,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         found = {"compared_with_the_port": {"on": of, **difference.to_json()}}
         files = {"files": sorted(_files_in(made))}
         write_text(made / ABOUT, dumps({**_about(run, form), **about, **found, **files}, indent=1) + "\n")
-        _check_target(target, overwrite)  # it has taken its time
+        _check_target(target, overwrite)  # the export took time
         _put(made, target, scratch)
     return target
 
@@ -84,14 +84,14 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
 def _export(
     run: Run, form: str, made: Path, scratch: Path, inputs: list[dict[str, Any]]
 ) -> tuple[Difference, dict[str, Any]]:
-    """Write the model into ``made``; returns how far it is from the port, and what is to be known of its format."""
+    """Write the model into ``made``; return its difference from the port, and facts about its format."""
     import paddle
 
     from toolkit.commands.export.check import compare, port_logits
     from toolkit.commands.export.graph import INPUTS, OUTPUTS, Exported, run_graph, save_graph
     from toolkit.commands.export.rotations import draw
 
-    paddle.set_device("cpu")  # where the graphs are compared, whatever the run was on
+    paddle.set_device("cpu")  # graphs are compared there, whatever the run was on
     run.model.to(device="cpu")
     stored = run.folder / "model"
     first = {name: paddle.to_tensor(inputs[0][name]) for name in INPUTS}
@@ -129,7 +129,7 @@ def _export(
 
 
 def _copy(folder: Path, made: Path) -> None:
-    """`model/` as it is, and the card, which names this folder in place of that one."""
+    """Copy `model/` as it is, and the card, made to name this folder in place of that one."""
     with reading(folder / "model", MEND):
         shutil.copytree(folder / "model", made, dirs_exist_ok=True)
     if (card := folder / "README.md").is_file():
@@ -138,7 +138,7 @@ def _copy(folder: Path, made: Path) -> None:
 
 
 def _about(run: Run, form: str) -> dict[str, Any]:
-    """What somebody needs who has the folder alone."""
+    """Return what a user of the folder alone needs."""
     from toolkit.commands.export.graph import INPUTS
 
     length = "any" if form == "hf" else run.length
@@ -192,7 +192,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 
 def _said_in(target: Path) -> dict[str, Any] | None:
-    """What an exported folder says of itself; None of a folder that is none."""
+    """Return an exported folder's description; None if it is no export."""
     if target.is_symlink():
         return None
     try:
@@ -203,13 +203,13 @@ def _said_in(target: Path) -> dict[str, Any] | None:
 
 
 def _files_in(folder: Path) -> set[str]:
-    """All that is below a folder and is no folder."""
+    """Return the paths of all but folders below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
 @contextmanager
 def _made_beside(target: Path) -> Iterator[tuple[Path, Path]]:
-    """A folder to fill and another for what is not kept, on the disk of ``target``; both are gone afterwards."""
+    """Make a folder to fill and one for temporary files, on the disk of ``target``; remove both afterwards."""
     parent = target.absolute().parent
     new = [place for place in (parent, *parent.parents) if not place.exists()]
     parent.mkdir(parents=True, exist_ok=True)

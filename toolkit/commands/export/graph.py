@@ -13,21 +13,21 @@ import models
 from models.operations import randomness
 from toolkit.commands.export.rotations import Constant
 
-#: What the graph is given, in this order: int64 [batch, length] each.
+#: Inputs of the graph, in this order: int64 [batch, length] each.
 INPUTS = ("input_ids", "attention_mask")
-#: What it gives, by the head of the port; float32.
+#: Its outputs, by the head of the port; float32.
 OUTPUTS = {
     "sequence_classification": ("logits",),
     "question_answering": ("start_logits", "end_logits"),
     "causal_lm": ("logits",),
     "masked_lm": ("logits",),
 }
-#: The files' name without an ending.
+#: File name without the extension.
 STEM = "model"
 
 
 class Exported(paddle.nn.Layer):
-    """A port, its rotations and the names of what it gives."""
+    """A port and its rotations, with a tuple of outputs."""
 
     def __init__(self, model: paddle.nn.Layer, rotations: Sequence[paddle.Tensor]) -> None:
         super().__init__()
@@ -45,21 +45,21 @@ class Exported(paddle.nn.Layer):
 
 
 def save_graph(layer: Exported, length: int, folder: Path) -> None:
-    """Write the graph of a layer for texts of ``length`` tokens, any number at a time."""
+    """Write a layer's graph for texts of ``length`` tokens, in batches of any size."""
     body = getattr(layer.model, layer.model.base_model_prefix)
     if hasattr(body, "pos_encoding"):  # CTRL's table is written into the graph: only the rows that are read
         body.pos_encoding = body.pos_encoding[:length]
     layer.eval()
     inputs = [paddle.static.InputSpec([None, length], "int64", name, stop_gradient=True) for name in INPUTS]
-    # The ports are traced as they are: rewritten for branches on tensors, they lose the shapes that they know.
+    # The ports are traced as they are: rewriting them for branches on tensors loses their known shapes.
     paddle.jit.ignore_module([models])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of methods of eager tensors that mean nothing in a graph
+        warnings.simplefilter("ignore")  # about eager tensors' methods that mean nothing in a graph
         paddle.jit.save(paddle.jit.to_static(layer, input_spec=inputs, full_graph=True), str(folder / STEM))
 
 
 def run_graph(folder: Path, batches: Sequence[dict[str, np.ndarray]]) -> list[tuple[np.ndarray, ...]]:
-    """What Paddle Inference on the CPU, as a server would run it, makes of each batch."""
+    """Return the outputs of Paddle Inference on the CPU, run as on a server, for each batch."""
     from paddle import inference
 
     config = inference.Config(str(folder / f"{STEM}.json"), str(folder / f"{STEM}.pdiparams"))

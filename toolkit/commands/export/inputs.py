@@ -14,9 +14,9 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.tasks import task_of
 from toolkit.tasks.interface import Run
 
-#: Texts that are compared, and at a time: several of a batch, and a batch of another size.
+#: Number of texts compared, and batch size; the last batch has another size.
 TEXTS, AT_ONCE = 14, 4
-#: In the place of data that is no longer there: scripts, control characters, and lengths.
+#: Texts in place of missing data: various scripts, control characters and lengths.
 FIXED = (
     "The quick brown fox jumps over the lazy dog.",
     "a",
@@ -28,7 +28,7 @@ FIXED = (
 
 
 def load_rows(recipe: Recipe) -> Any:
-    """The run's data; None where it is unavailable. Before PaddleNLP is imported, which changes ``load_dataset``."""
+    """Load the run's data; None if unavailable. Call before importing PaddleNLP, which changes ``load_dataset``."""
     try:
         return task_of(recipe).load_splits(recipe)
     except UserError:
@@ -36,7 +36,7 @@ def load_rows(recipe: Recipe) -> Any:
 
 
 def batches(run: Run, splits: Any) -> tuple[list[dict[str, np.ndarray]], str]:
-    """The inputs, int64 [B, T] each, and what they are of."""
+    """Return the inputs, int64 [B, T] each, and their source."""
     if splits is None:
         rows = [run.tokenizer.encode(text)[: run.recipe.data.max_length] for text in FIXED]
         padded = pad(rows, run.length, run.tokenizer.pad_token_id)

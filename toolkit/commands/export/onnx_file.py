@@ -1,4 +1,4 @@
-"""The static graph as an ONNX file, by Paddle2ONNX, and what ONNX Runtime makes of it."""
+"""Convert the static graph to an ONNX file by Paddle2ONNX, and run that in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.commands.export.graph import INPUTS, STEM
 from toolkit.errors import ToolkitError, UserError
 from toolkit.machine.scratch import child
 
-#: The version of ONNX's operators: the newest that Paddle2ONNX 2.0 writes every operator of the ports in.
+#: ONNX opset: the newest in which Paddle2ONNX 2.0 writes every operator of the ports.
 OPSET = 17
 FILE = f"{STEM}.onnx"
 NEEDED = {"paddle2onnx": "which converts the model", "onnxruntime": "by which the converted model is checked"}
@@ -28,7 +28,7 @@ class NotConverted(ToolkitError):
 
 
 def check_installed() -> None:
-    """Raise UserError, naming what is to be installed, where one of the two programs is missing."""
+    """Raise UserError, naming what to install, if one of the two programs is missing."""
     for name, purpose in NEEDED.items():
         if importlib.util.find_spec(name) is None:
             raise UserError(f"--format onnx: needs {name}, {purpose}: pip install {name}")
@@ -38,9 +38,9 @@ def convert(graph: Path, target: Path) -> None:
     """Write the ONNX file of the static graph in the folder ``graph`` into the folder ``target``.
 
     Raises:
-        NotConverted: an operator is missing there, by its name, or the program ended otherwise.
+        NotConverted: Paddle2ONNX lacks an operator, which is named, or failed otherwise.
     """
-    # A process of its own: its faults end the process, and it prints what it does from C++.
+    # A child process: its faults end the process, and it prints what it does from C++.
     options = ["--model_dir", str(graph), "--model_filename", f"{STEM}.json", "--params_filename", f"{STEM}.pdiparams"]
     options += ["--save_file", str(target / FILE), "--opset_version", str(OPSET), "--optimize_tool", "None"]
     command = another_python.module_command(sys.executable, "paddle2onnx.command", *options)
@@ -52,7 +52,7 @@ def convert(graph: Path, target: Path) -> None:
 
 
 def reason(said: str) -> str:
-    """What Paddle2ONNX complained of, in a line."""
+    """Return Paddle2ONNX's complaint, in a line."""
     operators = re.findall(r"(?:operator|op)s?[^\n]*?\b((?:pd_op|custom_op|cf)\.\w+)", said)
     if operators:
         return f"it has no operator for {', '.join(dict.fromkeys(operators))}"
@@ -62,13 +62,13 @@ def reason(said: str) -> str:
 
 
 def run_onnx(folder: Path, batches: Sequence[dict[str, np.ndarray]]) -> list[tuple[np.ndarray, ...]]:
-    """What ONNX Runtime on the CPU makes of each batch."""
+    """Return ONNX Runtime's outputs on the CPU for each batch."""
     session = _session(folder)
     return [tuple(session.run(None, {name: batch[name] for name in INPUTS})) for batch in batches]
 
 
 def output_names(folder: Path) -> list[str]:
-    """The names of the file's outputs, which Paddle2ONNX chooses."""
+    """Return the names of the file's outputs, which Paddle2ONNX chooses."""
     return [output.name for output in _session(folder).get_outputs()]
 
 
@@ -76,5 +76,5 @@ def _session(folder: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: of initializers that nothing uses it would warn, one by one
+    options.log_severity_level = 3  # errors only: it would warn of each unused initializer
     return onnxruntime.InferenceSession(str(folder / FILE), options, providers=["CPUExecutionProvider"])

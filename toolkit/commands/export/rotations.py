@@ -1,4 +1,4 @@
-"""Random LSH rotations as constants: a graph that leaves this project must hash a text alike on every call."""
+"""Random LSH rotations as constants: a graph that leaves this project must hash a text the same on every call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.operations import randomness
 
 
 class Recorded(randomness.Generator):
-    """Draws as ever, and remembers each.
+    """Generator that records its draws.
 
     Attributes:
         drawn: the rotations, in the order of the layers: (H, D, R, half the sum of the bucket factors) each.
@@ -25,7 +25,7 @@ class Recorded(randomness.Generator):
 
 
 class Constant(randomness.Generator):
-    """Gives the same rotations in every forward, one after another; in the precision that is asked for."""
+    """Generator that returns the given rotations one after another, in the requested dtype."""
 
     def __init__(self, rotations: Iterable[paddle.Tensor]) -> None:
         self._left: Iterator[paddle.Tensor] = iter(rotations)
@@ -41,7 +41,7 @@ class Constant(randomness.Generator):
 
 
 def draw(model: object, batch: dict[str, paddle.Tensor], seed: int) -> list[paddle.Tensor]:
-    """The rotations that ``toolkit predict`` hashes by: the first after the run's seed, or those of ``hash_seed``."""
+    """Return ``toolkit predict``'s rotations: the first after the run's seed, or those of ``hash_seed``."""
     paddle.seed(seed)
     with paddle.no_grad(), randomness.use(Recorded()) as source:
         model(**batch)  # type: ignore[operator]

@@ -1,2 +1,2 @@
-"""`toolkit recipe new`: a recipe for somebody's data, by looking at it. :mod:`.look` reads it, :mod:`.columns` finds
-texts and labels, :mod:`.choose` the sizes, :mod:`.tasks` and :mod:`.write` the recipe, :mod:`.command` is all of it."""
+"""`toolkit recipe new`: write a recipe that fits given data. :mod:`.look` reads it, :mod:`.columns` finds texts and
+labels, :mod:`.choose` sizes; :mod:`.tasks` and :mod:`.write` write the recipe; :mod:`.recipe_new` runs it all."""

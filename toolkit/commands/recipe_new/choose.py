@@ -1,4 +1,4 @@
-"""Sizes that fit the data: tokens, length, attention, width, steps; to learn something in minutes on two cores."""
+"""Choose sizes for the data: tokens, length, attention, width, steps; to learn in minutes on two cores."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import numpy as np
 from models.reformer.tokenizer import train_sentencepiece
 from toolkit.machine.scratch import scratch_folder
 
-#: Tokens, padding among them, that a small Reformer trains on in about four minutes on two cores.
+#: Tokens, including padding, that a small Reformer trains on in about four minutes on two cores.
 BUDGET = 8_000_000
 TOKENS_A_SECOND = 35_000
-#: Of a language model, which costs more for each token: all of its vocabulary is scored.
+#: The same for a language model, where a token costs more: the whole vocabulary is scored.
 TEXT_BUDGET = 3_000_000
-#: The longest texts that are proposed; longer ones are cut, which is said.
+#: Largest length proposed; longer texts are cut, and the recipe says so.
 LONGEST = 1024
 #: The length of a chunk of attention, and the most chunks ahead that the first position sees.
 CHUNK = 64
 MOST_AHEAD = 7
-#: Bytes of text -> pieces that are learned of it, where it has more; with less text bytes are the tokens.
+#: (least bytes of text, pieces to learn from it); with less text, bytes are the tokens.
 PIECES = ((30_000, 500), (150_000, 1000), (400_000, 2000), (5_000_000, 4000))
-#: The same for the pieces of CTRL, which has no tokenizer that needs no training.
+#: The same for CTRL, which has no tokenizer without training.
 WORD_PIECES = ((0, 512), (100_000, 1024), (400_000, 2048), (1_500_000, 4096))
 MOST_PIECES = 8000
 #: Characters of text that pieces are tried on.
@@ -42,7 +42,7 @@ SCRIPTS = {
 @dataclass(frozen=True)
 class Tokens:
     """Attributes:
-    pieces: of a SentencePiece model to be trained; None where bytes are the tokens.
+    pieces: of a SentencePiece model to train; None if bytes are the tokens.
     lengths: of the texts of a sample, in tokens.
     """
 
@@ -55,9 +55,9 @@ class Steps:
     """How long to train.
 
     Attributes:
-        batch_size: examples of a step.
-        epochs: passes over the training split; None where a part of it is enough.
-        max_steps: in its place.
+        batch_size: examples per step.
+        epochs: passes over the training split; None if a part of it is enough.
+        max_steps: used instead.
         eval_steps: None for once after each epoch.
         seconds: about, on two cores.
     """
@@ -89,7 +89,7 @@ class Shape:
 
 
 def script_of(texts: Sequence[str]) -> str:
-    """What the letters mostly are, in a few words."""
+    """Say what script the letters mostly are."""
     counts: Counter[str] = Counter()
     for text in texts[:500]:
         for character in text[:200]:
@@ -104,11 +104,11 @@ def script_of(texts: Sequence[str]) -> str:
 
 
 def tokens_of(texts: Sequence[str], rows: int) -> Tokens:
-    """What tokens to take, and how many of them the texts have.
+    """Choose the kind of tokens, and count those of the texts.
 
     Args:
         texts: a sample.
-        rows: how many there are in all.
+        rows: number of all texts.
     """
     sizes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
     total, characters = float(sizes.mean()) * rows, len(set("".join(texts)))
@@ -131,20 +131,20 @@ def tokens_of(texts: Sequence[str], rows: int) -> Tokens:
 
 
 def word_pieces(size: int, texts: Sequence[str]) -> int:
-    """How many pieces a CTRL learns from so many bytes; each character is one inside and one at the end of a word."""
+    """Return CTRL's number of pieces for ``size`` bytes; each character is one inside and one at the end of a word."""
     wanted = max(pieces for least, pieces in WORD_PIECES if size >= least)
     return max(wanted, math.ceil(len(set("".join(texts))) * 2.6 / 512) * 512)
 
 
 def length_for(lengths: np.ndarray, most: int = LONGEST, least: int = 32) -> int:
-    """The least multiple of a chunk that 95 of 100 texts fit into; within one chunk, of half of one."""
+    """Return the least multiple of a chunk that fits 95% of the texts; within one chunk, of half a chunk."""
     wanted = max(least, int(np.ceil(np.percentile(lengths, 95))))
     unit = CHUNK // 2 if wanted <= CHUNK else CHUNK
     return min(most, -(-wanted // unit) * unit)
 
 
 def reformer(lengths: np.ndarray, rows: int) -> Shape:
-    """A classifier: its first position sees as much of the text as local attention can be given."""
+    """Shape of a classifier whose first position sees as much text as local attention allows."""
     length = length_for(lengths)
     width = 64 if rows < 300 else 128
     ahead = min(MOST_AHEAD, max(1, -(-length // CHUNK) - 1))
@@ -152,7 +152,7 @@ def reformer(lengths: np.ndarray, rows: int) -> Shape:
 
 
 def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int = 20) -> Steps:
-    """How long to train on so many examples of a length."""
+    """Choose how long to train on examples of a length."""
     batch = 32 if length <= 128 else 16 if length <= 512 else 8
     batch = 8 if examples < 300 else min(batch, 16) if examples < 1500 else batch
     epochs = budget / (examples * length)
@@ -164,10 +164,10 @@ def steps_for(examples: int, length: int, budget: int = BUDGET, most_epochs: int
 
 
 def held_out(counts: Sequence[int]) -> float:
-    """The share of the rows to validate on: a tenth of many, at most some 2,000; of few more, so that there are some.
+    """Share of the rows to validate on: a tenth of many, at most some 2,000; more of few, so that there are some.
 
     Args:
-        counts: rows of each label; of what has no labels, one number.
+        counts: rows of each label; without labels, one number.
     """
     rows = sum(counts)
     share = next((share for share in (0.1, 0.2, 0.3) if sum(round(count * share) for count in counts) >= 20), 0.3)

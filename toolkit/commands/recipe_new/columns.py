@@ -1,4 +1,4 @@
-"""Which column of a table holds the texts, and which one the labels."""
+"""Find the columns of a table that hold the texts and the labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from toolkit.errors import UserError
 from toolkit.recipe.yaml_source import suggest
 
-#: What columns of labels and of texts are often called.
+#: Common names of label columns and of text columns.
 LABEL_NAMES = re.compile(
     r"label|labels|category|categories|class|target|sentiment|intent|topic|rating|stars?|score|polarity|genre|emotion"
     r"|language|lang|spam|y|tag|type|kategorie|klasse|étiquette|etiqueta|clase|类别|标签",
@@ -23,19 +23,19 @@ TEXT_NAMES = re.compile(
     r"text|texts|sentence|review|content|body|comment|message|tweet|question|document|description|utterance|文本|内容",
     re.IGNORECASE,
 )
-#: What is written in a column that names rows and tells nothing of them.
+#: Values of a column that identifies rows and tells nothing of them.
 IDENTIFIER = re.compile(r"https?://\S+|[0-9a-f]{8}-[0-9a-f-]{20,}|[0-9a-fA-F]{16,}|[\d\W]*")
-#: A column of more different values is not taken for labels unless somebody says so.
+#: A column with more distinct values holds labels only if its name or the user says so.
 MOST_LABELS = 1000
-#: Rows that texts and identifiers are told by.
+#: Rows sampled to tell texts from identifiers.
 SAMPLE = 2000
 
 
 @dataclass(frozen=True)
 class Columns:
     """Attributes:
-    text, label: their names.
-    counts: label -> how many rows have it, the most frequent first.
+    text, label: column names.
+    counts: label -> its number of rows, the most frequent first.
     others: columns that are not used.
     """
 
@@ -50,7 +50,7 @@ def choose_columns(where: str, rows: datasets.Dataset, text: str | None, label: 
 
     Args:
         where: the file, for errors.
-        text, label: where somebody has said them.
+        text, label: names that the user gave.
 
     Raises:
         UserError: one is not found, is not there, or holds nothing that can be learned.
@@ -113,7 +113,7 @@ def _label(where: str, rows: datasets.Dataset, text: str) -> str:
 
 
 def _could_be_labels(rows: datasets.Dataset, name: str) -> bool:
-    """Whether a column holds words or whole numbers, in each row."""
+    """Whether each row of a column holds a word or whole number."""
     kind = rows.features[name]
     if isinstance(kind, datasets.ClassLabel):
         return True

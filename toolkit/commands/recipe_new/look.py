@@ -1,4 +1,4 @@
-"""What somebody's data is: its kind, what parts its columns, its encoding, which file is of which split, its rows."""
+"""Inspect a user's data: its kind, delimiter, encoding, files of each split, and rows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from toolkit.files.text_encoding import WrongEncoding, check_encoding
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 
-#: Ending of a file -> its kind.
+#: File extension -> kind.
 KINDS = {
     ".csv": "csv", ".tsv": "csv", ".tab": "csv",
     ".json": "json", ".jsonl": "json", ".ndjson": "json",
     ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".text": "text", ".md": "text",
 }  # fmt: skip
-#: How a file is called that is of a split.
+#: Split -> pattern in its file's name.
 SPLIT_NAMES = {
     "train": r"train(ing)?",
     "validation": r"valid(ation)?|val|dev(elopment)?",
     "test": r"test(ing)?",
 }
-#: A folder of more texts is one kind of text, and not one for each file.
+#: A folder with more texts gets one control code, not one per file.
 MOST_CODES = 8
 #: Folders of at least so many texts each are taken for labels.
 FEWEST_TEXTS = 3
-#: Lines and bytes of a csv file that are looked at for what parts its columns.
+#: Lines and bytes of a csv file that are read to find its delimiter.
 LOOKED_AT_LINES = 50
 LOOKED_AT_BYTES = 2**20
 
@@ -50,11 +50,11 @@ class Found:
     Attributes:
         kind: as ``data.dataset`` of a recipe.
         files: split -> its file; for plain text, control code -> its files.
-        delimiter, encoding: as the recipe's, None where it need not say them.
+        delimiter, encoding: as in the recipe; None if it can omit them.
         rows: of the training file; None for plain text and for questions.
-        questions: of a file of questions.
-        classes: whether they stand in a folder for each label: then ``files`` is label -> its texts.
-        notes: what was taken to be so, a line each.
+        questions: of a question file.
+        classes: whether each label has a folder of texts; then ``files`` is label -> its texts.
+        notes: assumptions, a line each.
     """
 
     kind: str
@@ -86,7 +86,7 @@ def look(data: Path) -> Found:
 
 
 def kind_of(path: Path) -> str | None:
-    """By a file's ending, before that of a packed file."""
+    """Return the kind by a file's extension, without that of compression."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] in (".gz", ".bz2", ".xz"):
         suffixes.pop()
@@ -103,7 +103,7 @@ def _file(path: Path) -> Found:
 
 
 def _siblings(path: Path) -> dict[str, Path]:
-    """Split -> the file beside a training file that is called as it, but for the split."""
+    """Return split -> the file beside a training file whose name differs only in the split."""
     match = re.search(rf"(?<![a-z])({SPLIT_NAMES['train']})(?![a-z])", path.name, re.IGNORECASE)
     if match is None:
         return {}
@@ -138,7 +138,7 @@ def _folder(folder: Path) -> Found:
 
 
 def code_of(path: Path) -> str:
-    """A control code, one word, by a file's or folder's name."""
+    """Make a control code, one word, of a file's or folder's name."""
     words = re.findall(r"[^\W_]+", path.resolve().name.partition(".")[0])
     return "".join(word[0].upper() + word[1:] for word in words) or "Text"
 
@@ -147,7 +147,7 @@ def code_of(path: Path) -> str:
 
 
 def _below(folders: dict[Path, list[Path]]) -> Found:
-    """Texts in folders: of a label each, where there are several folders of several texts; else of a control code."""
+    """Read texts in folders: one label per folder if there are several, of several texts each; else a control code."""
     if len(folders) < 2 or min(map(len, folders.values())) < FEWEST_TEXTS:
         return _text({code_of(path): files for path, files in folders.items()})
     found = _text({path.name: files for path, files in folders.items()})
@@ -194,7 +194,7 @@ def _table(kind: str, files: dict[str, Path]) -> Found:
 
 
 def _encoding(found: Found, path: Path) -> str | None:
-    """What a file is in; None for UTF-8, and for what is packed."""
+    """Return a file's encoding; None for UTF-8 and packed files."""
     with open(path, "rb") as file:
         if begins_packed(file.read(8)):
             return None
@@ -213,7 +213,7 @@ def _encoding(found: Found, path: Path) -> str | None:
 
 
 def _delimiter(found: Found, path: Path) -> str | None:
-    """What parts the columns, by which the first lines have the same number of them; None for what is taken anyway."""
+    """Return the delimiter that gives the first lines equally many columns; None for the default one."""
     usual = "\t" if any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes) else ","
     with open(path, "rb") as file:
         head = file.read(LOOKED_AT_BYTES)
@@ -242,10 +242,10 @@ def _parsed(lines: list[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def _squad(path: Path) -> list[squad.Example]:
-    """The questions of a file in SQuAD's nested format; none of another file.
+    """Read the questions of a file in SQuAD's nested format; none of another.
 
     Raises:
-        UserError: it is one, and something in it is wrong.
+        UserError: it is such a file, with an error in it.
     """
     with open(path, "rb") as file:
         head = file.read(LOOKED_AT_BYTES)
@@ -255,7 +255,7 @@ def _squad(path: Path) -> list[squad.Example]:
 
 
 def _rows(found: Found, path: Path) -> datasets.Dataset:
-    """The rows of a table, as a run reads them."""
+    """Read the rows of a table as a run does."""
     settings: dict[str, Any] = {"delimiter": found.delimiter, "encoding": found.encoding}
     data = {"dataset": found.kind, "max_length": 1, "files": {"train": os.fspath(path)}, **settings}
     provisional = Recipe.model_validate({"data": data, "train": {"learning_rate": 1.0, "epochs": 1.0}})

@@ -1,4 +1,4 @@
-"""`toolkit recipe new DATA`: look, choose, write; and check what was written before anybody sees it."""
+"""`toolkit recipe new DATA`: look, choose, draft the recipe, and check it before it is written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolkit.recipe.load import load_recipe
 from toolkit.recipe.shipped import new_file
 from toolkit.terminal.escape import one_line
 
-#: Names of files that say nothing of what is in them: then the folder's is taken.
+#: File names that say nothing of the content: the folder's name is taken.
 SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNORECASE)
 
 
@@ -28,7 +28,7 @@ SAYS_NOTHING = re.compile(r"(train(ing)?|data|dataset|all|full|corpus)", re.IGNO
 class NewRecipe:
     """Attributes:
     path: the file that was written.
-    assumed: what was taken to be so, a line each.
+    assumed: assumptions, a line each.
     """
 
     path: Path
@@ -41,13 +41,13 @@ def new_recipe(
     """Write a recipe for a file or folder of data.
 
     Args:
-        output: a file that is not there yet; None for one in the current folder that is called as the data.
-        task: by default what the data looks like.
+        output: a new file; None for one in the current folder, named after the data.
+        task: by default, what the data looks like.
         text, label: the columns of a table, for classification.
 
     Raises:
-        UserError: the data is not there, cannot be read or has nothing to learn in it, or something is at the recipe's
-            place; nothing is written then.
+        UserError: the data is not there, cannot be read or has nothing to learn in it, or the recipe's path is
+            taken. Nothing is written.
         WriteFailed: the system refuses it.
     """
     path = new_file(output or Path(f"{_name(data)}.yaml"))
@@ -82,7 +82,7 @@ def _asks(found: Found) -> bool:
 
 
 def _check_choice(data: Path, found: Found, task: str, column: str | None) -> None:
-    """See that the data is of a kind that the task wants.
+    """Check that the data is of the kind that the task needs.
 
     Raises:
         UserError: it is not.
@@ -107,7 +107,7 @@ def _check_choice(data: Path, found: Found, task: str, column: str | None) -> No
 
 
 def _name(data: Path) -> str:
-    """What to call the recipe."""
+    """Name of the recipe."""
     resolved = data.resolve()
     stem = resolved.name.partition(".")[0] if resolved.is_file() else resolved.name
     if resolved.is_file() and SAYS_NOTHING.fullmatch(stem) and resolved.parent.name:
@@ -116,7 +116,7 @@ def _name(data: Path) -> str:
 
 
 def _written(file: Path, recipe: Path) -> str:
-    """A path as the recipe names it: as it was given where both are looked for from here, else in full.
+    """Return a path for the recipe: as given if relative and the recipe is in the current folder, else absolute.
 
     Raises:
         UserError: no recipe can hold it.
@@ -137,7 +137,7 @@ def _head(data: Path, path: Path, draft: Draft) -> str:
 
 
 def _checked(recipe: str, data: Path, name: str) -> list[str]:
-    """What `toolkit recipe check` says of a recipe's text.
+    """Return the notes of `toolkit recipe check` on a text.
 
     Raises:
         UserError: it refuses it.

@@ -1,4 +1,4 @@
-"""The recipe of each task, for data that was looked at."""
+"""Draft the recipe of each task for inspected data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from toolkit.commands.recipe_new.look import Found
 from toolkit.commands.recipe_new.write import Line, section, training
 from toolkit.errors import UserError
 
-#: How a path is written into the recipe.
+#: Formats a path for the recipe.
 PathWriter = Callable[[Path], str]
-#: A class this many times as frequent as another is said.
+#: A label is noted as rare if another is over this many times as frequent.
 UNEVEN = 10
 
 
@@ -26,8 +26,8 @@ UNEVEN = 10
 class Draft:
     """Attributes:
     body: the recipe below its first comment.
-    assumed: what was taken to be so, a line each.
-    seconds: that training takes, about, on two cores.
+    assumed: assumptions, a line each.
+    seconds: about how long training takes, on two cores.
     """
 
     body: str
@@ -36,7 +36,7 @@ class Draft:
 
 
 def classification(found: Found, where: str, write: PathWriter, text: str | None, label: str | None) -> Draft:
-    """A small Reformer from new weights that tells the labels apart.
+    """Draft a small Reformer with new weights that predicts labels.
 
     Raises:
         UserError: no columns of texts and labels.
@@ -89,10 +89,10 @@ def classification(found: Found, where: str, write: PathWriter, text: str | None
 
 
 def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
-    """A small Reformer from new weights that finds answers in texts.
+    """Draft a small Reformer with new weights that finds answers in texts.
 
     Raises:
-        UserError: there is one text alone.
+        UserError: there is only one text.
     """
     if found.questions:
         pairs = [(item.question, item.context) for item in found.questions]
@@ -139,12 +139,12 @@ def question_answering(found: Found, where: str, write: PathWriter) -> Draft:
     return Draft(body, assumed, steps.seconds)
 
 
-#: The columns of a table of questions, in the order of a pair; with the answers, all that it must have.
+#: Columns of a question table, in the order of a pair. Besides these it needs only the answers.
 QUESTION_COLUMNS = ("question", "context")
 
 
 def language_modeling(found: Found, where: str, write: PathWriter) -> Draft:
-    """A small CTRL from new weights that writes on."""
+    """Draft a small CTRL with new weights that continues texts."""
     sizes = {code: sum(path.stat().st_size for path in files) for code, files in found.files.items()}
     size = sum(sizes.values())
     encoding = found.encoding or "utf-8"
@@ -289,7 +289,7 @@ def _sample(rows: Any, column: str) -> list[str]:
 
 
 def _places(count: int) -> list[int]:
-    """At most :data:`SAMPLE` of so many rows, drawn so that those of a sorted file are of everywhere."""
+    """Return at most :data:`SAMPLE` row numbers, evenly spaced so that they cover a sorted file."""
     return np.linspace(0, count - 1, min(SAMPLE, count)).astype(int).tolist()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.commands.recipe_new.choose import Steps
 from toolkit.terminal.escape import one_line
 
-#: What YAML takes for a text without quotes, whoever reads it.
+#: Text that every YAML reader takes for a string unquoted.
 PLAIN = re.compile(r"[A-Za-z_][\w./-]*( [\w./-]+)*", re.ASCII)
 NOT_A_TEXT = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 #: The column at which comments begin, where there is room.
@@ -20,7 +20,7 @@ Line = tuple[str, Any, str]
 
 
 def section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
-    """A mapping: its key, and below it (key, value, comment); a value may be such lines again."""
+    """Format a mapping: its key, then lines of (key, value, comment); a value may be such lines."""
     text = f"{' ' * (indent - 2)}{scalar(name)}:\n"
     for key, value, comment in lines:
         if isinstance(value, list) and value and isinstance(value[0], tuple):
@@ -31,12 +31,12 @@ def section(name: str, lines: Iterable[Line], indent: int = 2) -> str:
 
 
 def line(written: str, comment: str) -> str:
-    """A line with its comment."""
+    """Format a line with its comment."""
     return f"{written.ljust(COMMENTS - 1)} # {one_line(comment)}\n" if comment else f"{written}\n"
 
 
 def scalar(value: Any) -> str:
-    """A value, so that YAML reads it as what it is."""
+    """Format a value so that YAML reads it back."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def scalar(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in double quotes, with what cannot be written in YAML by its number."""
+    """Quote a text, with unprintable characters by their code points."""
     escaped = "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
     if escaped == text:
         return json.dumps(text, ensure_ascii=False)
@@ -64,7 +64,7 @@ def quoted(text: str) -> str:
 
 
 def training(steps: Steps, learning_rate: float, save_best: str, others: str, decay: float = 0.01) -> str:
-    """The train section."""
+    """Format the train section."""
     lines: list[Line] = [
         ("epochs", steps.epochs, "passes over the training split; or set max_steps"),
         ("max_steps", steps.max_steps, "optimizer steps"),

@@ -1,1 +1,1 @@
-"""The sides of a comparison: programs, each of which imports one framework, and which nothing imports."""
+"""The sides of a comparison: programs that import one framework each. Nothing imports them."""

@@ -15,7 +15,7 @@ from toolkit.commands.bench.workload import ADAMW, MAX_GRAD_NORM, Workload
 
 
 def prepare(workload: Workload) -> Measured:
-    """PaddleNLP's model with new weights on the workload's batch."""
+    """A step of PaddleNLP's model with new weights on the batch."""
     given = {**workload.config, "pad_token_id": workload.config.get("pad_token_id") or 0}
     known = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "dff", "resid_pdrop", "embd_pdrop",
              "layer_norm_epsilon", "initializer_range", "pad_token_id")  # fmt: skip
@@ -41,7 +41,7 @@ def prepare(workload: Workload) -> Measured:
 
 
 def extra(workload: Workload, order: str) -> Any:
-    """Nothing."""
+    """No order."""
     raise AssertionError(order)
 
 

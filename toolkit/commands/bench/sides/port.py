@@ -19,12 +19,12 @@ PEAK_SIZE = 2048
 
 
 def prepare(workload: Workload) -> Measured:
-    """The port on the workload's weights and batch."""
+    """Return the port's measurement of a workload."""
     return _tokenization(workload) if workload.work == "tokenize" else _computation(workload)
 
 
 def _tokenization(workload: Workload) -> Measured:
-    """The port's tokenizer, which has seen no text yet, on the workload's texts; gives how many tokens they are."""
+    """Return a measurement of a new port tokenizer on the workload's texts; its value is the number of tokens."""
     folder = Path(workload.folder)
     texts = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
     tokenizer = part(workload.model, "tokenizer").load_tokenizer(folder / TOKENIZER)
@@ -65,7 +65,7 @@ def _computation(workload: Workload) -> Measured:
 
 
 def extra(workload: Workload, order: str) -> Any:
-    """``peak``: the most operations a second that the processor's matrix products reach, in float32."""
+    """``peak``: highest operations per second of the processor's float32 matrix products."""
     import time
 
     import paddle

@@ -55,7 +55,7 @@ def prepare(workload: Workload) -> Measured:
 
 
 def _tokenization(workload: Workload) -> Measured:
-    """The tokenizer that ``AutoTokenizer`` gives a user, a compiled one where there is one; it has seen no text yet."""
+    """The tokenizer that ``AutoTokenizer`` gives a user, compiled if there is one; it has seen no text yet."""
     from transformers import AutoTokenizer
 
     folder = Path(workload.folder)
@@ -65,7 +65,7 @@ def _tokenization(workload: Workload) -> Measured:
 
 
 def extra(workload: Workload, order: str) -> Any:
-    """``operations``: how many multiplications and additions the matrix products of a training step are."""
+    """``operations``: number of multiplications and additions in the matrix products of a training step."""
     assert order == "operations"
     model, batch = _loaded(workload)
     with _Products() as counted:
@@ -76,8 +76,8 @@ def extra(workload: Workload, order: str) -> Any:
 class _Products(TorchDispatchMode):
     """Counts the multiplications and additions of matrix products, in the backward, too.
 
-    torch's own counter also says in which module they are, and cannot where a backward is a module's own, as in a
-    reversible layer.
+    torch's own counter also assigns them to modules, which fails where a module has its own backward, as a
+    reversible layer does.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ def _configuration(workload: Workload) -> Any:
 
 
 def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
-    """The parameters that weight decay applies to, and the others."""
+    """Split parameters into those with weight decay and the others."""
     decayed = set(decayed_parameters(model))
     groups: dict[bool, list] = {True: [], False: []}
     for name, parameter in model.named_parameters():
