@@ -1,6 +1,6 @@
 """``python -m toolkit.parity.candidate TASK JOB...``: do a task in each job folder.
 
-What is in a job folder, says :mod:`toolkit.parity.job.files`.
+:mod:`toolkit.parity.job.files` says what a job folder holds.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from toolkit.parity.job.pair import DESCRIBE
 from toolkit.parity.job.results import Execution
 from toolkit.terminal.quiet import silence_startup
 
-#: The module that does a task, imported when Paddle's environment has been set. Each has ``run(job, folder, over,
-#: kernels)``, which hands over what it computes; what gives a record, the content of the task's file, measures nothing.
+#: Module of each task, imported once Paddle's environment is set. Each has ``run(job, folder, over, kernels)``, which
+#: hands over what it computes, or returns the content of the task's file if nothing is measured.
 MODULES = {
     files.RESULT: "result",
     "forced_input": "forced_input",
@@ -33,7 +33,7 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task, and hand over what it gives."""
+    """Do a task and hand over its output."""
     started = time.monotonic()
     silence_startup()  # the Trainer would write 160 lines for each port that it trains
     job = files.read_job(folder)
@@ -57,8 +57,8 @@ def _module_of(job: Job, task: str) -> ModuleType:
 
 
 def _kernels_of(job: Job, task: str, folder: Path) -> contextlib.AbstractContextManager[KernelClient | None]:
-    """The reference's kernels, where they are needed: started before Paddle's environment is set, since some of its
-    variables choose another path through the mathematics library that torch uses, too."""
+    """Start the reference's kernels if needed. They start before Paddle's environment is set: some of its variables
+    choose another path through the mathematics library that torch uses, too."""
     if job.kernels is None and task != "attribution":
         return contextlib.nullcontext()
     return KernelClient(folder, job.reference_python)

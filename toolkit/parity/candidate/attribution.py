@@ -1,4 +1,4 @@
-"""P32 again, where float32 drifts: with one compiled loop composed, or one kind of kernel the reference's."""
+"""P32 again, where float32 drifts: one compiled loop is composed, or one kind of kernel is the reference's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit.parity.job.kernel_messages import KINDS
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
-    """The step with one thing replaced after another, and which of them the model uses."""
+    """Run the step with each thing replaced in turn; say which the model uses."""
     hand_with_loops_composed(job, folder, over)
     for kind in KINDS:
         over.begin(kind)
@@ -26,7 +26,7 @@ def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
 
 
 def hand_with_loops_composed(job: Job, folder: Path, over: Sender) -> None:
-    """The step with one compiled loop composed after another."""
+    """Run the step with each compiled loop composed in turn."""
     for loop in compiled.LOOPS if compiled.is_chosen() else ():
         over.begin(loop)
         with compiled.composed([loop]) as asked:
@@ -36,5 +36,5 @@ def hand_with_loops_composed(job: Job, folder: Path, over: Sender) -> None:
 
 
 def hand(job: Job, folder: Path, over: Sender) -> None:
-    """The float32 step, as training runs it."""
+    """Hand over the float32 step, run as in training."""
     make_step(job, folder, "float32").run(lambda name, value: over.hand("tensor", name, value))

@@ -12,12 +12,12 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 
-#: By which the port adds as the reference does.
+#: Makes the port add as the reference.
 PLAIN = {"residual": "plain"}
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: KernelClient) -> None:
-    """The step with the job's kinds of kernels the reference's."""
+    """Run the step with the reference's kernels for the job's kinds."""
     files.wait_for_reference(folder, "order.json")
     step = make_step(replace(job, port={**job.port, **PLAIN}), folder, "float32", "autograd")
     with reference_kernels(kernels, job.kernels or []):

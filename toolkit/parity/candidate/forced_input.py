@@ -1,7 +1,7 @@
 """The port operation by operation, each on R64's own input.
 
-Where an operation's result has been handed over, R64's goes on in its place; in the backward likewise. So an error is
-that of one operation and of nothing before it.
+After an operation's result is handed over, R64's replaces it; in the backward likewise. So an error is that of one
+operation and of nothing before it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.mutants import by_name
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Its functions compute for whoever calls them: the place of an operation is there.
+#: The place of an operation is where these functions are called.
 OPERATIONS = str(ROOT / "models" / "operations" / "ops.py")
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
-    """The port in each dtype, and with each mutant; nothing of those that concern no tensor or stop by themselves."""
+    """Run the port in each dtype and with each mutant. Mutants that concern no tensor or raise give nothing."""
     files.wait_for_reference(folder, "forced_input.json", "forced_input")
     truth = TensorFile(folder / "reference" / "forced_input.safetensors")
     for dtype in job.dtypes:
@@ -44,8 +44,8 @@ def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
 
 
 def hand(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], dtype: str) -> None:
-    """One step in ``dtype``; where compiled loops compute in it, first with all of them taken apart, then once as
-    training runs it, whose operations count where both have them."""
+    """Run one step in ``dtype``. If compiled loops compute in it, all are taken apart first; a second run is as in
+    training, and its operations count where both have them."""
     step = make_step(job, folder, dtype, PLAIN)
     points = Points(truth, over)
     _run(step, points, apart=True)
@@ -65,15 +65,15 @@ def _hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nd
             hand(job, folder, over, truth, mutant.dtype)
         except BrokenPipeError:
             raise
-        except Exception as error:  # which the gate says, too
+        except Exception as error:  # the gate reports it
             over.say("raised", type(error).__name__)
 
 
 class Points:
-    """Where the port's tensors are handed over and replaced.
+    """Hands over the port's tensors and replaces them.
 
     Attributes:
-        awaited: the gradients that are to come back.
+        awaited: names of the expected gradients.
     """
 
     def __init__(self, truth: Mapping[str, np.ndarray], over: Sender) -> None:
@@ -82,21 +82,21 @@ class Points:
         self.awaited: set[str] = set()
 
     def hand(self, name: str, value: np.ndarray) -> np.ndarray | None:
-        """Hand a tensor over; returns R64's, or None where that has none of that name."""
+        """Hand a tensor over; return R64's tensor of that name, or None."""
         truth = self.truth.get(name)
         if truth is not None:
             self.over.hand("tensor", name, value)
         return truth
 
     def pass_through(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
+        """Return what replaces ``x`` in the run; its gradient passes through in the backward, too."""
         if x.stop_gradient:
             return self.replaced(name, x)
         self.awaited.add(f"gradient:{name}")
         return _Point.apply(x, self, name)
 
     def replaced(self, name: str, x: paddle.Tensor) -> paddle.Tensor:
-        """Hand a tensor over, and give what goes on in its place."""
+        """Hand a tensor over and return its replacement."""
         true = self.hand(name, x.numpy())
         if true is None or true.size != x.size:
             return x.clone()
@@ -117,8 +117,8 @@ class _Point(PyLayer):
 
 
 def _run(step: Step, points: Points, apart: bool) -> None:
-    """Forward and backward, with everything passing through ``points``, and the buckets that are made of R64's vectors
-    handed over. ``apart`` as of :func:`models.operations.trace.observed`."""
+    """Run forward and backward with every tensor passing through ``points``, and hand over the buckets of R64's
+    vectors. ``apart`` as in :func:`models.operations.trace.observed`."""
 
     def at(operation: str, result: paddle.Tensor) -> paddle.Tensor:
         if not result.is_floating_point():
@@ -136,8 +136,8 @@ def _run(step: Step, points: Points, apart: bool) -> None:
         return None if tensor is None else (points.pass_through(step.name_of(called), tensor), *output[1:])
 
     def entered(x: Any) -> Any:
-        """What a module's own backward gives, before it is added to what other readers of its input give: the reference
-        has the gradient of it alone."""
+        """Pass on the gradient of a module's own backward before those of its input's other readers are added: the
+        reference has it alone."""
         if not isinstance(x, paddle.Tensor) or not x.is_floating_point() or x.stop_gradient:
             return x
         return points.pass_through(step.name_of(draws.stack.draw("input")), x)

@@ -21,28 +21,28 @@ from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Training steps that are watched; more, up to ``MOST_STEPS``, where they draw fewer than ``ENOUGH`` cells: with these
-#: a rate of 0.1 is known to within 4%.
+#: Training steps watched; up to ``MOST_STEPS`` if they draw fewer than ``ENOUGH`` cells, which tell a rate of 0.1 to
+#: within 4%.
 STEPS, MOST_STEPS, ENOUGH = 3, 12, 2**19
-#: Masks that are drawn in a row beside them, and their cells: of many each is another, of long ones (threads share the
-#: drawing) each cell.
+#: Masks also drawn in a row, and their cells. Of many masks, all must differ; of long ones (threads share the drawing),
+#: all cells.
 SEQUENCES = ((2**11, 2**8), (2**7, 2**15 + 1))
 
 
 class Taker(Protocol):
-    """What is told of the draws of several training steps."""
+    """Receives the draws of several training steps."""
 
     def begin_step(self) -> None:
-        """What comes now belongs to the next step."""
+        """Begin the next step."""
 
     def mask(self, name: str, rate: float, shape: Sequence[int], kept: np.ndarray) -> None:
-        """A dropout mask (bool, which cells are kept); rate and shape as they were asked for."""
+        """Take a dropout mask (bool: which cells are kept), with rate and shape as asked for."""
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
-        """Normal numbers; ``seeded`` ones are the same each time."""
+        """Take normal numbers; ``seeded`` ones are the same each time."""
 
     def sequence(self, masks: np.ndarray) -> None:
-        """Masks of rate 1/2 that were drawn in a row: bool (masks, cells), which are dropped."""
+        """Take masks of rate 1/2 drawn in a row: bool (masks, cells), which are dropped."""
 
 
 @dataclass
@@ -65,16 +65,16 @@ class HandingOver:
 
 
 class WatchedSource:
-    """A source for :mod:`models.operations.randomness` that hands everything on to another, and tells of the draws.
+    """A source for :mod:`models.operations.randomness` that delegates to another and reports the draws.
 
     Args:
         own: the source that draws.
-        taker: is told.
+        taker: gets the draws.
 
     Attributes:
         stack: names the draws by the module that is running.
         counting: off while a backward draws again what a forward has drawn.
-        draws, cells: how many there were, and how many cells their masks had.
+        draws, cells: number of draws, and of cells of their masks.
     """
 
     def __init__(self, own: randomness.Source, taker: Taker) -> None:
@@ -106,17 +106,17 @@ class WatchedSource:
 
 
 def hand(job: Job, folder: Path, over: Sender) -> None:
-    """Hand over what the port draws by itself in a few training steps in float32, layers being computed again as the
-    job's family can."""
+    """Hand over the port's own draws in a few float32 training steps, with layers recomputed as the job's family
+    can."""
     kind = ported_class(job.model)
     step = kind(job, folder, "float32", kind.again)
     watched_steps(step.model, step.batch, job.seed, HandingOver(over))
 
 
 def watched_steps(model: paddle.nn.Layer, batch: Mapping[str, Any], seed: int, taker: Taker) -> None:
-    """:func:`hand` of a model in training mode, from Paddle's generator seeded with ``seed``.
+    """Report the draws of a model in training mode, with Paddle's generator seeded with ``seed``.
 
-    The first step has its backward, after which the generator must be where the forward left it.
+    Only the first step runs its backward, after which the generator must be where the forward left it.
     """
     runtime.seed_everything(seed)
     source = WatchedSource(randomness.Generator(), taker)

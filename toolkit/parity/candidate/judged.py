@@ -1,4 +1,4 @@
-"""What is judged of a run's port, described as the run describes what it trains (:mod:`toolkit.training.described`)."""
+"""The run's judged port, described as a run describes what it trains (:mod:`toolkit.training.described`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from toolkit.training.described import described, digests
 
 
 def of_run(job: Job, folder: Path) -> Judged | None:
-    """The port and the trainer of a run's settings, and their step by the generators' own draws; None where no run
-    follows the gate, or where the model is so large that a step more would take minutes."""
+    """Describe the port and the trainer of a run's settings, and their step with the generators' own draws. None if no
+    run follows the gate, or if the model is so large that one more step would take minutes."""
     from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas
 
     if not job.own_examples or job.brief:

@@ -18,8 +18,8 @@ from toolkit.parity.job.kernel_messages import receive, send
 class KernelClient:
     """Starts :mod:`toolkit.parity.reference.kernel_server` and asks it.
 
-    To be started before Paddle's environment is set (:func:`toolkit.machine.runtime.configure`): the reference's own
-    worker runs without those variables, and some of them choose another path through the same mathematics library.
+    Start it before Paddle's environment is set (:func:`toolkit.machine.runtime.configure`): the reference's own worker
+    runs without those variables, and some of them choose another path through the same mathematics library.
 
     Args:
         job: the job folder.
@@ -64,7 +64,7 @@ class KernelClient:
         gradients: Sequence[np.ndarray],
         wanted: Sequence[int],
     ) -> list[np.ndarray]:
-        """The gradients of those inputs whose numbers are ``wanted``, given that of every output.
+        """Return the gradients of the inputs numbered ``wanted``, given those of all outputs.
 
         Raises:
             RuntimeError: as :meth:`forward`.

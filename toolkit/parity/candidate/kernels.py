@@ -1,7 +1,7 @@
 """The port with the reference's kernels in place of Paddle's, kind by kind, forward and backward.
 
-Each replacement computes nothing itself: it says which kernel of the reference the port's operation is. It holds for
-float32 alone; whole numbers and float64 go the port's own way.
+A replacement computes nothing itself: it names the kernel of the reference that the port's operation is. Only float32
+is replaced; integers and float64 go the port's own way.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _matmul(serve: Serve) -> Operation:
 
 
 def _split(serve: Serve) -> Operation:
-    """No kernel: Paddle copies the parts of a tensor, the reference looks at them where they are. What is computed
-    from a part with gaps in memory goes another way there, see the server's ``linear``."""
+    """Mark the parts of a split. It is no kernel: Paddle copies the parts, the reference makes views of them. Work on a
+    non-contiguous part takes another path there, see the server's ``linear``."""
     split = paddle.Tensor.split
 
     def marked(x, num_or_sections, axis=0, name=None):
@@ -111,7 +111,7 @@ def _masked_softmax(serve: Serve) -> Operation:
 
 
 def _softmax_over(serve: Serve) -> Operation:
-    """Reformer weighs its hash rounds so, by exp(x - logsumexp(x)) once more."""
+    """Weigh Reformer's hash rounds by exp(x - logsumexp(x)), too."""
     return lambda scores, axis: serve("attention_weights", scores, dim=axis)[0]
 
 
@@ -144,8 +144,7 @@ def _loss(kernel: str) -> Maker:
     return lambda serve: lambda logits, labels: serve(kernel, logits, rest=[labels.numpy()])
 
 
-#: By kind, as :mod:`toolkit.parity.job.kernel_messages` has them: where the port reaches an operation, and what
-#: replaces it.
+#: By kind of :mod:`toolkit.parity.job.kernel_messages`: where the port looks up an operation, and its replacement.
 REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
     "matmul": [(ops, "linear", _linear), (paddle, "matmul", _matmul), (paddle.Tensor, "split", _split)],
     "layer_norm": [(ops, "layer_norm", _layer_norm)],
@@ -171,7 +170,7 @@ REPLACEMENTS: dict[str, list[tuple[Any, str, Maker]]] = {
 }
 
 
-#: The compiled loops that are made of operations of a kind, and have to be composed of them to have these replaced.
+#: By kind, the compiled loops made of its operations: to replace these, the loops must be composed of them.
 COMPILED_OF = {"sum": ["keys"], "rsqrt": ["keys"]}
 
 

@@ -1,5 +1,4 @@
-"""What the compiled loops make of drawn input of the shapes that a run has
-(:mod:`toolkit.parity.measure.loop_accuracy`)."""
+"""Outputs of the compiled loops for random input of a run's shapes (:mod:`toolkit.parity.measure.loop_accuracy`)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from toolkit.parity.measure.loop_accuracy import CHECKS, LoopCall, drawn
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[LoopCall]]:
-    """Inside the ``with`` block, takes down how compiled loops are called: each way once."""
+    """Inside the ``with`` block, record each different call of a compiled loop once."""
     found: dict[str, LoopCall] = {}
     with contextlib.ExitStack() as undo:
         calls: list[LoopCall] = []
@@ -41,7 +40,7 @@ def _noted(found: dict[str, LoopCall], name: str, plain: Callable, *given: Any, 
 
 @functools.cache
 def _line(loop: str) -> str:
-    """Where a loop is defined; its module is not imported, since Numba would be."""
+    """Return where a loop is defined, without importing its module, which imports Numba."""
     lines = Path(compiled.__file__).with_name("loops.py").read_text(encoding="utf-8").splitlines()
     number = next((number for number, line in enumerate(lines, 1) if line.startswith(f"def {loop}(")), None)
     return f"models/operations/loops.py:{number}" if number else ""
@@ -54,7 +53,7 @@ def _described(value: Any) -> Any:
 
 
 def hand(calls: Sequence[LoopCall], over: Sender) -> None:
-    """Hand over what the loops of these calls make of drawn input."""
+    """Hand over the loops' outputs of these calls for random input."""
     for call in loop_accuracy.calls(calls):
         over.say("loop", call)
         for number, output in enumerate(outputs(call)):
@@ -62,7 +61,7 @@ def hand(calls: Sequence[LoopCall], over: Sender) -> None:
 
 
 def outputs(call: LoopCall, given: tuple | None = None) -> list[np.ndarray]:
-    """What comes out of a call, given what is drawn for it."""
+    """Return the outputs of a call for its drawn input."""
     found = getattr(compiled, call.function)(*map(_as_tensors, drawn(call) if given is None else given))
     return [one.numpy() for one in (found if isinstance(found, tuple) else (found,)) if one is not None]
 

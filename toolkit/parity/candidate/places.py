@@ -1,4 +1,4 @@
-"""Where in the port's source a module is made and defined, and where what belongs to no module is computed."""
+"""Where in the port's source modules are made and defined, and where what is in no module is computed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from toolkit.parity.job.results import Place
 
 
 def places(model: nn.Layer) -> dict[str, Place]:
-    """For every module of the port: its class and the line that defines it; of one that has none, as of a list's, that
-    of the module around it."""
+    """Class and defining line of every module of the port. A module without a line, as in a list, has that of the
+    module around it."""
     found: dict[str, Place] = {}
     for name, layer in model.named_sublayers():
         parent = model
@@ -31,7 +31,7 @@ def places(model: nn.Layer) -> dict[str, Place]:
 
 
 def head_places(model: type[nn.Layer]) -> dict[str, Place]:
-    """What a model's own forward computes after its last module, by the tensor: its scores and its loss."""
+    """By tensor, what a model's own forward computes after its last module: its scores and loss."""
     found = {}
     for name in LOGITS:
         if line := line_of(model.forward, rf"^\s*(\w+, )*{name}\b.* = "):
@@ -63,7 +63,7 @@ def line_of(code: Callable[..., Any], pattern: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _first_line(code: Callable[..., Any], pattern: str) -> str | None:
-    """As :func:`line_of`. Asked for with every module again for each dtype and each of a hundred mutants."""
+    """As :func:`line_of`, cached: each dtype and each of a hundred mutants asks for every module."""
     found = _source_lines(code)
     if found is None:
         return None
@@ -82,8 +82,8 @@ def _source(code: Callable[..., Any]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _source_lines(code: Callable[..., Any]) -> tuple[list[str], int, Path] | None:
-    """The lines of a class or function, the number of the first, and the file; None of one that has no source. To find
-    a class its whole file is parsed: a dtype, and each of a hundred mutants, would do that again for every module."""
+    """Lines of a class or function, the number of the first, and the file; None if it has no source. Cached: finding a
+    class parses its whole file, and each dtype and each of a hundred mutants asks for every module."""
     try:
         lines, first = inspect.getsourcelines(code)
         return lines, first, Path(inspect.getfile(code))

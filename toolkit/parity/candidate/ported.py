@@ -1,4 +1,4 @@
-"""One train-mode step of a port of a family here: beside what every pair has, generators, a loader, new weights, two
+"""One train-mode step of a port of a family here. Besides what every pair has: generators, a loader, new weights, two
 backwards, adapters and the run's own evaluations and training loop."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ported_class(model: str) -> type[PortedStep]:
 
 
 class PortedStep(Step):
-    """A port of a family here. Subclasses say what a family needs beside what every model does.
+    """A port of a family here. Subclasses add what only their family needs.
 
     Args:
         folder: of the job, with what the reference wrote.
@@ -53,7 +53,7 @@ class PortedStep(Step):
         backward: one of :attr:`backwards`; by default the first.
     """
 
-    #: Besides :data:`PLAIN`, the way in which the port can make its gradients by computing layers again.
+    #: The backward besides :data:`PLAIN`: the one that computes layers again.
     again = ""
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
@@ -68,7 +68,7 @@ class PortedStep(Step):
         self.config = job.config
         self.folder = folder
         given = files.read_tensors(folder / "batch.safetensors")
-        # Labels that are numbers are cast up exactly, as the weights are.
+        # Float labels are cast up exactly, as the weights are.
         held = "float64" if dtype == "float64" else "float32"
         given = {name: value.astype(held) if value.dtype == np.float32 else value for name, value in given.items()}
         self.batch = {name: paddle.to_tensor(value) for name, value in given.items()}
@@ -87,7 +87,7 @@ class PortedStep(Step):
 
     @functools.cached_property
     def recorded(self) -> Mapping[str, Mapping[str, np.ndarray]]:  # type: ignore[override]
-        """R64's draws in each run, read when the first of them is asked for: with its own the port can do without."""
+        """R64's draws in each run, read on first use: a port that uses its own draws needs none."""
         return {run: TensorFile(self.folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
 
     @functools.cached_property
@@ -108,12 +108,12 @@ class PortedStep(Step):
         return {}
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
-        """Draws by the port's names of them; the arguments are the last of :class:`.RecordedDraws`."""
+        """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
         return RecordedDraws(recorded, self.rates, ModuleStack(), *arguments)
 
     @contextlib.contextmanager
     def given_draws(self, draws: RecordedDraws) -> Iterator[None]:
-        """Inside the ``with`` block the model draws and chooses so."""
+        """Inside the ``with`` block the model uses these draws and choices."""
         with (
             precision.lowered(self.lowered),
             randomness.use(draws),
@@ -123,7 +123,7 @@ class PortedStep(Step):
             yield
 
     def places(self) -> dict[str, Place]:
-        """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        """Places of the port's modules, and by tensor name or kind, or by verdict, of what is in none."""
         from toolkit.parity.candidate import training  # with the Trainer, and pandas
 
         return {
@@ -134,7 +134,7 @@ class PortedStep(Step):
         }
 
     def facts(self) -> CandidateFacts:
-        """What else of the port the verdict needs to know."""
+        """Other facts of the port for the verdict."""
         norms = {name: layer for name, layer in self.model.named_sublayers() if isinstance(layer, nn.LayerNorm)}
         return CandidateFacts(epsilons={name: norm._epsilon for name, norm in norms.items()})
 
@@ -159,7 +159,7 @@ class PortedStep(Step):
                 yield name, weights.to_paddle(parameter.grad.numpy(), role)
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`run` with R64's gradients, as many updates as the job says, by what trains."""
+        """Go on from :meth:`run` with R64's gradients for the job's number of updates, with the Trainer."""
         from toolkit.parity.candidate import training  # with the Trainer, and pandas
 
         training.train_on(self, job, folder, measure, truth)
@@ -168,8 +168,8 @@ class PortedStep(Step):
         scored_again.evaluate(self, batch, whole, measure)
 
     def merge(self, measure: Measure) -> None:
-        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and what a plain
-        model would not have."""
+        """Hand on the weights of an adapted model as they are saved: those that the adapter changes, and those that a
+        plain model lacks."""
         if self.model.adapter is None:
             return
         plain = part(self.model.config.model_type, "weights").parameters(self.config, self.model.head)
@@ -178,7 +178,7 @@ class PortedStep(Step):
                 measure(f"merged:{name}", value)
 
     def own_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The parameters' gradients of one step with the port's own draws and choices, nothing watched."""
+        """Yield the parameter gradients of one step with the port's own draws and choices, unwatched."""
         with precision.lowered(self.lowered):
             self.model(**self.batch).loss.backward()
         for name, parameter in self.model.named_parameters():
@@ -186,7 +186,7 @@ class PortedStep(Step):
                 yield f"gradient:{name}", parameter.grad.numpy()
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What the port holds of each parameter that it was given, in the reference's layout."""
+        """The port's value of each parameter that it was given, in the reference's layout."""
         return (pair for pair in weights.dump(self.model) if pair[0] in self.given_weights)
 
 

@@ -13,17 +13,17 @@ from toolkit.parity.measure.naming import ModuleStack, TensorName
 
 
 class RecordedDraws:
-    """The reference's draws as a source for :mod:`models.operations.randomness`. What was asked for, and what the port
-    chose, is handed over; a draw that the reference does not have is filled in, and what goes on from it shows.
+    """The reference's draws as a source for :mod:`models.operations.randomness`. What the port asks for and what it
+    chooses is handed over. A draw that the reference lacks is filled in, and its effect shows.
 
     Args:
         tensors: name -> mask or rotation.
         rates: name -> dropout rate.
         stack: names the draws by the module that is running.
         over: is told what is asked for.
-        run: that the draws are of.
-        order: by kind, the names of an earlier run of the same model in their order, by which draws are named where no
-            module is watched; None where ``stack`` names them.
+        run: of the draws.
+        order: by kind, the names of an earlier run of the same model in order, which name the draws if no module is
+            watched; None if ``stack`` names them.
 
     Attributes:
         order: by kind, the names in the order in which they were asked for.
@@ -70,8 +70,8 @@ class RecordedDraws:
         """Nothing to do: names repeat by themselves when a block is computed again."""
 
     def relu(self, x: paddle.Tensor, own: paddle.Tensor) -> paddle.Tensor:
-        """What a ReLU makes of ``x`` where R64 decides which inputs are positive; ``own`` is what it makes by itself,
-        whose signs are handed over. What is NaN shows in the output."""
+        """Output of a ReLU on ``x`` if R64 decides which inputs are positive. ``own`` is the ReLU's own output, whose
+        signs are handed over. NaN shows in the output."""
         drawn = self.name("relu")
         positive, nan = own.numpy() > 0, np.isnan(x.numpy())
         self.over.hand("signs", named(self.run, drawn), np.where(nan, -1, positive).astype(np.int8))
@@ -86,7 +86,7 @@ class RecordedDraws:
         return paddle.where(paddle.to_tensor(flipped), chosen, own)
 
     def buckets(self, module: str, own: paddle.Tensor) -> paddle.Tensor:
-        """R64's buckets of a module's vectors, if it has as many; ``own`` are the port's, which are handed over."""
+        """R64's buckets of a module's vectors, if of the same shape; ``own`` are the port's, which are handed over."""
         name = str(TensorName("buckets", module))
         self.over.hand("buckets", named(self.run, name), own.numpy())
         truth = self.tensors.get(name)

@@ -30,7 +30,7 @@ from toolkit.parity.mutants import by_name
 
 
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
-    """The port in every dtype of the job, its mutants, and what its tokenizer makes of the job's texts."""
+    """Run the port in every dtype of the job, its mutants, and its tokenizer on the job's texts."""
     over.begin()
     over.say("tokens", tokens(job.tokenizer))  # while the reference still computes
     over.say("tokenizer places", tokenizer_places(job.tokenizer))
@@ -39,7 +39,7 @@ def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
 
 
 def _run_whole(job: Job, folder: Path, over: Sender) -> None:
-    """The port with the whole model in memory, in every dtype, and its mutants."""
+    """Run the port with the whole model in memory, in every dtype, and its mutants."""
     kind = step_class(job.model)
     early = issubclass(kind, PortedStep) and job.at_once
     if early:
@@ -61,7 +61,7 @@ def _run_whole(job: Job, folder: Path, over: Sender) -> None:
 
 
 def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
-    """What needs nothing of R64, done while the reference computes it: the processor is free then."""
+    """Hand over what needs no R64, while the reference computes it: the processor is free then."""
     files.wait_for_reference(folder, "constants.safetensors")
     step = make_step(job, folder, job.dtypes[0])
     backwards = step.backwards
@@ -77,7 +77,7 @@ def _hand_own_draws(job: Job, folder: Path, over: Sender) -> None:
 
 
 def hand_own_step(job: Job, folder: Path, over: Sender, tries_loops: bool = True) -> None:
-    """The port's own random draws, and what the compiled loops of such a step make by themselves."""
+    """Hand over the port's own random draws, and its compiled loops by themselves."""
     with loop_outputs.recorded() as calls:
         generators.hand(job, folder, over)
     if tries_loops:
@@ -85,7 +85,7 @@ def hand_own_step(job: Job, folder: Path, over: Sender, tries_loops: bool = True
 
 
 def _run_streamed(job: Job, folder: Path, over: Sender) -> None:
-    """The port stage by stage; mutants are all in force at once, as each stage is computed once."""
+    """Run the port stage by stage, with all mutants in force at once, as each stage is computed once."""
     with contextlib.ExitStack() as faults:
         for name in job.mutants:
             faults.enter_context(by_name(name).in_force())
@@ -112,11 +112,11 @@ def hand_dtype(
     dtype: str,
     has_replayed: bool = False,
 ) -> None:
-    """Run the step in ``dtype`` as training will, once more without hooks, in evaluation mode and on from there for a
-    few updates, and once with its other backward.
+    """Run the step in ``dtype`` as training will, then without hooks, in evaluation mode, on for a few updates, and
+    with its other backward.
 
     Args:
-        truth: R64's gradients, by which the updates are made.
+        truth: R64's gradients, which make the updates.
         has_replayed: whether :func:`hand_replays` has been done.
     """
     step = make_step(job, folder, dtype)
@@ -149,11 +149,11 @@ def hand_dtype(
 
 
 def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sender, dtype: str) -> None:
-    """The gradients of two backwards, with the port's own generator in place of the recorded draws.
+    """Hand over the gradients of two backwards, with the port's own generator for the draws.
 
-    Recorded draws repeat by name whatever the port does; here only a port that replays its generator comes out equal.
-    It is asked with streams that lose nothing on the way back: a ReLU whose sign turns where plain ones have lost their
-    digits says nothing of a generator.
+    Recorded draws repeat by name whatever the port does; here only a port that replays its generator gives equal
+    gradients. Its streams lose nothing in the backward: plain ones lose digits, and a ReLU sign that flips for that
+    says nothing of a generator.
     """
     job = replace(job, port={key: value for key, value in job.port.items() if key != "residual"})
     for backward in backwards:
@@ -164,17 +164,16 @@ def hand_replays(backwards: tuple[str, str], job: Job, folder: Path, over: Sende
 
 
 def _hand_mutants(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray]) -> None:
-    """:func:`hand_mutant` of each of the job's."""
+    """Hand over each of the job's mutants."""
     for name in job.mutants:
         hand_mutant(job, folder, over, truth, name)
-        gc.collect()  # a port is in cycles
+        gc.collect()  # a port has cycles
 
 
 def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.ndarray], name: str) -> None:
-    """What comes out with a fault in force, in the dtype in which that shows. A port that stops by itself gives what it
-    raised."""
+    """Hand over the result with a fault in force, in the dtype where it shows, or the error that the port raises."""
     mutant = by_name(name)
-    # Whether hooks change a pair's port is known, and no run more is made to see whether they change a fault.
+    # Whether hooks change a pair's port is known; no further run checks that for a fault.
     job = replace(job, port={**job.port, **mutant.settings}, brief=job.brief or job.pair is not None)
     over.begin(name)
     with mutant.in_force():

@@ -1,5 +1,5 @@
-"""The scores of a batch as the run's evaluations compute them: without what the head does not read of the last layer,
-and without the padding that changes nothing of a text."""
+"""Scores of a batch as the run's evaluations compute them: without what the head does not read of the last layer, and
+without padding that does not change a text's scores."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure: Measure) -> None:
-    """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out; what was left out
-    before is left out, too.
+    """Hand on the scores of a batch again, once for each thing that the run's evaluations leave out, cumulatively.
 
     Args:
         step: in evaluation mode.
         given: the batch that is evaluated.
-        whole: the model's output for it, of which nothing was left out.
+        whole: the model's output for it, with nothing left out.
     """
     scores = scores_of(whole)
     with _as_in_a_run(step):
@@ -43,7 +42,7 @@ def evaluate(step: Step, given: Mapping[str, paddle.Tensor], whole: Any, measure
 
 @contextlib.contextmanager
 def _as_in_a_run(step: Step) -> Iterator[None]:
-    """The model leaves out what its head does not read, inside the ``with`` block, if it ever does."""
+    """Inside the ``with`` block the model leaves out what its head does not read, if it ever does."""
     if not step.is_narrowed:
         yield
         return
@@ -55,7 +54,7 @@ def _as_in_a_run(step: Step) -> Iterator[None]:
 
 
 def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int]) -> dict[str, np.ndarray]:
-    """Of a batch that holds some rows of the one that is evaluated, or the beginnings of their texts."""
+    """Scores of a batch of some rows of the evaluated one, or of the beginnings of their texts."""
     recorded = step.recorded_of(WHOLE, rows, batch["input_ids"].shape[1])
     with paddle.no_grad(), step.given(lambda *_: None, WHOLE, recorded=recorded):
         return scores_of(step.compute(batch))
@@ -64,8 +63,8 @@ def _scores(step: Step, batch: Mapping[str, paddle.Tensor], rows: Sequence[int])
 def _without_padding(
     step: Step, given: Mapping[str, paddle.Tensor], scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The ``scores``, those that are read of the short texts from a batch of these alone that is cut as an evaluation's
-    is (:func:`toolkit.data.batches.without_padding`)."""
+    """Return ``scores`` with those read of short texts replaced, from a batch of these alone that is cut as an
+    evaluation's is (:func:`toolkit.data.batches.without_padding`)."""
     placed = {name: value.copy() for name, value in scores.items()}
     if not (rows := rows_with_padding_to_spare(given, step.model.config)):
         return placed
@@ -78,15 +77,15 @@ def _without_padding(
 
 
 def rows_with_padding_to_spare(batch: Mapping[str, paddle.Tensor], config: Any) -> list[int]:
-    """The rows of a batch whose texts are so short that by themselves they are evaluated with less padding."""
+    """Rows of a batch whose texts are short enough to be evaluated with less padding when alone."""
     whole = batch["input_ids"].shape[1]
     alone = [{name: batch[name][row : row + 1] for name in PADDED} for row in range(len(batch["input_ids"]))]
     return [row for row, one in enumerate(alone) if without_padding(one, config)["input_ids"].shape[1] < whole]
 
 
 def put_in_place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read: np.ndarray) -> None:
-    """Write the scores of some rows into the batch's: those of whole texts, (rows, L) into (B, L), or of the tokens of
-    them that ``read`` says, (rows, length) into (B, T)."""
+    """Write the scores of some rows into the batch's: per text, (rows, L) into (B, L), or per token where ``read``,
+    (rows, length) into (B, T)."""
     if found.shape != read.shape:
         into[rows] = found
         return
@@ -95,5 +94,5 @@ def put_in_place(found: np.ndarray, into: np.ndarray, rows: Sequence[int], read:
 
 
 def place_of_padding(config: Any) -> Place:
-    """Where is decided how much padding an evaluation leaves out."""
+    """What decides how much padding an evaluation leaves out."""
     return place_of_code("lengths.read_alike", part(config.model_type, "lengths").read_alike)

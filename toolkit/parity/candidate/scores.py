@@ -1,4 +1,4 @@
-"""What a port's head gives beside the loss."""
+"""Outputs of a port's head besides the loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-#: Its names in the output.
+#: Names of these outputs.
 LOGITS = ("logits", "start_logits", "end_logits")
 
 

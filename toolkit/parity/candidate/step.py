@@ -26,14 +26,14 @@ from toolkit.parity.measure.evaluation import (
 )
 from toolkit.parity.measure.naming import ModuleStack
 
-#: Called with the name and value of everything that is computed: it is handed over, and measured elsewhere.
+#: Called with the name and value of each computed tensor, to hand it over; it is measured elsewhere.
 Measure = Callable[[str, np.ndarray], None]
-#: Called after a module with its path, the name of its output, itself and the output. What it gives, if anything, goes
-#: on in place of the output.
+#: Called after a module with its path, the name of its output, itself and the output. What it returns, if anything,
+#: replaces the output.
 Left = Callable[[str, str, nn.Layer, Any], Any]
-#: Called before a module with its first argument; gives what goes in in its place.
+#: Called before a module with its first argument; returns its replacement.
 Entered = Callable[[Any], Any]
-#: Of :attr:`Step.backwards`, the one that computes nothing again.
+#: The one of :attr:`Step.backwards` that recomputes nothing.
 PLAIN = "autograd"
 
 
@@ -54,10 +54,10 @@ class Step:
         model: the port.
         batch: the job's, as tensors.
         dtype: ``float64``, ``float32``, or ``bfloat16``: float32 but for the products in ``lowered``.
-        backwards: the ways in which the port can make its gradients: that of training first, :data:`PLAIN` among them.
+        backwards: ways to compute the gradients, that of training first, :data:`PLAIN` among them.
         over: is told what draws a run asks for and what it chooses.
         recorded, rates: R64's draws in each run, and the rates of its dropout masks.
-        constants: by name, what the port computes once, before the reference's take its place.
+        constants: by name, the port's own constants before the reference's replace them.
     """
 
     model: nn.Layer
@@ -115,41 +115,41 @@ class Step:
         over: Sender | None = None,
         order: Mapping[str, Sequence[str]] | None = None,
     ) -> RecordedDraws:
-        """R64's of a run, or those that are ``recorded``; ``over`` and ``order`` as of :class:`.RecordedDraws`."""
+        """R64's draws of a run, or those ``recorded``; ``over`` and ``order`` as in :class:`.RecordedDraws`."""
         return self.named_draws(self.recorded[run] if recorded is None else recorded, over, run, order)
 
     @staticmethod
     def leaks() -> list[str]:
-        """Where steps in float64 would have computed in less."""
+        """Where float64 steps would compute in less."""
         return []
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:
-        """Draws by the port's names of them; the arguments are the last of :class:`.RecordedDraws`."""
+        """Return draws by the port's names; the arguments are the last of :class:`.RecordedDraws`."""
         raise NotImplementedError
 
     def given_draws(self, draws: RecordedDraws) -> contextlib.AbstractContextManager[None]:
-        """Inside the ``with`` block the model draws and chooses so."""
+        """Inside the ``with`` block the model uses these draws and choices."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def given_choices(self, draws: RecordedDraws) -> Iterator[None]:
-        """The port's discrete choices are handed over, and R64's are used, inside the ``with`` block."""
+        """Inside the ``with`` block, hand over the port's discrete choices and use R64's."""
         yield
 
     def recorded_of(self, run: str, rows: Sequence[int], length: int) -> Mapping[str, np.ndarray]:
-        """What R64 drew and chose in a run, of the first ``length`` tokens of some rows of the batch."""
+        """R64's draws and choices in a run, for the first ``length`` tokens of some rows of the batch."""
         return self.recorded[run]
 
     def outputs_of(self, name: str, layer: nn.Layer, output: Any) -> dict[str, paddle.Tensor] | None:
-        """What to compare of a module whose output is no tensor or tuple of tensors; None for any other."""
+        """Tensors to compare of a module whose output is no tensor or tuple of tensors; else None."""
         return None
 
     def places(self) -> dict[str, Place]:
-        """Where the port's modules are, and by the name or kind of its tensors, or by the verdict, what is in none."""
+        """Places of the port's modules, and by tensor name or kind, or by verdict, of what is in none."""
         raise NotImplementedError
 
     def facts(self) -> CandidateFacts:
-        """What else of the port the verdict needs to know."""
+        """Other facts of the port for the verdict."""
         raise NotImplementedError
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
@@ -173,20 +173,20 @@ class Step:
         raise NotImplementedError
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        """What the port holds of each parameter that it was given, in the reference's layout."""
+        """The port's value of each parameter that it was given, in the reference's layout."""
         raise NotImplementedError
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """Go on from :meth:`run` with R64's gradients, as many updates as the job says."""
+        """Go on from :meth:`run` with R64's gradients for the job's number of updates."""
         raise NotImplementedError
 
     def name_of(self, called: str) -> str:
-        """The reference's name of what is named after a module of the port: the ports here have the same."""
+        """The reference's name for a name made from a port's module: the ports here share them."""
         return called
 
     def run(self, measure: Measure, watched: bool = True) -> None:
-        """Forward and backward. Without ``watched`` only the loss and the gradients are handed on; on a step that has
-        been watched before, there is no hook on any layer then, as in training."""
+        """Run forward and backward. Without ``watched``, hand on only the loss and the gradients; if the step was
+        watched before, no layer has a hook then, as in training."""
         self.embedded_output = None
         self.model.clear_gradients()
         order, over = (None, self.over) if watched else (self._order, None)
@@ -202,7 +202,7 @@ class Step:
         self._measure_gradients(measure)
 
     def evaluate(self, measure: Measure) -> None:
-        """The model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""
+        """Run the model in evaluation mode (:mod:`toolkit.parity.measure.evaluation`)."""
         self.model.eval()
         for run, batch in self.evaluations().items():
 
@@ -231,8 +231,8 @@ class Step:
         """Hand on the weights of an adapted model as they are saved."""
 
     def decode(self, measure: Measure) -> None:
-        """Hand on the scores of tokens one after another, each with the keys and values of those before it, if the
-        model keeps them."""
+        """Hand on the scores of tokens decoded one by one, with the keys and values of those before, if the model keeps
+        them."""
 
     def _left(self, measure: Measure | None) -> Left:
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
@@ -260,12 +260,12 @@ class Step:
 
 
 def ignore(name: str, called: str, layer: nn.Layer, output: Any) -> None:
-    """Nothing is to be measured of a module's output."""
+    """Measure nothing of a module's output."""
 
 
 @contextlib.contextmanager
 def given_signs(model: nn.Layer, draws: RecordedDraws) -> Iterator[None]:
-    """Which inputs of a ReLU are positive is decided by R64, inside the ``with`` block."""
+    """Inside the ``with`` block R64 decides which inputs of a ReLU are positive."""
     layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, nn.ReLU)]
     for layer in layers:
         layer.forward = lambda x, plain=layer.forward: draws.relu(x, plain(x))
@@ -286,7 +286,7 @@ def watch(
         model: a port, or a part of it.
         left: called after each module.
         prefix: the path of ``model`` in the whole model; "" for the whole.
-        entered: called before each module, and asked what goes in.
+        entered: called before each module, for its input.
     """
 
     def on_entering(names: Sequence[str]) -> Callable[[nn.Layer, tuple], tuple | None]:
@@ -328,8 +328,7 @@ def paths_of(model: nn.Layer, prefix: str = "") -> dict[nn.Layer, list[str]]:
 
 
 def values_of(tensor: paddle.Tensor) -> np.ndarray:
-    """The values of a tensor as they are now, without a copy where they are in the host's memory: the largest take 2.5
-    GB."""
+    """Values of a tensor as they are now, not copied if in host memory: the largest take 2.5 GB."""
     return np.from_dlpack(tensor.detach()) if is_on_cpu(tensor) else tensor.numpy()
 
 

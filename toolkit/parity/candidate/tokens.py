@@ -12,7 +12,7 @@ from toolkit.parity.candidate.places import line_of, place_of_code
 from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import CandidateResult, Place, Tokens
 
-#: By what is compared, the method that makes it.
+#: Method that makes each compared result.
 METHODS = {
     "ids": "encode_batch",
     "decoded": "decode",
@@ -26,7 +26,7 @@ _CLASSES: dict[str, type[Tokenizer]] = {
     "sentencepiece": ReformerTokenizer,
     "ctrl": CTRLTokenizer,
 }
-#: Of a text longer than this a report shows only what stands around the difference.
+#: Of a longer text a report shows only what stands around the difference.
 LONG_TEXT = 60
 
 
@@ -36,7 +36,7 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
 
 
 def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
-    """What the port's tokenizer makes of every text of the job; None where there is none to compare."""
+    """Output of the port's tokenizer for every text of the job; None if there is none to compare."""
     if job is None:
         return None
     tokenizer = _tokenizer(job)
@@ -46,7 +46,7 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
 
 
 def tokenizer_places(job: TokenizerJob | None) -> dict[str, Place]:
-    """For everything that is compared, ``tokenizer:ids`` and so on, the method of the port's tokenizer."""
+    """The port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
     if job is None:
         return {}
     kind = _CLASSES[job.kind]

@@ -1,8 +1,8 @@
-"""The updates of the parameters, made by what trains: the Trainer's own loop, as the run's recipe sets it up.
+"""Updates of the parameters, made by the Trainer's own loop as the run's recipe sets it up.
 
-Only the port's forward is replaced, by one whose loss has R64's gradients (why they are given, says
-:mod:`toolkit.parity.measure.updates`): the loop, accumulation and how micro-batches are weighed, clipping, the
-optimizer, what decays, the schedule of the rate and its warm-up are the run's own.
+Only the port's forward is replaced, by one whose loss has R64's gradients (:mod:`toolkit.parity.measure.updates` says
+why). The loop, accumulation, micro-batch weights, clipping, optimizer, weight decay, learning-rate schedule and its
+warm-up are the run's own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from toolkit.training import optimizer, trainer
 
 #: The key of a batch that says which examples are in it.
 EXAMPLE = "example"
-#: So late that no evaluation comes.
+#: Step so late that no evaluation comes.
 NEVER = 10**9
 
 
 def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-    """Train a step's model for as many updates as the job says. The parameters after each, the learning rates of the
-    whole run, and the loss after the last update are handed on."""
+    """Train a step's model for the job's number of updates. Hand on the parameters after each, the learning rates of
+    the whole run, and the loss after the last update."""
     labels = files.read_tensors(folder / "labels.safetensors")
     finetuner = make_finetuner(step.model, job, examples_of(labels), folder / "candidate", step.dtype == "bfloat16")
     terms = loss_terms(job.task, labels, job.class_weights)
@@ -60,7 +60,7 @@ def train_on(step: Step, job: Job, folder: Path, measure: Measure, truth: Mappin
 
 
 def training_places() -> dict[str, Place]:
-    """Where the updates are made, and where the schedule of the rate is, by the kinds of their tensors."""
+    """Places of the updates and of the learning-rate schedule, by the kind of their tensors."""
     loop = place_of_code("", trainer.Finetuner.training_step).where
     made = place_of_code("adamw", optimizer.adamw)
     schedule = place_of_code("the Trainer's arguments", trainer._training_arguments)
@@ -75,7 +75,7 @@ def training_places() -> dict[str, Place]:
 def make_finetuner(
     model: nn.Layer, job: Job, examples: list[dict[str, np.ndarray]], folder: Path, mixed: bool = False
 ) -> trainer.Finetuner:
-    """What trains a run of these settings, quietly.
+    """Make the trainer of a run's settings, silent.
 
     Args:
         mixed: in mixed precision.
@@ -94,7 +94,7 @@ def make_finetuner(
 
 
 def examples_of(labels: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The examples of an update: each its labels, what else is given of it, and its number."""
+    """Examples of an update: each its labels, its other inputs, and its number."""
     count = len(next(iter(labels.values())))
     return [{EXAMPLE: np.array(row), **{key: value[row] for key, value in labels.items()}} for row in range(count)]
 
@@ -107,7 +107,7 @@ def given_gradients(
     finetuner: trainer.Finetuner,
     look: Callable[[Mapping[str, np.ndarray]], None],
 ) -> Iterator[None]:
-    """Inside the ``with`` block the loss of the model on a micro-batch is one whose gradients are given.
+    """Inside the ``with`` block the model's loss on a micro-batch has given gradients.
 
     Args:
         truth: with R64's gradients.
@@ -147,7 +147,7 @@ def rates_of(finetuner: trainer.Finetuner, max_steps: int) -> np.ndarray:
 
 
 class _GivenToForwards(trainer.TrainerCallback):
-    """Hands on what the forwards of each update were given of its examples, which :func:`.updates.as_given` says."""
+    """Hands on what each update's forwards were given of its examples (see :func:`.updates.as_given`)."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _GivenToForwards(trainer.TrainerCallback):
         truth: Mapping[str, np.ndarray],
         measure: Measure,
     ) -> None:
-        # A bundle of before has none of it.
+        # An older bundle has none of it.
         self.examples = {key: value for key, value in examples.items() if f"trained:{key}" in truth}
         self.terms = terms
         self.measure = measure
@@ -190,7 +190,7 @@ class _AfterEachUpdate(trainer.TrainerCallback):
 
 
 class _BeforeTheFirstUpdate(trainer.TrainerCallback):
-    """Hands on the gradients that the optimizer is given in the first update, not clipped yet."""
+    """Hands on the gradients that the optimizer gets in the first update, not yet clipped."""
 
     def __init__(self, model: nn.Layer, measure: Measure) -> None:
         self.model = model
