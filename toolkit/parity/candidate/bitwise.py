@@ -12,7 +12,7 @@ from toolkit.parity.job import files
 from toolkit.parity.job.handover import Sender
 from toolkit.parity.job.job import Job
 
-#: Makes the port add as the reference.
+#: For adding as the reference does.
 PLAIN = {"residual": "plain"}
 
 

@@ -120,7 +120,7 @@ class Step:
 
     @staticmethod
     def leaks() -> list[str]:
-        """Where float64 steps would compute in less."""
+        """Where float64 steps would lose precision."""
         return []
 
     def named_draws(self, recorded: Mapping[str, np.ndarray], *arguments: Any) -> RecordedDraws:

@@ -24,7 +24,7 @@ MODULES = {
 
 
 class Ledger(Protocol):
-    """What is measured of one job."""
+    """Measurements of one job."""
 
     def __init__(self, job: Job, folder: Path) -> None: ...
 
@@ -32,16 +32,16 @@ class Ledger(Protocol):
         """Take in a message of the port's process."""
 
     def result(self) -> object:
-        """What the task's file is to hold."""
+        """Content of the task's file."""
 
 
 def main(task: str, folder: Path) -> None:
-    """Measure one job. Where the port's process ends before it has handed over everything, nothing is left of it: that
-    process says why."""
+    """Measure one job. If the port's process ends before it has handed over everything, leave no file: that process
+    says why."""
     if not SOURCE.peek(1):
         os._exit(0)
     job = files.read_job(folder)
-    if not (job.brief or job.streamed):  # of these what is kept may not fit beside what is needed
+    if not (job.brief or job.streamed):  # there, memory that is kept may not fit beside what is needed
         keep_freed_memory()
     ledger = _ledger_of(job, task, folder)
     try:

@@ -13,7 +13,7 @@ from toolkit.parity.measure.naming import TensorName
 
 #: Runs whose draws are compared.
 COMPARED = (TRAINING, *EVALUATIONS)
-#: Kinds of draws whose absence a port of this project has to answer for.
+#: Kinds of draws that a port of this project must ask for.
 DRAWN = ("dropout", "normal")
 
 
@@ -30,7 +30,7 @@ class Drawn(Protocol):
 
 
 class AskedDraws:
-    """What was asked for.
+    """Draws asked for.
 
     Attributes:
         problems: draws that were asked for wrongly: name -> what is wrong.

@@ -21,7 +21,7 @@ class Ledger:
         self._errors: dict[str, TensorStats] = {}
 
     def take(self, handed: Handed) -> None:
-        """Take in a tensor of what was begun last, or whether that is used."""
+        """Take in a tensor of the last replacement, or that it is used."""
         if handed.kind == "begin":
             self._errors = {}
         elif handed.kind == "tensor" and handed.name in self._truth:

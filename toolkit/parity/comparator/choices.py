@@ -11,12 +11,12 @@ from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import TRAINING
 from toolkit.parity.measure.naming import TensorName
 
-#: Of an input of a ReLU: whether it is positive; what is NaN shows in the output.
+#: Sign of a ReLU's input: positive, or NaN, which shows in the output.
 POSITIVE, NAN = 1, -1
 
 
 class Choices:
-    """Writes down in ``facts`` where the port chose otherwise."""
+    """Records in ``facts`` where the port chose otherwise."""
 
     def __init__(self, given: Drawn, facts: CandidateFacts) -> None:
         self.given = given

@@ -1,4 +1,4 @@
-"""The port in one dtype, measured by what its process hands over."""
+"""The port in one dtype, measured from what its process hands over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tensors = dict[str, np.ndarray]
 
 
 class Given:
-    """What both sides were given or R64 has left, read when it is asked for: the port hands over much before."""
+    """Inputs of both sides and files of R64, read on first use: the port hands over much before."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -44,7 +44,7 @@ class Given:
 
     @functools.cached_property
     def constants(self) -> Mapping[str, np.ndarray]:
-        """What the reference holds beside its parameters: its buffers, of a pair."""
+        """What the reference holds besides its parameters; for a pair, its buffers."""
         if self.job.pair is None:
             return files.read_tensors(self.folder / "reference" / "constants.safetensors")
         held = files.read_tensors(self.folder / "reference" / "buffers.safetensors")
@@ -65,7 +65,7 @@ class DtypeLedger:
     """Measures one dtype of the port, or of a mutant.
 
     Args:
-        is_mutant: whether a fault is in force; of a pair's, less is asked for.
+        is_mutant: whether a fault is in force; of a pair's, less is compared.
 
     Attributes:
         values: the loss and the gradients of the step.
@@ -135,7 +135,7 @@ class DtypeLedger:
         self.measured.places = from_json(dict[str, Place], handed.content, "places")
 
     def result(self) -> CandidateDtype:
-        """What was measured. What was asked for and never came is missing in it."""
+        """Return the measurements. What was expected and never came is marked missing."""
         measured = self.measured
         measured.draw_problems, measured.unused_draws = self._draws.problems, self._draws.unused()
         if self._is_ported:
@@ -149,7 +149,7 @@ class DtypeLedger:
         return measured
 
     def _compare_unwatched(self) -> None:
-        """The step without hooks is the one with them, bit for bit; or it is measured as that one."""
+        """Check that the step without hooks equals the one with them bit for bit; else measure it."""
         asked = {name for name in self.values if name == "loss" or self._is_of_parameter(name)}
         watched = {name: self.values[name] for name in asked | (self._unwatched.keys() & self.values.keys())}
         if _are_equal(watched, self._unwatched):
@@ -163,11 +163,11 @@ class DtypeLedger:
         }
 
     def _is_of_parameter(self, name: str) -> bool:
-        """Whether it is the gradient of a parameter: that of the embedded input is known by a hook alone."""
+        """Whether it is the gradient of a parameter: only a hook gives that of the embedded input."""
         return name.removeprefix("gradient:") in self.given.weights
 
     def _compare_replays(self) -> None:
-        """The two backwards with the port's own draws, each against the other."""
+        """Compare the two backwards with the port's own draws."""
         plain, again = self._own["plain"], self._own["again"]
         for name in filter(self._is_of_parameter, self.values):
             value = plain.get(name)
@@ -178,8 +178,8 @@ class DtypeLedger:
             )
 
     def _compare_backwards(self) -> None:
-        """Plain autograd and the backward that computes layers again, each against the other; plain autograd against
-        R64, where it is not the step's own."""
+        """Compare plain autograd with the backward that computes layers again, and with R64 where it is not the step's
+        own."""
         first, second = self.values, self._second
         plain, again = (first, second) if self._is_plain_first else (second, first)
         gradients = [name for name in plain or again if is_gradient(name)]
@@ -195,7 +195,7 @@ class DtypeLedger:
 
 
 def apart(again: Mapping[str, np.ndarray], name: str, plain: np.ndarray) -> TensorStats:
-    """How far a tensor lies from another of its name, which is ``plain``."""
+    """Difference of the tensor of this name in ``again`` from ``plain``."""
     return error_stats.difference(again[name], plain) if name in again else TensorStats([], missing=True)
 
 

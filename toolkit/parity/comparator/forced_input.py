@@ -18,7 +18,7 @@ from toolkit.parity.measure.masked_scores import compared
 
 
 class Points:
-    """The operations of one dtype, as far as R64 has them. What comes twice counts the second time."""
+    """The operations of one dtype, as far as R64 has them. If a tensor comes twice, the second counts."""
 
     def __init__(self, given: Given, truth: TensorFile) -> None:
         self.truth = truth
@@ -40,8 +40,7 @@ class Points:
             self._add_missing(set(handed.content))
 
     def _measure(self, handed: Handed) -> None:
-        """Compare a tensor. The two sides may lay it out in other axes, as long as its elements are in the same
-        order."""
+        """Compare a tensor. Its axes may differ between the sides if its elements have the same order."""
         truth = self.truth.get(handed.name)
         if truth is None:
             return
@@ -53,7 +52,7 @@ class Points:
                 self.measured.lines[part] = self.measured.lines[handed.name]
 
     def _add_missing(self, awaited: set[str]) -> None:
-        """A gradient that the reference has and that never came back is an error without size."""
+        """Mark as missing a gradient that the reference has and that never came back."""
         for name in awaited & self.truth.keys() - self.measured.tensors.keys():
             self.measured.tensors[name] = TensorStats([], missing=True)
 
@@ -64,7 +63,7 @@ class Points:
 
 
 class Ledger:
-    """By mutant, and by dtype."""
+    """Measured by mutant and dtype."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -88,7 +87,7 @@ class Ledger:
             self._points[self._now].take(handed)
 
     def result(self) -> ForcedInputResult:
-        """What was measured; nothing of mutants that concern no tensor or stop by themselves."""
+        """Return the measurements; none of mutants that concern no tensor or raise."""
         found = ForcedInputResult(mutants={name: {} for name in self.job.mutants})
         for (mutant, dtype), points in self._points.items():
             if mutant not in self._stopped:

@@ -1,5 +1,5 @@
-"""What the port's loader reads from a checkpoint, against what the reference's own ``from_pretrained`` reads; and the
-weights of the job, against the part of it that they are to be."""
+"""Compares what the port's loader reads from a checkpoint with the reference's own ``from_pretrained``, and the weights
+of the job with the part of the checkpoint that they should be."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.parity.job.tensor_file import TensorFile
 if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import Given
 
-#: What is wrong with a parameter that one side alone reads.
+#: Problem of a parameter that only one side reads.
 NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
     "the reference reads it, the port does not",
     "the port reads it, the reference does not",
@@ -24,7 +24,7 @@ NOT_BY_THE_PORT, BY_THE_PORT_ALONE = (
 
 
 class LoadedWeights:
-    """The parameters that a loader of the port's reads."""
+    """The parameters that the port's loader reads."""
 
     def __init__(self, given: Given) -> None:
         self.given = given
@@ -42,8 +42,7 @@ class LoadedWeights:
             self._found[name] = _of_count(differing(handed, theirs[name]), theirs[name].size)
 
     def problems(self) -> dict[str, str]:
-        """Parameter -> in which way the port reads it otherwise, value for value; nothing where no checkpoint is
-        read."""
+        """Parameter -> how the port reads it differently, value for value; empty if no checkpoint is read."""
         job = self.given.job
         if job.checkpoint is None or job.pair is not None:
             return {}
@@ -55,8 +54,8 @@ class LoadedWeights:
         return TensorFile(self.given.folder / "reference" / CHECKPOINT)
 
     def _cut_problems(self) -> Iterator[tuple[str, str]]:
-        """Of a model with fewer positions than the checkpoint: in which way the weights that both sides were given are
-        not the checkpoint's; there, what the reference's evaluation reads of its position table."""
+        """For a model with fewer positions than the checkpoint: how the weights given to both sides differ from the
+        checkpoint's. A position table is compared with what the reference's evaluation reads of it."""
         if self.given.job.checkpoint_config is None:
             return
         theirs, given = self._theirs(), self.given.weights

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.parity.comparator.dtype import Given
 
 
-#: What is wrong with a draw of which nothing was handed over.
+#: Problem of a draw that was never handed over.
 MISSING = "the port's own generator is never asked for it"
 
 
@@ -27,8 +27,8 @@ class OwnDraws:
         self._counter = DrawCounter()
 
     def take(self, handed: Handed) -> None:
-        """Take in a draw, or that a step begins. The content is the shape that was asked for, and of a mask the rate
-        before it, of a rotation whether it is seeded."""
+        """Take in a draw, or the start of a step. The content is the shape asked for, after the rate of a mask, or
+        after whether a rotation is seeded."""
         if handed.kind == "draws step":
             self._counter.begin_step()
             return
@@ -42,7 +42,7 @@ class OwnDraws:
             self._counter.rotation(handed.name, shape, asked, handed.value())
 
     def stats(self) -> GeneratorStats:
-        """What was counted. Of a draw that R64 makes and that never came, that it is missing."""
+        """Return the counts. A draw that R64 makes and that never came is noted as missing."""
         stats, drawn = self._counter.stats, self.given.draws[TRAINING]
         for name in drawn:
             if TensorName.parse(name).kind in DRAWN and name not in stats.masks and name not in stats.rotations:

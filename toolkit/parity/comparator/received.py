@@ -10,16 +10,16 @@ from toolkit.parity.measure.error_stats import PIECE, RunningStats, TensorStats
 
 
 def difference(handed: Handed, truth: np.ndarray | None) -> TensorStats:
-    """As :func:`.error_stats.difference`, of an array as it comes; without a truth, or beside one of another shape,
-    the shape and whether all of it is finite."""
+    """As :func:`.error_stats.difference`, block by block. Without a truth of the same shape: the shape and whether all
+    is finite."""
     if truth is None or truth.shape != handed.shape:
         return TensorStats(list(handed.shape), RunningStats.of_pieces(handed.blocks()).finite)
     return RunningStats.of_pieces(handed.blocks(), truth).stats(handed.shape)
 
 
 def largest_difference(handed: Handed, given: TensorFile) -> float:
-    """The largest magnitude of the difference from the tensor of the same name; infinite for another shape and where
-    something is not finite."""
+    """Largest absolute difference from the tensor of the same name; infinite if the shapes differ or something is not
+    finite."""
     if given.shape(handed.name) != handed.shape:
         return float("inf")
     stats = RunningStats()
@@ -29,7 +29,7 @@ def largest_difference(handed: Handed, given: TensorFile) -> float:
 
 
 def differing(handed: Handed, given: np.ndarray) -> int:
-    """How many float32 values of an array of the same shape are others."""
+    """Number of float32 values that differ from an array of the same shape."""
     flat, start, count = given.reshape(-1), 0, 0
     for block in handed.blocks():
         count += int((block.astype(np.float32, copy=False) != flat[start : start + len(block)]).sum())

@@ -85,7 +85,7 @@ class Side:
             self._say(handed)
 
     def _finish_loop(self) -> None:
-        """All that the compiled loop that was called last has made has come."""
+        """Measure the last compiled loop: all its outputs have come."""
         if self._loop is not None:
             self.loops.append(loop_accuracy.error(*self._loop))
             self._loop = None
@@ -104,17 +104,16 @@ class Side:
         setattr(self, attribute, from_json(kind, handed.content, handed.kind))
 
     def generators(self) -> GeneratorStats:
-        """What was counted of the port's own draws. A user's are Paddle's, of which only where they are made is
-        compared."""
+        """Counts of the port's own draws. A user's port draws with Paddle; only where it draws is compared."""
         return self.own_draws.stats() if self.given.job.pair is None else GeneratorStats()
 
     def loops_by_themselves(self) -> list[LoopError]:
-        """How far off the compiled loops are."""
+        """Errors of the compiled loops."""
         self._finish_loop()
         return self.loops
 
     def new_weights(self) -> NewWeights:
-        """What was counted of both sides' new parameters; nothing of a user's port."""
+        """Counts of both sides' new parameters; empty for a user's port."""
         if self.given.job.pair is not None:
             return NewWeights()
         theirs = files.read_tensors(self.given.folder / "reference" / "initial.safetensors")
@@ -145,7 +144,7 @@ class Ledger:
         self._mutant, self._dtype = mutant, dtype
 
     def _finish(self, name: str) -> None:
-        """Measure a mutant, of which nothing more comes, and forget its tensors."""
+        """Measure a mutant that is complete, and forget its tensors."""
         self._measured[name] = self._of_mutant(self.mutants.pop(name))
 
     def _of_mutant(self, side: Side) -> MutantResult:
@@ -167,7 +166,7 @@ class Ledger:
         )
 
     def result(self) -> CandidateResult:
-        """All that was measured. A dtype of which nothing came is there, and all of it missing."""
+        """All measurements. A dtype of which nothing came is there, with all of it missing."""
         self._begin()
         for name in list(self.mutants):
             self._finish(name)

@@ -1,8 +1,7 @@
-"""What is counted of random draws while they are made: rates, neighbours, likeness to other modules' and steps' draws,
-and what comes twice.
+"""Counts of random draws while they are made: rates, neighbours, likeness to other modules' and steps' draws, and
+repeats.
 
-Sums are kept, the draws of one step, and all masks in bits. What they say is worked out in
-:mod:`toolkit.parity.judge.rng_tests`.
+Only sums, the draws of one step, and all masks in bits are kept. :mod:`toolkit.parity.judge.rng_tests` evaluates them.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ import numpy as np
 
 from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
-#: Pairs that are looked at of two masks, or of a mask and itself moved.
+#: Pairs compared of two masks, or of a mask and itself shifted.
 PAIRS = 2**20
-#: Two draws that are equal by chance with a probability below 2^-60 are a finding if they are equal.
+#: Equal draws are a finding if they are equal by chance with a probability below 2^-60.
 REPEAT_BITS = 60
-#: Stretches of masks are looked up among all earlier ones where a hash of theirs says so, once in so many: whatever is
-#: repeated is then found by any of those in it, at whatever place it lies.
+#: One in so many stretches of masks, chosen by hash, is looked up among all earlier ones: any of those in a repeated
+#: part finds it, wherever it lies.
 ONE_IN = 64
-#: Cells of which stretches are hashed at a time.
+#: Cells whose stretches are hashed at a time.
 AT_ONCE = 2**20
-#: Base of that hash, a polynomial in it, and what mixes its bits (SplitMix64's).
+#: Base of that polynomial hash, and the multiplier that mixes its bits (SplitMix64's).
 BASE, MIX = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
-#: Of a normal number in float32, fewer than are random.
+#: Bits of a float32 normal number, fewer than are random.
 BITS_PER_NUMBER = 16
 
 
@@ -35,7 +34,7 @@ class DrawCounter:
 
     Attributes:
         stats: what was counted, by name.
-        cells: how many cells of masks there were so far.
+        cells: number of mask cells so far.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class DrawCounter:
         self._stretches: dict[tuple[int, int], tuple[int, int]] = {}
 
     def begin_step(self) -> None:
-        """What comes now belongs to the next step."""
+        """Begin the next step."""
         self._step += 1
         self._of_shape = {}
 
@@ -73,7 +72,7 @@ class DrawCounter:
 
     def sequence(self, masks: np.ndarray) -> None:
         """Count masks of one size, drawn one after another at a rate of 1/2: bool (masks, cells). With enough of them
-        no two cells are alike in all, however near to each other; nor are two masks."""
+        no two cells are equal in all masks, however near to each other; nor are two masks."""
         count, cells = masks.shape
         stats = MaskStats([cells], draws=count, rate=0.5, rare=[int(np.count_nonzero(masks)), masks.size])
         self.stats.sequences[f"dropout:{count} masks of {cells} cells"] = stats
@@ -83,7 +82,7 @@ class DrawCounter:
                 note_problem(stats, f"{what} {equal[1]} is {what} {equal[0]} once more")
 
     def rotation(self, name: str, shape: Sequence[int], seeded: bool, drawn: np.ndarray) -> None:
-        """Count normal numbers. ``seeded`` ones are the same each time, and counted the first time alone."""
+        """Count normal numbers. ``seeded`` ones are the same each time, and counted only the first time."""
         stats = self.stats.rotations.setdefault(name, RotationStats(list(shape), seeded=seeded))
         stats.draws += 1
         if list(drawn.shape) != list(shape):
@@ -106,10 +105,10 @@ class DrawCounter:
     def _relate(
         self, name: str, stats: DrawStats, draw: np.ndarray, joint: Callable[[np.ndarray, np.ndarray], list]
     ) -> None:
-        """Compare a draw with itself moved by one along each axis, and with those before it."""
+        """Compare a draw with itself shifted by one along each axis, and with earlier draws."""
         flat = draw.ravel()
         for axis, stride in strides(draw.shape):
-            # The last of a line comes before the first of the next: independent like all others.
+            # The end of a line precedes the start of the next: independent like all others.
             count = min(flat.size - stride, PAIRS)
             counts = joint(flat[:count], flat[stride : stride + count])
             stats.neighbours[axis] = _sum(stats.neighbours.get(axis, [0, 0]), counts)
@@ -121,15 +120,15 @@ class DrawCounter:
         self._of_shape[kind] = self._of_module[name] = flat
 
     def _note_repeat(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Whether a mask begins like an earlier one of any shape: so do all masks that are drawn from one state."""
+        """Note if a mask begins like an earlier one of any shape, as masks drawn from one state do."""
         count = cells_of(REPEAT_BITS, stats.rate)
         if count is not None and count <= rare.size:
             start = b"%d:" % count + np.packbits(rare[:count]).tobytes()
             self._note_seen(name, stats, start, f"the first {count} cells are those of", self._seen)
 
     def _note_stretches(self, name: str, stats: MaskStats, rare: np.ndarray) -> None:
-        """Whether a stretch of a mask, anywhere in it, is one of this mask or an earlier one. The longer, the less by
-        chance: of 2^30 stretches no two are equal, with a probability of 1 - 2^-60."""
+        """Note if a stretch anywhere in a mask repeats one of this mask or an earlier one. Its length rules out chance:
+        of 2^30 stretches no two are equal, with a probability of 1 - 2^-60."""
         count = cells_of(2 * REPEAT_BITS, stats.rate)
         if count is None or count > rare.size:
             return
@@ -147,7 +146,7 @@ class DrawCounter:
                     return
 
     def _is_equal(self, before: tuple[int, int], now: tuple[int, int], count: int) -> bool:
-        """Whether two stretches, each of a mask and from a cell on, are equal: hashes may be by chance."""
+        """Whether two stretches, each given by mask and first cell, are equal: hashes may collide."""
         return np.array_equal(self._stretch(*before, count), self._stretch(*now, count))
 
     def _stretch(self, number: int, place: int, count: int) -> np.ndarray:
@@ -158,7 +157,7 @@ class DrawCounter:
     def _note_equal_slices(
         self, name: str, stats: RotationStats, drawn: np.ndarray, seen: dict[bytes, tuple[str, int]]
     ) -> None:
-        """Whether some head, hash round, or any other slice has the numbers of another."""
+        """Note if some head, hash round, or other slice has the numbers of another."""
         for axis in range(drawn.ndim):
             if drawn.size // max(drawn.shape[axis], 1) * BITS_PER_NUMBER < REPEAT_BITS or drawn.shape[axis] < 2:
                 continue
@@ -179,13 +178,13 @@ class DrawCounter:
 
 
 def cells_of(bits: int, rate: float) -> int | None:
-    """In how many cells two masks agree by chance with a probability of 2^-bits; None where any two agree."""
+    """Number of cells in which two masks agree by chance with a probability of 2^-bits; None if any two agree."""
     of_one = -math.log2(rate**2 + (1.0 - rate) ** 2) if 0.0 < rate < 1.0 else 0.0
     return math.ceil(bits / of_one) if of_one else None
 
 
 def _stretch_hashes(cells: np.ndarray, count: int) -> np.ndarray:
-    """Of each ``count`` cells in a row, a 64-bit hash that says nothing of where they are."""
+    """Position-independent 64-bit hash of each ``count`` cells in a row."""
     powers, inverses = _powers(BASE, cells.size), _powers(pow(BASE, -1, 2**64), cells.size)
     sums = np.zeros(cells.size + 1, np.uint64)
     np.cumsum(np.where(cells, powers, np.uint64(0)), out=sums[1:])
@@ -208,7 +207,7 @@ def _powers(base: int, count: int) -> np.ndarray:
 
 
 def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
-    """The first line of bytes that is an earlier one, behind that; None where there is none."""
+    """The first line of bytes that repeats an earlier one, after that one; None if none does."""
     whole = np.ascontiguousarray(lines).view(np.dtype((np.void, lines.shape[1])))[:, 0]
     _, first, kinds = np.unique(whole, return_index=True, return_inverse=True)
     repeated = np.flatnonzero(first[kinds] != np.arange(len(lines)))
@@ -216,20 +215,20 @@ def _equal_lines(lines: np.ndarray) -> tuple[int, int] | None:
 
 
 def note_problem(stats: DrawStats, message: str) -> None:
-    """Something is wrong with a draw; each is noted once."""
+    """Note a problem of a draw, once."""
     if message not in stats.problems:
         stats.problems.append(message)
 
 
 def strides(shape: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Each axis of more than one cell, counted from the last as -1, and how far apart neighbours along it lie."""
+    """Each axis of more than one cell, counted from the last as -1, and the distance of neighbours along it."""
     for axis, size in enumerate(shape):
         if size > 1:
             yield str(axis - len(shape)), math.prod(shape[axis + 1 :])
 
 
 def _both(earlier: np.ndarray, later: np.ndarray) -> list[int]:
-    """Cells of ``later`` that are set where those of ``earlier`` are, and all where those of ``earlier`` are."""
+    """Number of cells set in both, and in ``earlier``."""
     return [int(np.count_nonzero(earlier & later)), int(np.count_nonzero(earlier))]
 
 

@@ -1,7 +1,7 @@
 """A model larger than memory, measured stage by stage (:mod:`toolkit.parity.job.stages`).
 
-A stage is done when its file is there, which this process writes when the port has handed over all of it; R64's tensors
-of the stage are released then.
+This process writes a stage's file when the port has handed over all of it. The stage is then done, and R64's tensors of
+it are released.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 @dataclass
 class Measured:
-    """What a stage measures in one dtype; ``partial`` is of the gradient of a tied output layer."""
+    """Measurements of a stage in one dtype; ``partial`` is of the output layer's gradient."""
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     apart: dict[str, TensorStats] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Measured:
 
 @dataclass
 class MeasuredStage:
-    """What a stage measures in every dtype, and the places of its modules."""
+    """Measurements of a stage in every dtype, and its modules' places."""
 
     dtypes: dict[str, Measured] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class StageLedger:
     """Measures a stage in one dtype.
 
     Args:
-        rows: of the embedding, those of the batch's tokens.
+        rows: of the embedding: the batch's tokens.
     """
 
     def __init__(self, job: Job, side: stages.Side, stage: str, dtype: str, rows: np.ndarray) -> None:
@@ -101,15 +101,15 @@ class StageLedger:
         self.measured.apart[name] = error_stats.difference(value, theirs)
 
     def _take_held(self, handed: Handed) -> None:
-        """See that a parameter holds what it was given: of a tied output layer, that of the embedding."""
+        """Compare a parameter with what it was given: for a tied output layer, the embedding's."""
         weights = stages.open_weights(self.side.job, self.stage)
         if handed.name not in weights:
             weights = stages.open_weights(self.side.job, stages.EMBEDDING)
         self.measured.parameter_errors[handed.name] = largest_difference(handed, weights)
 
     def _take_rows(self, handed: Handed) -> None:
-        """Compare some rows of the output layer's gradient. Where it is tied to the embedding, those of the batch's
-        tokens are compared when the embedding's are there."""
+        """Compare some rows of the output layer's gradient. If it is tied to the embedding, the rows of the batch's
+        tokens wait for the embedding's."""
         start, tied = handed.content
         truth = self.side.truth("head-table").rows(handed.name, start, start + handed.shape[0])
         left_out = self.rows if tied else np.array([], int)
@@ -179,7 +179,7 @@ class Ledger:
         self._now, self._stage_places = {}, {}
 
     def result(self) -> CandidateResult:
-        """What all stages measured, those of an earlier process too."""
+        """Join what all stages measured, also in an earlier process."""
         measured = [self.side.measured(stage, MeasuredStage) for stage in stages.plan(self.job.config["n_layer"])]
         places = {name: place for one in measured for name, place in one.places.items()} | self._places
         side = self._of_no_stage

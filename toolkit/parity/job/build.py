@@ -1,4 +1,4 @@
-"""From what the gate is asked to a job folder that both workers can run."""
+"""From a gate's request to a job folder that both workers can run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from toolkit.parity.job.texts import FULL, MOSTLY_PADDED, layouts_of
 from toolkit.parity.job.tokenizer_texts import ADVERSARIAL, drawn, placed
 from toolkit.parity.measure.updates import SHARES, inputs_of_examples, loss_terms
 
-#: Runs of the reference by which its rounding is measured, beside the one that is the truth.
+#: Runs of the reference that measure its rounding, besides the one that is the truth.
 NOISE_RUNS = {"float32": 5, "float64": 2}
 #: Likewise in bfloat16, where the gate judges that.
 LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
@@ -33,7 +33,7 @@ LOWERED_RUNS, FEW_LOWERED_RUNS = {"bfloat16": 5}, {"bfloat16": 3}
 FEW_NOISE_RUNS = {"float32": 3, "float64": 1}
 #: Likewise stage by stage where float32 is not judged: its noise is then one of the two that bound float64.
 FEW_RUNS_OF_FLOAT64 = {"float32": 2, "float64": 1}
-#: From so many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
+#: From this many tokens on the workers keep little, and run one after the other unless there is room for both: 6 layers
 #: of 256 dimensions on 16,384 tokens took 8.8 and 8.3 GB at once, in float64 with all activations.
 LONG = 2**14
 #: What a batch tells the loss.
@@ -42,7 +42,7 @@ LABELS = ("labels", "start_positions", "end_positions")
 ADDED = 3
 #: Texts of the run's own data whose tokens are compared, beside the adversarial ones.
 TOKENIZER_TEXTS = 64
-#: Texts that are drawn by a gate's seed.
+#: Texts drawn by a gate's seed.
 DRAWN_TEXTS = 200
 
 
@@ -112,8 +112,7 @@ def streamed_job_of(request: GateRequest) -> Job:
 
 
 def batch_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """What is compared on: the request's batch, followed by :func:`added_examples` made-up ones of the same length and
-    keys."""
+    """Return the request's batch, followed by :func:`added_examples` made-up ones of the same length and keys."""
     given = {name: np.asarray(value) for name, value in request.batch.items()}
     count = added_examples(request)
     if not count:
@@ -135,10 +134,10 @@ def shape_of(request: GateRequest) -> tuple[int, int]:
 
 
 def added_examples(request: GateRequest) -> int:
-    """How many made-up examples are added: :data:`ADDED`, or one more, so that the number of all is odd.
+    """Number of made-up examples added: :data:`ADDED`, or one more, so that the number of all is odd.
 
-    No more than make half of a :data:`LONG` batch together, which both workers hold at once; but one is always added
-    to several. One at most where the model is large. None where the reference takes one example alone.
+    All together make at most half of a :data:`LONG` batch, which both workers hold at once; but one is always added to
+    several. At most one if the model is large. None if the reference takes only one example.
     """
     pad_token_id = family(request.model).pad_token_id(request.config)
     if not request.widened or (request.head == "sequence_classification" and pad_token_id is None):
@@ -196,8 +195,8 @@ def workers_of(request: GateRequest) -> dict[str, str]:
 
 
 def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
-    """The labels of the examples of an update: none whose labels are all ignored, if there are others, since it would
-    make a micro-batch of less weight than it has examples look like a smaller gradient, to which Adam is blind. Where
+    """The labels of the examples of an update. Examples whose labels are all ignored are left out if there are others:
+    one would make a micro-batch of less weight than examples look like a smaller gradient, to which Adam is blind. If
     classes have weights, classes by weight (:func:`.class_labels.by_weight`)."""
     given = request.batch if request.labels is None else request.labels
     labels = {key: np.asarray(value) for key, value in given.items() if key in LABELS}
@@ -210,7 +209,7 @@ def labels_of(request: GateRequest) -> dict[str, np.ndarray]:
 
 
 def _of_float32(settings: TrainingSettings) -> TrainingSettings:
-    """With numbers that float32 holds: Paddle keeps them so. Of the warm-up, whole updates are all that counts."""
+    """Round the numbers to float32, as Paddle keeps them so. Of the warm-up only whole updates count."""
     given: dict[str, Any] = {
         key: float(np.float32(value))
         for key, value in asdict(settings).items()
@@ -220,7 +219,7 @@ def _of_float32(settings: TrainingSettings) -> TrainingSettings:
 
 
 def _held(class_weights: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """Class weights as float32 holds them, and so the run."""
+    """Class weights as float32, as the run holds them."""
     return None if class_weights is None else tuple(np.asarray(class_weights, np.float32).tolist())
 
 

@@ -8,8 +8,8 @@ A bundle is a folder. It holds what the job folder (:mod:`.files`) holds when th
      "versions": {python, torch, transformers, numpy}, "flags": {TF32, determinism, threads},
      "files": {"weights.safetensors": {"bytes": 1234, "sha256": "..."}, ...}}
 
-Nothing in a bundle is code, and nothing of it is used before all of it has been checked: names stay inside the folder,
-files are neither missing, changed nor extra, and the configuration is one of a family that is known here.
+Nothing in a bundle is code, and nothing is used before all of it has been checked: names stay inside the folder, no
+file is missing, changed or extra, and the configuration is of a family known here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.measure.evaluation import RUNS
 
 FORMAT = "toolkit parity reference"
-#: Raised whenever a reference leaves other things than before, or the port's side needs others.
+#: Raised whenever a reference's files change, or the port's side needs others.
 SCHEMA = 7
 MANIFEST = "bundle.json"
 #: Why no bundle is of bfloat16.
@@ -65,9 +65,9 @@ NEEDED = (
     "reference/order.json",
     "reference/result.json",
 )
-#: And beside it, of a family or of a user's reference.
+#: Also read, of a family or of a user's reference.
 OF_FAMILY, OF_PAIR = "reference/initial.safetensors", "reference/describe.json"
-#: What a bundle says of the files of a pair: which port is judged says whoever replays it.
+#: Files of a pair in a bundle: whoever replays it says which port is judged.
 NO_CODE = Pair("", "", "reference")
 #: A name in the manifest: plain words, parted by single slashes. No ``..``, no hidden, no absolute path.
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
@@ -77,7 +77,7 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*
 
 
 def record(request: GateRequest, folder: Path, console: Console) -> None:
-    """Run the reference alone and leave what it computed in ``folder``: all of it, or nothing.
+    """Run the reference alone and leave its results in ``folder``: all, or nothing.
 
     Raises:
         UserError: bfloat16 is asked for, the model is too large to be held whole, or ``folder`` holds something that is
@@ -124,7 +124,7 @@ def new_bundle(folder: Path, console: Console, more: str = "") -> Iterator[Path]
 
 
 def seal(partial: Path, randomized: int) -> None:
-    """Make a bundle of a job folder in which the reference has finished: without what says nothing elsewhere, and with
+    """Make a bundle of a job folder in which the reference has finished: remove what means nothing elsewhere, and write
     ``bundle.json``."""
     (partial / "reference.log").unlink()
     for place in partial.iterdir():  # the port's, which is empty, and what torch has left among its temporary files
@@ -166,7 +166,7 @@ def manifest_of(folder: Path, job: Job, randomized: int) -> dict[str, Any]:
 
 
 def check_free(folder: Path) -> None:
-    """See that a bundle may be put there: nothing is lost but an earlier bundle.
+    """Check that a bundle may be put there: at most an earlier bundle is lost.
 
     Raises:
         UserError: there is something else.
@@ -219,8 +219,8 @@ class Recording:
     asked: GateRequest
 
     def lay_out(self, job: Path) -> None:
-        """Fill a job folder with everything but ``job.json``; the port's side then has what it would have beside a
-        reference that has finished."""
+        """Fill a job folder with all but ``job.json``: the port's side then has what it has after a finished
+        reference."""
         for name in self.manifest["files"]:
             if name != "job.json":
                 (job / name).parent.mkdir(parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ def _check_family(folder: Path, job: Job) -> None:
 
 
 def _check_pair(folder: Path, job: Job) -> None:
-    """See that a bundle of a user's reference names no code, and says what the reference is made of."""
+    """Check that a bundle of a user's reference names no code, and describes the reference."""
     if job.pair != NO_CODE:
         raise ValueError("job.json names files of a pair; a bundle names no code")
     files.read(folder / OF_PAIR, Description)

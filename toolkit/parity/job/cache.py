@@ -1,9 +1,9 @@
 """Measurements of earlier gates, so that an unchanged one does not pay again.
 
 The key is a hash of all that a measurement depends on: the source of the whole project, the configuration, weights,
-batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter that runs the
-reference where that is another one. What is kept are the workers' measurements; the verdict is formed anew each time.
-Only those that passed are kept.
+batch, draws' seed, texts and tokenizer, dtypes, device, threads, flags and versions, and the interpreter of the
+reference if it is another. The workers' measurements are kept; the verdict is formed anew each time. Only those that
+passed are kept.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toolkit.parity.job.tokenizers import files_of
 Measured = TypeVar("Measured")
 
 ROOT = Path(__file__).resolve().parents[3]
-#: What these entries are called in the cache, and their files.
+#: Kind of these entries in the cache, and their files.
 KIND, MEASURED, CONSTANTS = "parity", "measured.json", "constants.safetensors"
-#: Packages of which the workers import modules: a list of these would have to be kept right, and was not.
+#: Packages that the workers import: a list of modules would have to be kept right, and was not.
 PACKAGES = ("models", "toolkit")
 
 
@@ -45,7 +45,7 @@ def key_of_request(
     weights: Mapping[str, np.ndarray],
     reference_python: str | None = None,
 ) -> str:
-    """The key of a job whose weights are not written yet: of made-up weights, by what they are made from."""
+    """The key of a job whose weights are not written yet. For made-up weights, it uses what they are made from."""
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
@@ -89,7 +89,7 @@ def source_of(root: Path) -> str:
 
 
 def load(key: str, kind: type[Measured]) -> tuple[Measured, dict[str, np.ndarray]] | None:
-    """What :func:`store` kept under ``key``; None where there is nothing, or nothing that is whole."""
+    """What :func:`store` kept under ``key``; None if nothing is there, or nothing whole."""
     try:
         if (entry := cache.find(KIND, key)) is None:
             return None

@@ -1,4 +1,4 @@
-"""Labels by which class weights show: where all examples weigh the same, a weighted mean is as good as a plain one."""
+"""Labels that reveal class weights: if all examples weigh the same, a weighted mean equals a plain one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def contrasting(labels: np.ndarray, weights: Sequence[float], beside: np.ndarray
 
 
 def by_weight(labels: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """In place of the labels (N,) of an update's examples, classes from the heaviest to the lightest: its
-    micro-batches then do not weigh as their numbers of examples do. Several labels a text (N, labels) stay as they are:
-    their weights do not change by what the loss is divided."""
+    """Replace the labels (N,) of an update's examples by classes from the heaviest to the lightest: micro-batches then
+    do not weigh as their numbers of examples. With several labels per text (N, labels) they stay: their weights do not
+    change the divisor of the loss."""
     if labels.ndim > 1:
         return labels
     falling = np.argsort(weights, kind="stable")[::-1]

@@ -1,4 +1,4 @@
-"""What the gate knows of a model that it is asked about, beside what it knows of any pair of a port and a reference."""
+"""What the gate knows of a model, besides what it knows of any pair of a port and a reference."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from models.families import part
 from toolkit.machine.memory import parameters_of
 from toolkit.parity.job.family_part import family_part
 
-#: Models with more parameters than this are large: some are compared stage by stage, since whole each worker would take
-#: about 60 bytes for each of them; of others less is compared (:attr:`.job.Job.brief`).
+#: Models with more parameters than this are large: some are compared stage by stage, since whole they would take each
+#: worker about 60 bytes per parameter; of others less is compared (:attr:`.job.Job.brief`).
 LARGE_ABOVE = 10**8
 
 
@@ -34,9 +34,9 @@ class TokenizerKind(NamedTuple):
 
     Attributes:
         kind: of :class:`.job.TokenizerJob`.
-        files: by which it is known, and which decide what it makes of a text.
-        holds: whether a folder without these files holds it all the same.
-        offsets: whether the reference says of which characters a token is.
+        files: that identify it, and decide what it makes of a text.
+        holds: tells if a folder holds it without these files.
+        offsets: whether the reference gives each token's characters.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Family:
     """What is known of any pair; a family overrides what it knows better.
 
     Attributes:
-        recomputed: what its port computes again in its backward, in words; empty where it keeps everything.
+        recomputed: what its port recomputes in its backward, in words; empty if it keeps everything.
         pads_left: whether its tokenizers pad on the left, too.
     """
 
@@ -82,7 +82,7 @@ class Family:
         return False
 
     def is_shown(self, name: str) -> bool:
-        """Whether a tensor is one of those by which the distance of the two sides is shown over the depth."""
+        """Whether the distance of the two sides over the depth is shown by this tensor."""
         return False
 
 
@@ -93,7 +93,7 @@ class PortedFamily(Family):
         defaults: of the command line.
         tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
         attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers.
-        own_backward: whether the reference has a backward of its own beside plain autograd.
+        own_backward: whether the reference has its own backward besides plain autograd.
         example: of an override of its configuration.
     """
 
@@ -142,7 +142,7 @@ class PortedFamily(Family):
     # -- stage by stage ---------------------------------------------------------------------------------------------
 
     def depth(self, config: Mapping[str, Any]) -> int:
-        """How many layers it has."""
+        """Number of layers."""
         raise NotImplementedError
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:

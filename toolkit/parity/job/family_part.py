@@ -1,4 +1,4 @@
-"""Where the parts are of what the gate knows of one model, and of no other."""
+"""Imports the parts of what the gate knows of a single model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import ModuleType
 
 
 def family_part(model: str, name: str) -> ModuleType:
-    """A module of ``toolkit/parity/families/MODEL``, imported when it is asked for: ``candidate`` needs Paddle,
-    ``reference`` torch, the others neither.
+    """A module of ``toolkit/parity/families/MODEL``, imported on request: ``candidate`` needs Paddle, ``reference``
+    torch, the others neither.
 
     Args:
         model: one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.

@@ -58,7 +58,7 @@ CHECKPOINT, POSITIONS = "checkpoint.safetensors", "positions.safetensors"
 #: That of a pair: the weights that its ``build`` makes.
 OWN_WEIGHTS = "weights.safetensors"
 
-#: The task of a worker that runs a job; the others are follow-ups, each a module of that name on either side.
+#: The task that runs a job; the others are follow-ups, each a module of that name on either side.
 RESULT = "result"
 
 
@@ -68,7 +68,7 @@ def result_path(job: Path, side: str, task: str = RESULT) -> Path:
 
 
 def failure_path(job: Path, side: str, task: str = RESULT) -> Path:
-    """Where a worker that failed says why."""
+    """The file where a failed worker says why."""
     return job / side / f"{task}.failed"
 
 
@@ -81,13 +81,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and
-    all is in one line, which takes a fifth of the time."""
+    """Write JSON or dataclasses as JSON, whole or not at all. For the toolkit's own processes: NaN stays NaN, and all
+    is one line, which takes a fifth of the time."""
     write_text(path, text_of(content) + "\n")
 
 
 def write_report(path: Path, content: Any) -> None:
-    """As :func:`write_json`, for any reader: what is not finite is null."""
+    """As :func:`write_json`, for any reader: non-finite numbers become null."""
     write_text(path, strict_json.dumps(as_json(content), indent=1) + "\n")
 
 

@@ -1,8 +1,8 @@
 """What the port's process hands over to the comparator: messages in a pipe, each a line of JSON and maybe an array.
 
-The port's process runs code of the user's and Paddle, which may have changed whatever measures there. So it measures
-nothing: it hands over what it computed, and :mod:`toolkit.parity.comparator`, where neither has run, compares that with
-the reference. An array is read block by block, so that a gradient of gigabytes takes the room of one block.
+The port's process runs user code and Paddle, which may have changed whatever measures there. So it measures nothing: it
+hands over what it computed, and :mod:`toolkit.parity.comparator`, which runs neither, compares that with the reference.
+An array is read block by block, so a gradient of gigabytes takes the room of one block.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from toolkit.parity.job.records import text_of
 from toolkit.parity.measure.error_stats import PIECE
 
-#: The variable that tells the port's process the number of the pipe's end that it writes to.
+#: Variable with the number of the pipe's end that the port's process writes to.
 PIPE = "TOOLKIT_PARITY_PIPE"
-#: Bytes that a pipe is asked to hold: Linux gives at most so many without a privilege.
+#: Capacity asked of a pipe in bytes: the most that Linux gives without a privilege.
 ROOM = 2**20
 #: The message after the last.
 END = "end"
-#: Bytes that one block of an array has at most.
+#: Most bytes in one block of an array.
 BLOCK = 8 * PIECE
 
 
@@ -34,18 +34,18 @@ class Sender:
     """The end of the port's process.
 
     Args:
-        pipe: the number of a file descriptor; None where what is handed over is of no interest.
+        pipe: a file descriptor; None to discard what is handed over.
     """
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
 
     def begin(self, *part: str) -> None:
-        """What comes now belongs to this part of the result."""
+        """Begin this part of the result."""
         self._write("begin", "", list(part))
 
     def say(self, kind: str, content: Any, name: str = "") -> None:
-        """Hand over what is no array: dataclasses or JSON."""
+        """Hand over dataclasses or JSON, no array."""
         self._write(kind, name, content)
 
     def hand(self, kind: str, name: str, value: np.ndarray, content: Any = None) -> None:
@@ -107,8 +107,8 @@ class Handed:
     Attributes:
         kind: what it is, such as ``tensor`` or ``held``; ``begin`` and :data:`END` are of this module.
         name: of the tensor, draw or parameter; empty where the kind says all.
-        content: what is no array.
-        dtype, shape: of the array behind it; no dtype without one.
+        content: JSON content.
+        dtype, shape: of the array; no dtype without one.
     """
 
     kind: str

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from toolkit.parity.job import files
 
-#: Folders of what goes from stage to stage of a model larger than memory, and is deleted on the way.
+#: Folders of tensors that pass between stages of a model larger than memory, and are deleted.
 PASSING = ("state", "truth")
 #: Seconds between two looks at what is there.
 EVERY = 0.5
 
 
 class Hashes:
-    """Of the tensor files of a job, each hashed when it appears, and again where it has changed since.
+    """SHA-256 of a job's tensor files, each hashed when it appears, and again if it changes.
 
-    A long text's reference leaves 10 GB, which takes 13 seconds; after the workers' end nothing else would go on.
+    A long text's reference leaves 10 GB, which takes 13 seconds; after the workers' end nothing else would run.
     """
 
     def __init__(self, job: Path) -> None:
@@ -38,7 +38,7 @@ class Hashes:
                 self._look()
 
     def end(self) -> None:
-        """Nothing more will appear."""
+        """Stop watching."""
         self._ended.set()
 
     def _look(self) -> None:
@@ -53,7 +53,7 @@ class Hashes:
 
 @contextlib.contextmanager
 def hashing(job: Path) -> Iterator[Hashes]:
-    """What appears in a job folder inside the ``with`` block is hashed meanwhile."""
+    """Hash what appears in a job folder inside the ``with`` block."""
     hashes = Hashes(job)
     watch = threading.Thread(target=hashes.watch, daemon=True)
     watch.start()
@@ -61,4 +61,4 @@ def hashing(job: Path) -> Iterator[Hashes]:
         yield hashes
     finally:
         hashes.end()
-    watch.join()  # not where the gate was stopped: nobody waits for a hash then
+    watch.join()  # not if the gate was stopped: nobody waits for a hash then

@@ -1,4 +1,4 @@
-"""The Python that runs the reference, where it is not the one that runs the gate (``--reference-python``).
+"""The Python that runs the reference, if it is another than the gate's (``--reference-python``).
 
 Two environments then need not fit together: the reference's has torch, transformers, numpy and safetensors, and no
 Paddle. All that is known of it is what it says of itself.
@@ -21,9 +21,9 @@ from toolkit.parity.job import launch
 NEEDED = ("torch", "transformers", "numpy", "safetensors")
 #: The oldest Python that reads this source.
 OLDEST = (3, 10)
-#: An interpreter that says nothing for so many seconds is none.
+#: Seconds after which a silent interpreter counts as none.
 PATIENCE = 60.0
-#: What it is asked. It looks at metadata and imports nothing heavy, so the answer takes some tens of milliseconds.
+#: The question. It looks at metadata and imports nothing heavy, so the answer takes some tens of milliseconds.
 QUESTION = """
 import importlib.metadata, json, platform, sys
 found = {"python": platform.python_version(), "platform": platform.platform()}

@@ -48,8 +48,8 @@ class TokenizerJob:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a run changes the parameters, by the names of a recipe's ``train`` section. The defaults are those of a gate
-    that belongs to no recipe: of a run so short that the first updates are those of the warm-up, with accumulation."""
+    """How a run changes the parameters, by the names of a recipe's ``train`` section. The defaults are for a gate
+    without a recipe: a run so short that its first updates are warm-up, with accumulation."""
 
     max_steps: int = 12
     batch_size: int = 2
@@ -80,23 +80,22 @@ class Job:
         updates: of the parameters after the step.
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
         checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
-        checkpoint_config: of the model in ``checkpoint``, of whose positions ``config`` has the first; None where it
-            has them all.
+        checkpoint_config: of the model in ``checkpoint``, if ``config`` has only the first of its positions; else None.
         origin: as in the request; neither side reads it.
         spare_memory: keep little.
-        at_once: the workers run at once, since both fit the memory together; else one after the other.
-        brief: of a model so large that not all can be computed: what smaller ones say as well is left out (whether
-            watching changes anything, the port's own generator where layers are computed again), and the port's plain
-            gradients are made of each layer's input, not of every activation.
-        training: the optimizer's numbers are such as float32 holds.
+        at_once: the workers run at once, as both fit the memory; else one after the other.
+        brief: the model is so large that not all can be computed: what smaller ones show as well is left out (whether
+            watching changes anything, the port's own generator where layers are recomputed), and the port's plain
+            gradients are made from each layer's input, not every activation.
+        training: with the optimizer's numbers rounded to float32.
         threads: of either side.
         reference_python: the interpreter that runs the reference.
         tokenizer: to be compared, if any.
         mutants: names of faults that the port is measured with, one after another.
         streamed: stage by stage.
-        class_weights: how much each class counts in the loss that trains, in numbers that float32 holds: of one label
-            a text torch's ``CrossEntropyLoss(weight=...)``, of several ``BCEWithLogitsLoss(pos_weight=...)``; None for
-            all alike. The loss of evaluation has none.
+        class_weights: each class's weight in the loss that trains, in float32 numbers: torch's
+            ``CrossEntropyLoss(weight=...)`` for one label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several;
+            None for all alike. The loss of evaluation has none.
         lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
             sides; all else stays in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
@@ -104,7 +103,7 @@ class Job:
         pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
         lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
             (``whole``); None where all are trained.
-        own_examples: how many of the batch, from the first on, are those of the run that follows; None where none does.
+        own_examples: number of the batch's first examples that are the following run's; None if no run follows.
     """
 
     model: str
@@ -139,5 +138,5 @@ class Job:
 
     @property
     def task(self) -> str:
-        """The task of recipes that puts this head on its model, or one whose loss has the same terms; "" of a pair."""
+        """The recipes' task that puts this head on its model, or whose loss has the same terms; "" for a pair."""
         return TASKS.get(self.head, "")

@@ -1,4 +1,4 @@
-"""Basic kernels that the port can take from the reference, and the words in which its process asks for them.
+"""Kernels that the port can take from the reference, and the messages with which its process asks for them.
 
 The two frameworks' processes stay apart. The port's sends the name of a kernel, options and arrays through a pipe; the
 reference's answers with arrays. A message is a JSON header, then the bytes of each array that has any.
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-#: The kinds of kernels, as the command line and the report name them, and what each is. Everything else that the ports
-#: compute with (sums of two tensors, products, quotients, roots, gathers) is rounded correctly by both frameworks.
+#: The kinds of kernels, as the command line and the report name them, with a description. Both frameworks round
+#: everything else that the ports use (sums of two tensors, products, quotients, roots, gathers) correctly.
 KINDS = {
     "matmul": "matrix products, with or without a bias",
     "layer_norm": "layer normalisation",
@@ -31,7 +31,7 @@ Allocate = Callable[[tuple[int, ...], str], np.ndarray]
 
 
 def send(connection: Connection, words: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> None:
-    """One message: ``words`` (JSON) and the arrays, of one of :data:`DTYPES` each."""
+    """Send a message: ``words`` (JSON) and arrays of :data:`DTYPES`."""
     arrays = [np.asarray(array, order="C") for array in arrays]
     header = {**words, "arrays": [[str(array.dtype), list(array.shape)] for array in arrays]}
     connection.send_bytes(json.dumps(header).encode())

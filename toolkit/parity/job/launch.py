@@ -1,11 +1,11 @@
-"""What another Python of the gate is started with (:mod:`models.files.another_python`)."""
+"""Environment of the gate's other Pythons (:mod:`models.files.another_python`)."""
 
 from __future__ import annotations
 
 from models.files import another_python
 from models.files.another_python import module_command as module_command
 
-#: Read by glibc from 2.35 on; other C libraries know nothing of it.
+#: Read by glibc from 2.35 on; other C libraries ignore it.
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 #: Threads with nothing to do sleep at once, in torch's OpenMP, in Paddle's, and in NumPy's OpenBLAS (after 2^4 cycles,
 #: its least; by default after 2^26): the gate's two processes have as many as there are cores each, and those that wait
@@ -17,8 +17,8 @@ SLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OPENBLAS_THREAD_TI
 def worker_environment() -> dict[str, str]:
     """That of this process, without the current folder.
 
-    Memory is asked for in huge pages unless the user has tuned glibc himself: of a large gate's time half goes into
-    fresh pages, one after another. What a launcher of several processes has set is left out: a worker is alone.
+    Memory comes in huge pages unless the user has tuned glibc: half of a large gate's time goes into fresh pages, one
+    after another. What a launcher of several processes has set is left out: a worker is alone.
     """
     here = another_python.environment()
     inherited = {name: value for name, value in here.items() if not name.startswith("PADDLE_")}

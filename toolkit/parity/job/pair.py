@@ -1,4 +1,4 @@
-"""A pair: a Paddle layer and a torch module of the user's, and what is known of each before they are compared."""
+"""A pair: a user's Paddle layer and torch module, and what is known of each before they are compared."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from toolkit.parity.job import user_code
 from toolkit.parity.measure.naming import TensorName
 
-#: The name that a job has where the two families of this project have theirs.
+#: The job's model name for a pair, in place of a family's.
 PAIR = "pair"
-#: Kinds of random draws; of discrete choices, the signs under a ReLU among them, in which R64 goes before.
+#: Kinds of random draws; and of discrete choices, with the signs under a ReLU, in which R64 leads.
 RANDOM = ("dropout", "normal", "uniform", "multinomial")
 CHOICES = ("relu", "choice")
-#: Seconds that code of a user's has by default: a large model takes minutes, and what hangs, for ever.
+#: Seconds that user code has by default: a large model takes minutes, and what hangs, for ever.
 TIME_LIMIT = 1800.0
-#: The task of a worker that builds its side and says what it is made of.
+#: The task of building a side and describing it.
 DESCRIBE = "describe"
 
 
@@ -24,7 +24,7 @@ class ParameterFacts:
     """A parameter of a side.
 
     Attributes:
-        name: on its own side; of one that is tied, the first of its names.
+        name: on its own side; the first of several if tied.
         shape: in torch's layout.
         role: ``linear``, ``embedding``, ``norm``, ``conv`` or ``other``, by the type of its layer.
         transposed: whether the side holds the transpose of torch's layout: a Paddle ``Linear`` does.
@@ -49,7 +49,7 @@ class BufferFacts(ParameterFacts):
     """A buffer of a side.
 
     Attributes:
-        is_state: whether a checkpoint holds it, or a step in training mode changes it: what a port must hold, too.
+        is_state: whether a checkpoint holds it, or a training-mode step changes it: a port must hold it, too.
     """
 
     is_state: bool = False
@@ -62,8 +62,8 @@ class ModuleFacts:
     Attributes:
         name: its path.
         kind: its class.
-        shape: of the first tensor of its output, where that is of floats.
-        has: what a fault can be made of: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
+        shape: of the output's first tensor, if of floats.
+        has: what a fault can change: ``epsilon``, ``activation``, ``dropout`` or ``mask``.
     """
 
     name: str
@@ -93,10 +93,10 @@ class DrawFacts:
 
 @dataclass
 class Description:
-    """What a side is made of: modules in the order in which they were done, draws in that in which they were made.
+    """What a side is made of: modules in the order in which they ended, draws in that in which they were made.
 
     Attributes:
-        buffers: what it holds beside its parameters, or as a parameter that nothing trains.
+        buffers: what it holds besides its parameters, or as a parameter that nothing trains.
     """
 
     parameters: list[ParameterFacts] = field(default_factory=list)
@@ -111,7 +111,7 @@ class ParameterMatch:
 
     Attributes:
         transpose: whether one holds the transpose of the other.
-        certain: whether its name and its place in the order of execution say the same.
+        certain: whether its name and its place in the order of execution agree.
     """
 
     reference: str

@@ -1,8 +1,8 @@
-"""Checkpoints that are pickles: read once, in a process of the reference's, and from then on as safetensors.
+"""Checkpoints that are pickles: read once, in a process of the reference's, then kept as safetensors.
 
-The three released checkpoints of Reformer and CTRL are pickles of 2020. Whoever unpickles a file runs what its author
-wrote, so neither this process nor the port's ever does (:mod:`toolkit.parity.reference.unpickle`). What comes out is
-kept under the SHA-256 of what went in, and both sides of the gate read that.
+The three released checkpoints of Reformer and CTRL are pickles of 2020. Unpickling a file runs its author's code, so
+neither this process nor the port's ever does it (:mod:`toolkit.parity.reference.unpickle`). The result is kept under
+the SHA-256 of the pickle, and both sides of the gate read that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolkit.machine.runtime import cache_folder
 from toolkit.machine.scratch import child
 from toolkit.parity.job import files, launch
 
-#: Part of the key: raised when what is made of a pickle changes.
+#: Part of the key: raised when the conversion changes.
 VERSION = 1
 
 #: What to do about a pickle where there is no torch.

@@ -43,8 +43,8 @@ def run_workers(
     Args:
         jobs: folders of jobs, done one after another by the same two processes.
         interpreters: side -> the Python that runs it: both, or one of them.
-        watch: called over and over while they run, to show what they do; by default a line says which of them runs,
-            and how many jobs both have done.
+        watch: called repeatedly while they run, to show progress; by default a line says which of them runs, and how
+            many jobs both have done.
         task: what they do: ``result``, which is a gate's measurements, or a follow-up.
 
     Raises:
@@ -81,7 +81,7 @@ def run_workers(
 
 
 def _words_of_comparator(jobs: Sequence[Path], comparator: subprocess.Popen, task: str) -> str:
-    """Why the comparator has stopped; nothing if it was for want of what the port's process was to hand over."""
+    """Why the comparator stopped; empty if it only lacked what the port's process should hand over."""
     if comparator.returncode == 0:
         return ""
     failures = (files.failure_path(job, COMPARATOR, task) for job in jobs)
@@ -90,8 +90,8 @@ def _words_of_comparator(jobs: Sequence[Path], comparator: subprocess.Popen, tas
 
 
 def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], task: str) -> list[str]:
-    """The sides that left no result, that first which failed first: the other may have failed for want of what it was
-    to leave. One that was ended by the gate comes last."""
+    """The sides that left no result, the first failure first: the other may have failed for lack of its output. One
+    that the gate ended comes last."""
 
     def failed_at(side: str) -> float:
         failure = files.failure_path(job, side, task)
@@ -103,8 +103,8 @@ def _without_result(job: Path, sides: Iterable[str], stopped: Sequence[str], tas
 
 
 def _time_limit(jobs: Sequence[Path]) -> float:
-    """Seconds that the workers have: of a user's pair as many as it says for each step that is run; no limit of a
-    family's."""
+    """Seconds that the workers have: for a user's pair its limit times the steps that are run; for a family no
+    limit."""
     limit = 0.0
     for job in jobs:
         if not (job / "job.json").exists() or (content := files.read_job(job)).pair is None:
@@ -114,7 +114,7 @@ def _time_limit(jobs: Sequence[Path]) -> float:
 
 
 def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, subprocess.Popen], limit: float) -> str:
-    """Which side of a user's pair does not end, and at which line of its file it is."""
+    """Say which side of a user's pair does not end, and at which line of its file."""
     pair = files.read_job(jobs[0]).pair
     assert pair is not None
     running = [side for side in sides if workers[side].poll() is None]
@@ -129,7 +129,7 @@ def _overdue(jobs: Sequence[Path], sides: Iterable[str], workers: Mapping[str, s
 
 
 def _line_in(log: Path, file: Path) -> str:
-    """The innermost line of a file at which a thread of a worker is that has written what it is doing."""
+    """The innermost line of a file that a worker's log of its threads' stacks names."""
     found = re.search(rf'File "{re.escape(str(file))}", line (\d+) in (.+)', log.read_text(errors="replace"))
     return f"{user_code.shown(file)}:{found[1]}, in {found[2]}" if found else ""
 
@@ -141,7 +141,7 @@ def _is_running(side: str, workers: Mapping[str, subprocess.Popen]) -> bool:
 
 
 def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, task: str) -> bool:
-    """Whether a worker has ended without the file that is its last. That of the port's, the comparator writes."""
+    """Whether a worker has ended without its last file. The comparator writes that of the port's."""
     if workers[side].poll() is None:
         return False
     if side == "candidate" and COMPARATOR in workers and workers[side].returncode == 0:
@@ -151,7 +151,7 @@ def _has_stopped(side: str, workers: Mapping[str, subprocess.Popen], job: Path, 
 
 
 def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
-    """How many of several jobs all sides have done, for a line; of one job nothing is to be said."""
+    """Number of several jobs that all sides have done, for a line; empty for one job."""
     if len(jobs) == 1:
         return ""
     done = sum(all(files.result_path(job, side, task).exists() for side in sides) for job in jobs)
@@ -159,7 +159,7 @@ def _done(jobs: Sequence[Path], sides: Iterable[str], task: str) -> str:
 
 
 def _last_words(worker: subprocess.Popen, log: Path) -> str:
-    """Why a worker ended that could not say so itself."""
+    """Why a worker ended that left no reason."""
     if worker.returncode == -signal.SIGKILL:
         return f"{KILLED}, as a system does that has no memory left; a shorter text or fewer examples take less"
     return f"exit status {worker.returncode}; {' '.join(log.read_text(errors='replace')[-500:].split())}"

@@ -1,7 +1,7 @@
-"""What a bundle says of its tensors, held against their values.
+"""Checks what a bundle says of its tensors against their values.
 
-Whoever forges a bundle can forge its hashes, too. So what can be computed from the values in it is computed; and noise,
-which cannot, must be such as a reference has. R64's own RMS of 1e300 would else be a bound within which anything is.
+Whoever forges a bundle can forge its hashes, too. So what can be computed from its values is computed; and noise, which
+cannot, must be plausible for a reference. Otherwise an RMS of R64 of 1e300 would be a bound that admits anything.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NOISE_LIMIT = {"float32": 1.0, "float64": 1e-8}
 #: How far rounding may move what decides (an input of ReLU, a margin of buckets, a score), in units of its largest
 #: number: with large gains 0.3 was seen.
 MOVED_LIMIT = 16.0
-#: By the facts of a reference, the kind of draws that they are about.
+#: Kind of the draws that each fact of a reference is about.
 DECIDED_BY = {"relu_moved": "input", "bucket_slack": "margin", "choice_moved": "scores"}
 
 
 def check_recorded(folder: Path, job: Job) -> None:
-    """See that a recorded reference is what its values make it.
+    """Check a recorded reference against its values.
 
     Raises:
         ValueError: it says otherwise, or what cannot be of a reference.
@@ -64,7 +64,7 @@ def _check_figures(name: str, record: TensorRecord, value: np.ndarray) -> None:
 
 
 def _check_noise(name: str, record: TensorRecord, runs: Mapping[str, int]) -> None:
-    """Of each run there is an RMS and a maximum that are no less than 0, or neither."""
+    """Check that each run has an RMS and a maximum not below 0, or neither."""
     for dtype, count in runs.items():
         noise, largest = record.noise.get(dtype, []), record.noise_max.get(dtype, [])
         if count < 1 or len(noise) != count or len(largest) != count:

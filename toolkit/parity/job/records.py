@@ -1,5 +1,4 @@
-"""Dataclasses to JSON and back, with their types checked: what crosses from one process to another is typed on both
-sides."""
+"""Dataclasses to JSON and back, with types checked: what crosses between processes is typed on both sides."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
-#: Where a value is: what it is in, and its key or index there. Written out for a message alone: a trial of all faults
-#: has a million values.
+#: Place of a value: its container's place, and its key or index there. Only a message writes it out: a trial of all
+#: faults has a million values.
 Where = tuple[Any, str]
 Decode = Callable[[Any, Where], Any]
 
-#: What JSON has without anything inside. Lists of these are the bulk of what is measured, and are taken as a whole.
+#: JSON's scalar types. Lists of these are the bulk of what is measured, and are taken as a whole.
 PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -35,7 +34,7 @@ def as_json(record: Any) -> Any:
 
 
 def text_of(record: Any) -> str:
-    """What :func:`as_json` gives, as JSON in one line; NaN stays NaN. Half the time of the two one by one."""
+    """The JSON of :func:`as_json` in one line; NaN stays NaN. Takes half the time of the two steps."""
     return json.dumps(record, allow_nan=True, default=_object)
 
 
@@ -62,7 +61,7 @@ def from_json(kind: type[Record], content: Any, where: str = "") -> Record:
 
 @functools.cache
 def _decoder(kind: Any) -> Decode:
-    """What makes a value of a type of JSON's content; raises as :func:`from_json`."""
+    """The decoder of a type from JSON's content; raises as :func:`from_json`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda content, where: content
@@ -81,7 +80,7 @@ def _decoder(kind: Any) -> Decode:
 
 @functools.cache
 def _as_it_is(kind: Any) -> frozenset[Any]:
-    """The types whose values are of a type as they are: a look of its own is too much for the most of them."""
+    """The types whose values need no decoding: a call for each is too much for most values."""
     if typing.get_origin(kind) in (dict, list, tuple):
         return frozenset()
     return PLAIN.intersection(typing.get_args(kind) or (kind,))

@@ -39,12 +39,12 @@ class GateRequest:
         not_run: what the run does otherwise than the gate, in words.
         streamed: compare CTRL stage by stage; None to do so where it is too large for memory.
         judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
-        checkpoint: the folder that ``weights`` were read from, which the reference then reads, too; None for others.
+        checkpoint: the folder that ``weights`` were read from, for the reference to read, too; else None.
         checkpoint_config: the keys of the model in ``checkpoint``, where ``config`` has fewer positions.
         length_notes: what of the position table is compared, and why texts are padded, in words.
         length: tokens of each text that are compared, from the first on; None for as many as fit the memory.
         max_memory: what both workers may take together, in GB; None for most of what the machine has.
-        at_once: both workers are known to fit the memory together (:func:`.stretch.fitted`).
+        at_once: both workers together fit the memory (:func:`.stretch.fitted`).
         origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
         reference_python: the interpreter that runs the reference; None for the one that runs the gate.
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).

@@ -1,4 +1,4 @@
-"""What the workers answer: the content of their ``result.json`` and of what they leave in a follow-up."""
+"""Results of the workers: the content of ``result.json`` and of a follow-up's files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit.parity.measure.initial_values import NewValues
 from toolkit.parity.measure.loop_accuracy import LoopError
 from toolkit.parity.measure.ulp import BitDifference
 
-#: A row of attention is saturated where all positions but one share less than this: float32 has 4 bits left for them.
+#: A row of attention is saturated if all positions but one share less than this: float32 has 4 bits left for them.
 SATURATED_BELOW = 2.0**-20
 #: Magnitudes beyond which normal numbers are counted.
 BEYOND = (1, 2, 3)
@@ -20,7 +20,7 @@ BEYOND = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Note:
-    """What a reader of the report is to know: a kind of :data:`toolkit.parity.judge.notes.TEXTS`, and its data."""
+    """A note for the report's reader: a kind of :data:`toolkit.parity.judge.notes.TEXTS`, and its data."""
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -28,15 +28,15 @@ class Note:
 
 @dataclass
 class Tokens:
-    """What a tokenizer makes of a text.
+    """A tokenizer's output for a text.
 
     Attributes:
-        text: that it was given.
+        text: its input.
         ids: of it; ``decoded``: the text of these again.
         right, left: ids and mask padded on either side; empty where that is not compared.
         offsets: the characters of each token (id, first, past the last); None where they are not compared.
-        error: that it ends with, if it does.
-        starts: of a text that is too long to be shown whole, where the port says that its tokens begin. Not compared.
+        error: that it raised, if any.
+        starts: for a text too long to be shown whole, the starts of the port's tokens. Not compared.
     """
 
     text: str = ""
@@ -63,8 +63,8 @@ class OwnLoss:
 
 @dataclass
 class Flips:
-    """Discrete choices of the port that are not R64's: how many, of how many, and by how much R64 preferred its own at
-    most. Of choices of another ``shape`` there is nothing else to say."""
+    """Discrete choices of the port that differ from R64's: number, number of all, and R64's largest margin for its own.
+    If the ``shape`` differs, nothing else is given."""
 
     count: int = 0
     of: int = 0
@@ -74,7 +74,7 @@ class Flips:
 
 @dataclass
 class Facts:
-    """What a side is made of, beside its tensors.
+    """Properties of a side besides its tensors.
 
     Attributes:
         epsilons: of its layer norms, by module.
@@ -94,7 +94,7 @@ class ReferenceFacts(Facts):
         saturation: by attention module, the share of R64's rows whose other positions together get less than
             :data:`SATURATED_BELOW`.
         bucket_slack: by LSH module, how small a margin rounding can turn around in float32.
-        relu_moved: by ReLU, by how much rounding moves an input at most, in units of float32's.
+        relu_moved: by ReLU, the most that rounding moves an input, in units of float32's.
         bucket_slack_lowered, relu_moved_lowered: the same in bfloat16.
         choice_moved: as ``relu_moved``, of the scores by which something is chosen (argmax, top-k, sort), by module.
     """
@@ -110,7 +110,7 @@ class ReferenceFacts(Facts):
 
 @dataclass
 class CandidateFacts(Facts):
-    """Of the port: by module, where its buckets, the signs under its ReLUs and its other choices are not R64's."""
+    """Of the port, by module: where its buckets, ReLU signs and other choices differ from R64's."""
 
     bucket_flips: dict[str, Flips] = field(default_factory=dict)
     relu_flips: dict[str, Flips] = field(default_factory=dict)
@@ -134,9 +134,9 @@ class ReferenceResult:
     Attributes:
         tensors: every tensor of R64 in the order of execution (gradients: of the parameters), with the noise baseline.
         parameters: name -> shape.
-        buffers: names of what is held beside the parameters and not compared.
-        leaks: source lines that would have computed in float32 although the model is float64, and were kept from it.
-        narrowings: source lines where float64 was left all the same.
+        buffers: names of what is held besides the parameters, uncompared.
+        leaks: source lines that would have computed in float32 in a float64 model, and were prevented.
+        narrowings: source lines that left float64 all the same.
         own_loss: the loss against its definition; None where that was not looked at.
         saturated_rows: attention rows in which every score is masked.
         unhooked: names of tensors that watching the run changes.
@@ -163,8 +163,8 @@ class ReferenceResult:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module of the port is made and defined: its class, and the source lines. Of other code, such as a method
-    of its tokenizer: what it is, and where."""
+    """Class of a module of the port, and the source lines that make and define it. For other code, such as a
+    tokenizer's method: what it is, and where."""
 
     kind: str
     where: str
@@ -185,16 +185,16 @@ class CandidateDtype:
 
     Attributes:
         tensors: name -> the difference from R64, with the port's own shape.
-        parameter_errors: by how much each parameter that the port holds differs from the one it was given, at most.
-        constant_errors: by how much its own constants do, in units of rounding of what they are computed from.
+        parameter_errors: the largest difference of each parameter that the port holds from the given one.
+        constant_errors: that of its own constants, in units of rounding of what they are computed from.
         draw_problems: draws that it asked for wrongly: name -> what is wrong.
         unused_draws: draws of the reference that it never asked for.
         hooks_change_nothing: whether a run without hooks, as training makes it, is the same bit for bit.
-        unwatched: where it is not, how far its loss and gradients lie from R64.
-        recomputed, replay: gradient -> how far a backward that computes layers again lies from plain autograd, with the
+        unwatched: if not, the distance of its loss and gradients from R64.
+        recomputed, replay: gradient -> distance of a backward that recomputes layers from plain autograd, with the
             recorded draws and with the port's own generator.
-        plain: gradient -> how far plain autograd's lies from R64; empty where ``tensors`` has these already.
-        places: of its modules; of what belongs to none, by the name or kind of its tensors, or by the verdict.
+        plain: gradient -> distance of plain autograd's from R64; empty if ``tensors`` has these already.
+        places: of its modules; and, by tensor name or kind, or by verdict, of what is in none.
         apart: of hidden states, logits and loss stage by stage, the distance from the reference in the same dtype.
     """
 
@@ -238,8 +238,8 @@ class MaskStats(DrawStats):
     """Of dropout masks.
 
     Attributes:
-        rate: at which cells are to be dropped.
-        rare: how many cells are in the rarer of the two states, of how many.
+        rate: of dropped cells, as asked for.
+        rare: number of cells in the rarer state, and of all.
     """
 
     rate: float = 0.0
@@ -277,9 +277,9 @@ class NewWeights:
 
 @dataclass
 class MutantResult:
-    """What comes out with a fault in force: that of ``dtypes`` and ``generators``, of ``tokens``, of
-    ``loading_problems`` or of ``new_weights`` alone, and of ``loops``; or the error that was ``raised``. ``moved``: of
-    a pair, how far the loss and each gradient lie from those without the fault."""
+    """Results with a fault in force: ``dtypes`` and ``generators``, only ``tokens``, only ``loading_problems`` or only
+    ``new_weights``, and ``loops``; or the error ``raised``. ``moved``: for a pair, the distance of the loss and each
+    gradient from those without the fault."""
 
     dtypes: dict[str, CandidateDtype] = field(default_factory=dict)
     generators: GeneratorStats = field(default_factory=GeneratorStats)
@@ -296,7 +296,7 @@ class Judged:
     """What was judged, or is about to train.
 
     Attributes:
-        device, threads: where and by how many its step was computed: with others its last digits are others.
+        device, threads: of its step: with others its last digits differ.
         length: tokens of the examples of the step.
         fields: name of a field -> its value, written out.
         step: ``loss`` and each parameter's name -> a digest of the loss and of its gradient, of one step by the
@@ -332,8 +332,8 @@ class CandidateResult:
 
 @dataclass
 class ForcedInputDtype:
-    """The port operation by operation on R64's own input: the error of each, the source line of each that is no module
-    of its own, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that are not R64's."""
+    """The port operation by operation on R64's own input: the error of each, the source line of each that is no
+    module's, the places of the rest (:attr:`CandidateDtype.places`), and the buckets that differ from R64's."""
 
     tensors: dict[str, TensorStats]
     lines: dict[str, str]
@@ -351,7 +351,7 @@ class ForcedInputResult:
 
 @dataclass
 class AttributionResult:
-    """How far each tensor of P32 lies from R64 with one thing replaced, by what that is; only what the model uses.
+    """Distance of each tensor of P32 from R64 with one thing replaced, by what that is; only what the model uses.
 
     Attributes:
         kernels: by kind of kernel, of :data:`.kernel_messages.KINDS`, that is the reference's.
@@ -368,7 +368,7 @@ class BitwiseResult:
 
     Attributes:
         tensors: in the order of execution.
-        extra: names that R32 has not.
+        extra: names missing in R32.
         calls: how often each kernel was asked for.
     """
 

@@ -1,7 +1,7 @@
 """A model larger than memory, compared stage by stage: its layers one after another forward, then in reverse backward.
 
-Both workers go through the same stages side by side. A stage's weights are read when it comes, its results are written
-when it is done, and a run that was interrupted goes on after the last stage that is. In the job folder::
+Both workers go through the same stages side by side. A stage's weights are read when it starts, its results written
+when it ends, and an interrupted run resumes after the last stage that ended. In the job folder::
 
     weights/STAGE.safetensors           float32, written by the gate as the stages come, read by both
     reference/truth/STAGE.safetensors   R64's tensors, until the port has been compared with them
@@ -27,9 +27,9 @@ from toolkit.parity.job.tensor_file import TensorFile, TensorWriter
 Measured = TypeVar("Measured")
 
 EMBEDDING, HEAD, BACKWARD = "embedding", "head", "-backward"
-#: Stages that the reference may be ahead of the port: a layer's gradients in float64 are 220 MB.
+#: Stages that the reference may be ahead of the port: a layer's float64 gradients are 220 MB.
 AHEAD = 3
-#: Bytes of a header of a stage's tensors.
+#: Header bytes of a stage's tensors.
 HEADER = 2**14
 #: Among the files of R64's tensors, one that the port is through with.
 SPARE = "spare"
@@ -67,7 +67,7 @@ def read_weights(job: Path, stage: str) -> dict[str, np.ndarray]:
 
 
 def open_weights(job: Path, stage: str) -> TensorFile:
-    """As :func:`read_weights`, each read when it is asked for: the embedding alone takes 1.3 GB."""
+    """As :func:`read_weights`, each read on access: the embedding alone takes 1.3 GB."""
     path = weights_path(job, stage)
     files.wait_for(path, failed_weights(job))
     return TensorFile(path)
@@ -101,7 +101,7 @@ class Side:
         files.write_tensors(self.path("state", stage), state)
 
     def finish(self, stage: str, measured: object) -> None:
-        """Write down what a stage measured, which says that it is done: after :meth:`leave`."""
+        """Write the measurements of a stage, which marks it as done: after :meth:`leave`."""
         files.write_json(self._measured(stage), measured)
 
     def state(self, stage: str) -> dict[str, np.ndarray]:
@@ -127,7 +127,7 @@ class Side:
 
     @contextlib.contextmanager
     def writing_truth(self, stage: str, size: int) -> Iterator[TensorWriter]:
-        """Write R64's tensors of a stage inside the ``with`` block, so many bytes, when the port is not too far
+        """Write ``size`` bytes of R64's tensors of a stage inside the ``with`` block, once the port is not too far
         behind."""
         while len(list((self.job / self.name / "truth").glob("*.safetensors"))) >= AHEAD:
             if self.other_failed.exists():
@@ -138,17 +138,17 @@ class Side:
             yield writer
 
     def wait_for_truth(self, stage: str) -> Path:
-        """Return when R64's tensors of a stage are there, with their file."""
+        """Wait for R64's tensors of a stage; return their file."""
         path = self.other / "truth" / f"{stage}.safetensors"
         files.wait_for(path, self.other_failed)
         return path
 
     def truth(self, stage: str) -> TensorFile:
-        """R64's tensors of a stage, as soon as they are there, each read when it is asked for."""
+        """R64's tensors of a stage, once they are there, each read on access."""
         return TensorFile(self.wait_for_truth(stage))
 
     def release_truth(self, stages: Sequence[str]) -> None:
-        """The port is through with them. One file is kept for the next stage to be written over."""
+        """Release tensors that the port is done with. One file is kept to be overwritten by the next stage."""
         for stage in stages:
             with contextlib.suppress(FileNotFoundError):
                 released = self.other / "truth" / f"{stage}.safetensors"

@@ -1,4 +1,4 @@
-"""The gate on a model larger than memory: its job folder is kept until the verdict, so that it can be interrupted.
+"""The gate on a model larger than memory: its job folder is kept until the verdict, so it can be interrupted.
 
 What the workers do is in :mod:`.stages`. This side writes each stage's weights as the stages come, and shows how far
 both workers are.
@@ -32,7 +32,7 @@ SIDES = ("reference", "candidate")
 
 
 def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], console: Console) -> Path:
-    """The job folder: an interrupted one of the same key, to go on with, or a new one.
+    """Return the job folder: an interrupted one of the same key to resume, or a new one.
 
     Args:
         key: names everything that the measurement depends on.
@@ -62,7 +62,7 @@ def open_job(folder: Path, job: Job, key: str, batch: Mapping[str, np.ndarray], 
 
 
 def check_space(folder: Path, job: Job) -> None:
-    """See that the disk has room for the weights in float32, and for the embedding's and some layers' gradients in
+    """Check that the disk has room for the float32 weights, and for the embedding's and some layers' gradients in
     float64.
 
     Raises:
@@ -96,7 +96,7 @@ class WeightsWriter(threading.Thread):
 
     def run(self) -> None:
         embedding, *others = stages.plan(self.depth)[: self.depth + 2]
-        # A third of all weights, for which both workers wait: the layers' are made beside it.
+        # A third of all weights, which both workers wait for: the layers' are made beside it.
         first = threading.Thread(target=self._write, args=[[embedding]], daemon=True)
         first.start()
         self._write(others)
@@ -138,7 +138,7 @@ def writing(writer: WeightsWriter) -> Iterator[None]:
 
 
 class Bars:
-    """A bar for each worker, as the stages that it has done."""
+    """A bar for each worker of the stages that it has done."""
 
     def __init__(self, job: Path, depth: int, console: Console) -> None:
         self.job = job
@@ -163,5 +163,5 @@ class Bars:
 
 
 def close_job(path: Path) -> None:
-    """The measurement is done: tens of gigabytes are given back."""
+    """Give back tens of gigabytes after the measurement."""
     shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Over how much of each text a gate goes: all of it, or a first stretch that fits the memory.
+"""How much of each text a gate covers: all, or a first stretch that fits the memory.
 
-A gate of google/reformer-enwik8 on the 65,536 tokens that it trains on would take more than 100 GB. What can be wrong
-with a port is wrong on fewer tokens, too, as long as they are several chunks of every kind of attention and some of
-them are padding. So what both workers will take is estimated from the shapes before they start, and where that is more
-than there is, both are given the first tokens of each text alone, and the first rows of a position table.
+A gate of google/reformer-enwik8 on the 65,536 tokens that it trains on would take more than 100 GB. A port's faults
+show on fewer tokens, too, if they are several chunks of every kind of attention and some of them are padding. So the
+memory of both workers is estimated from the shapes before they start. If it is more than there is, both get only the
+first tokens of each text, and the first rows of a position table.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toolkit.parity.job.build import is_brief, is_streamed, shape_of, spares_mem
 from toolkit.parity.job.family import ported
 from toolkit.parity.job.request import GateRequest
 
-#: Share of the machine's memory that a gate may take unless it is told otherwise.
+#: Share of the machine's memory that a gate may take by default.
 SHARE = 0.85
-#: Chunks of the longest kind that a stretch has at the least: so many that not all see each other.
+#: Least chunks of the longest kind in a stretch: so many that not all see each other.
 CHUNKS = 4
 #: Bytes that each worker takes with nothing to do, and for each parameter: as all of these, fitted to the peaks of both
 #: workers on models of 10^6 to 2 * 10^7 parameters. Of google/reformer-enwik8 on 2,048 tokens 19.3 GB are estimated,
@@ -36,11 +36,10 @@ STREAMS = 80
 #: Bytes of each number of the output layer, and of each score, stage by stage. Of CTRL's own vocabulary 5.4 GB are
 #: estimated on 5 texts of 54 tokens and 18.6 on 4 of 512; 5.4 and 18.2 were seen.
 PER_TABLE, PER_SCORE = 8, 30
-#: So many times what two workers are estimated to take together there has to be for them to run at once: of 2 layers on
-#: 16,384 tokens 3.4 GB each were estimated, 3.9 taken.
+#: Required ratio of memory to the two workers' estimate for them to run at once: of 2 layers on 16,384 tokens 3.4 GB
+#: each were estimated, 3.9 taken.
 ROOM_FOR_BOTH = 1.4
-#: So many shorter lengths are tried before a gate that does not fit is described; there are more where a length is
-#: mistaken.
+#: Shorter lengths tried before a gate that does not fit is described; a mistaken length has more.
 TRIED = 2048
 
 
@@ -89,8 +88,7 @@ def gate_memory(request: GateRequest) -> str:
 
 
 def streamed_memory_of(request: GateRequest) -> float:
-    """About how many bytes the larger of the workers takes that go stage by stage: at the output layer, which no stage
-    parts."""
+    """About how many bytes the larger worker takes stage by stage: at the output layer, which no stage divides."""
     texts, length = shape_of(request)
     table, _ = ported(request.model).stage_elements(request.config)
     vocabulary = part(request.model, "schema").resolve(request.config)["vocab_size"]
@@ -114,7 +112,7 @@ def memory_of(request: GateRequest) -> float:
 
 
 def _at_once(request: GateRequest, room: float | None) -> GateRequest:
-    """The request, whose workers run at once although its text is long, where there is room for both."""
+    """The request, whose workers run at once in spite of its long text if there is room for both."""
     if room is None or is_brief(request) or not spares_memory(request):
         return request
     # The reference keeps activations in float32 alone, and the port all: each takes no more than memory_of says.
@@ -122,7 +120,7 @@ def _at_once(request: GateRequest, room: float | None) -> GateRequest:
 
 
 def most_memory(request: GateRequest) -> float | None:
-    """Bytes that the gate may take; None where the system does not say how many there are."""
+    """Bytes that the gate may take; None if the system does not say how many there are."""
     if request.max_memory is not None:
         return request.max_memory * 1e9
     memory = physical_memory()
@@ -157,7 +155,7 @@ def stretch(request: GateRequest, length: int) -> GateRequest:
 
 
 def _asked(request: GateRequest, whole: int) -> int:
-    """The least length of at least the one that is asked for on which the model can be compared."""
+    """The least length, not below the one asked for, on which the model can be compared."""
     unit = _unit(request)
     return min(whole, -(-(request.length or whole) // unit) * unit)
 
@@ -168,7 +166,7 @@ def _unit(request: GateRequest) -> int:
 
 
 def _first(value: np.ndarray, whole: int, length: int) -> np.ndarray:
-    """What of a batch's array belongs to the first tokens: answers that lie beyond them are then ignored."""
+    """The part of a batch's array for the first tokens: answers beyond them are then ignored."""
     return value[:, :length] if value.ndim > 1 and value.shape[1] == whole else value
 
 

@@ -19,8 +19,8 @@ from toolkit.parity.job.texts import ENDS_IN_PAD, FULL, NOTHING_COUNTS, Texts, l
 
 KINDS = ("random", "heavy-tailed", "large-gains")
 
-#: Elements beyond which a parameter is drawn in parts of so many, each by a generator of its own, on all processors:
-#: only an embedding like CTRL's is so large, and both sides wait for it.
+#: Larger parameters are drawn in parts of this many elements, each by its own generator, on all processors: only an
+#: embedding like CTRL's is so large, and both sides wait for it.
 LARGE = 2**24
 #: Elements that are drawn at a time.
 PIECE = 2**16
@@ -30,7 +30,7 @@ def randomize_constants(weights: Mapping[str, np.ndarray], seed: int) -> tuple[d
     """Give every parameter whose values are all equal small random ones, and count them.
 
     New weights have zero biases and unit norm gains: a port that drops a bias, or swaps two gains, computes the same. A
-    trained checkpoint has none of these and comes back as it is.
+    trained checkpoint has none of these and is returned unchanged.
     """
     given, count = {}, 0
     for name, value in weights.items():
@@ -85,7 +85,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         return value
 
     def _draw(self, name: str, values: np.ndarray, part: str) -> None:
-        """Fill a parameter, or a part of one, in a row: in place, since the largest matrix takes 1.3 GB."""
+        """Fill a parameter or a part of one, flat and in place: the largest matrix takes 1.3 GB."""
         role = self.table[name].role
         draw = generator(self.seed, f"{self.kind}:{name}{part}")
         draw.standard_normal(out=values, dtype=np.float32)
@@ -155,8 +155,8 @@ def random_batch(
 
 
 def _text_labels(config: Mapping[str, Any], count: int, draw: np.random.Generator) -> np.ndarray:
-    """Labels of ``count`` texts, of the kind that the configuration's ``problem_type`` says; where that is open it is
-    classes, or numbers where there is one output.
+    """Labels of ``count`` texts, of the configuration's ``problem_type``; if that is open, numbers for one output, else
+    classes.
 
     Returns:
         int64 (count,) classes; float32 (count, labels) of 0 and 1; float32 numbers, (count,) or (count, labels).

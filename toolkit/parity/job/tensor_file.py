@@ -1,7 +1,7 @@
-"""Tensors on disk, written one after another and read one at a time: a run of a long text has more than fit memory.
+"""Tensors on disk, written and read one at a time: a run of a long text has more than fit memory.
 
-The files are safetensors, which the library of that name reads too; it writes only what it has as a whole. Their header
-is put together by :mod:`models.files.tensor_file`, the one module of that package that the reference's process imports.
+The files are safetensors, readable by that library, which only writes whole files. :mod:`models.files.tensor_file`
+makes their header: the one module of that package that the reference's process imports.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from models.files.tensor_file import TYPES, entry, header
 
 #: NumPy's types by their name in the format.
 NAMED: dict[str, np.dtype] = {name: kind for kind, name in TYPES.items()}
-#: Bytes from which on a tensor is not read into memory, but is what the system holds of the file.
+#: From this many bytes on a tensor is memory-mapped, not read into memory.
 MAPPED = 2**20
-#: In a file's metadata: the tensors that are others once more, by name.
+#: Metadata key: tensors that repeat others, by name.
 REPEATS = "repeats"
-#: Bytes that a header may take without all that follows it being written again: about 8,000 tensors'.
+#: Bytes reserved for a header before all that follows must be rewritten: about 8,000 tensors'.
 ROOM = 2**20
 
 
 class TensorWriter:
-    """A safetensors file in the making; it appears under its name when the ``with`` block ends well. Its header comes
-    first, and is known last: room is left for it, which blanks fill.
+    """A safetensors file being written; it appears under its name when the ``with`` block ends well. Its header comes
+    first and is known last: room is reserved and filled with blanks.
 
     Args:
-        over: a file that nobody reads any more, to be written over if it is there: memory that the system has to find
-            for a new file can cost more than what is written into it (on a virtual machine that gives free memory back
-            to its host: 0.4 GB/s beside 9).
+        over: a file that nobody reads any more, overwritten if it is there: the memory for a new file can cost more
+            than what is written into it (on a virtual machine that gives free memory back to its host: 0.4 GB/s beside
+            9).
 
     Raises:
         ValueError: a name that is there already, or a type that is not in :data:`TYPES`.
@@ -71,13 +71,13 @@ class TensorWriter:
         value.tofile(self._file)
 
     def repeat(self, name: str, first: str) -> None:
-        """Say that a tensor is ``first`` once more, which is there: among what the library calls metadata, by which
-        :class:`TensorFile` has it."""
+        """Record in the file's metadata that a tensor repeats ``first``, which is there; :class:`TensorFile` resolves
+        it."""
         _check_new(name, self._names)
         self._repeats[name] = first
 
     def begin(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
-        """Announce a tensor that is too large to be there as a whole: its values come next, by :meth:`extend`."""
+        """Announce a tensor too large to be held whole: its values follow by :meth:`extend`."""
         one = np.broadcast_to(np.zeros((), dtype), shape)  # takes no memory
         self.header[name] = _entry(name, one, self._file.tell() - 8 - self._room, self._names)
 
@@ -113,7 +113,7 @@ class TensorWriter:
 
 
 class _OnDisk(Mapping[str, np.ndarray]):
-    """Tensors by name, of which the header alone is in memory."""
+    """Tensors by name, with only the header in memory."""
 
     header: dict[str, dict[str, Any]]
 
@@ -128,7 +128,7 @@ class _OnDisk(Mapping[str, np.ndarray]):
 
 
 class SpilledTensors(_OnDisk):
-    """As a dictionary of tensors, whose values are on disk, in a file without a name, until :meth:`write` gives it one.
+    """A dictionary of tensors whose values are on disk, in a file without a name until :meth:`write`.
 
     Raises:
         ValueError: as :class:`TensorWriter`; also for a tensor that comes after :meth:`write`.
@@ -151,7 +151,7 @@ class SpilledTensors(_OnDisk):
         return _read(self._file, self.header[name], self._start)
 
     def write(self, path: Path) -> None:
-        """Make it a safetensors file of that name, from which the values are read from then on."""
+        """Make it a safetensors file of that name, which values are read from after that."""
         partial = path.with_name(path.name + ".partial")
         self._file.seek(0)
         with open(partial, "wb") as whole:
@@ -162,8 +162,8 @@ class SpilledTensors(_OnDisk):
 
 
 class TensorFile(_OnDisk):
-    """The tensors of a safetensors file, each read when it is asked for, and not kept. The file stays open: a trial of
-    all faults asks for a hundred thousand, and whoever else reads it may delete it when it is through."""
+    """The tensors of a safetensors file, each read on access, and not kept. The file stays open: a trial of all faults
+    asks for a hundred thousand, and another reader may delete it when done."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -193,7 +193,7 @@ class TensorFile(_OnDisk):
                 yield np.fromfile(file, kind, min(count, left))
 
     def rows(self, name: str, start: int, end: int) -> np.ndarray:
-        """Some rows of a tensor, those from ``start`` to ``end``, which may lie beyond the last."""
+        """Rows of a tensor from ``start`` to ``end``, which may lie beyond the last."""
         said = self.header[name]
         height, *rest = said["shape"]
         start, end = min(start, height), min(end, height)
@@ -203,7 +203,7 @@ class TensorFile(_OnDisk):
 
 
 def are_one(tensors: Mapping[str, np.ndarray], first: str, second: str) -> bool:
-    """Whether two tensors are known to be one and the same: of a file that says so."""
+    """Whether a file says that two tensors are the same one."""
     if not isinstance(tensors, TensorFile) or first not in tensors or second not in tensors:
         return False
     return tensors.header[first] is tensors.header[second]
@@ -231,8 +231,8 @@ def _write(whole: IO[bytes], entries: Mapping[str, Any], data: IO[bytes]) -> int
 
 
 def _read(file: IO[bytes], said: Mapping[str, Any], start: int) -> np.ndarray:
-    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is the file's own pages,
-    copied only where they are written to: read into memory of its own it takes twice as long."""
+    """The tensor of a header's entry, in a file whose data begin at ``start``. A large one is mapped copy-on-write:
+    reading it into memory takes twice as long."""
     kind, (begin, end) = NAMED[said["dtype"]], said["data_offsets"]
     place = start + begin
     if end - begin >= MAPPED and not place % kind.itemsize:

@@ -1,7 +1,7 @@
-"""Texts that reach what can go wrong, and what the first texts of a data set seldom reach.
+"""Texts that reach faults which the first texts of a data set seldom reach.
 
-Each text has the pad token in its middle as a token like any other, and a token that it repeats: in a vocabulary of
-246,534 random tokens never meet twice, and a gradient that overwrites is one that adds up.
+Each text has the pad token in its middle as an ordinary token, and a token that it repeats: in a vocabulary of 246,534,
+random tokens never meet twice, and a gradient that overwrites equals one that accumulates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Layout(NamedTuple):
 
     Attributes:
         share: of the row that it takes, up to the end of a chunk.
-        beyond: tokens that it has more than that.
+        beyond: tokens beyond that.
         padding: what stands under the mask: ``pad`` tokens, ``any`` ones, or ``both``.
         left: whether a family that may be padded on the left is.
         ends_in_pad: whether its own last token is the pad token.
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     ends_in_pad: bool = False
 
 
-#: The first, mostly padding, leaves positions that see nothing else. Where the second ends differs by what one goes by:
+#: The first, mostly padding, leaves positions that see nothing else. The end of the second depends on the criterion:
 #: the mask, the last token that is not padding, their number, or the row. The first four end one token after a chunk,
 #: with it, one before its end, and one after it again.
 LAYOUTS = (
@@ -62,8 +62,8 @@ class Texts(NamedTuple):
 
 
 def layouts_of(count: int) -> np.ndarray:
-    """Places in :data:`LAYOUTS` of ``count`` rows. The last one's text fills it: rows that a sum leaves out are the
-    last, and padding there would have no gradient to be lost."""
+    """Places in :data:`LAYOUTS` of ``count`` rows. The last row is full: rows that a sum leaves out are the last, and
+    padding there would have no gradient to lose."""
     return np.append(np.arange(count - 1) % FULL, FULL)
 
 

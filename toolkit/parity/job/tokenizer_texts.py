@@ -1,9 +1,9 @@
 """Texts on which tokenizers differ when they differ at all: written by hand, made of every kind of character, drawn.
 
-What real ports get wrong is mostly one character in one place: white space that a word does not end at, a control
-character that is dropped, a special piece that is not recognised beside either. So every character that is read by a
-rule of its own stands in every place that has one: alone, twice, first and last in a text, between letters, between
-blanks, before and after a special piece.
+Faults of real ports are mostly one character in one place: white space that does not end a word, a control character
+that is dropped, a special piece that is not recognised beside either. So every character with a rule of its own stands
+in every place that has one: alone, twice, first and last in a text, between letters, between blanks, before and after a
+special piece.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ADVERSARIAL = (
     "\U00010348 \U000e0041 \U0010ffff rare planes",
     "a\ud800b lone surrogate",
 )
-#: Pieces that tokenizers give a meaning of their own.
+#: Pieces with a meaning of their own to tokenizers.
 SPECIAL = ("</s>", "<unk>", "<pad>", "<s>", "</w>", "@@", "\u2581")
 CONTROLS = tuple(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
-#: All that Unicode calls white space, beside controls.
+#: Unicode's white space, besides controls.
 WHITE = tuple(
     " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-#: Of each general category but controls, white space and surrogates, two or three: one that normalisation or a change
-#: of case makes another of, where there is one, and one beyond the basic plane.
+#: Two or three of each general category except controls, white space and surrogates: one that normalisation or case
+#: change maps to another, if there is one, and one beyond the basic plane.
 OF_CATEGORIES = (
     *("A", "\u00c5", "\u0130", "\u212b", "\U00010400"),  # Lu
     *("z", "\u00df", "\u0131", "\u03c2", "\ufb01", "\U00010428"),  # Ll
@@ -80,9 +80,9 @@ SEQUENCES = (
     "\U0001f469\u200d\U0001f467",
     "\U0001f1eb\U0001f1ee",
 )
-#: Where a character can stand: several places share a text, of which all tokens are compared.
+#: Places of a character: several share a text, of which all tokens are compared.
 PLACES = ("{0}", "{0}{0}", "{0}a{0}b{0}{0}c{0}", " {0} a {0} ", "</s>{0}<unk>{0}{0}<pad>{0}a{0}</s> {0} <unk>")
-#: Units of which a drawn text is made, at most: so few that all that can be left of it can be tried at once.
+#: Most units of a drawn text: so few that all its reductions can be tried at once.
 MOST_UNITS = 10
 
 
@@ -93,8 +93,8 @@ def placed() -> list[str]:
 
 
 def drawn(seed: int, count: int) -> list[str]:
-    """So many short texts of letters, characters of the lists above and special pieces, joined at random; a seed's
-    first texts are the same however many are asked for."""
+    """``count`` short texts of letters, characters of the lists above and special pieces, joined at random; a seed's
+    first texts do not depend on ``count``."""
     draw = random.Random(seed)
     kinds = ("abcB", CONTROLS, WHITE, OF_CATEGORIES, SEQUENCES, SPECIAL)
     joined = (
@@ -104,7 +104,7 @@ def drawn(seed: int, count: int) -> list[str]:
 
 
 def parts_of(text: str) -> list[str]:
-    """All that is left of a drawn text when some of its units are left away, itself included."""
+    """All texts left of a drawn text when some of its units are removed, itself included."""
     units = _units(text)
     masks = range(1, 1 << len(units))
     return list(dict.fromkeys("".join(u for place, u in enumerate(units) if mask >> place & 1) for mask in masks))

@@ -14,7 +14,7 @@ from toolkit.parity.job.job import TokenizerJob
 def tokenizer_in(
     model: str, folder: Path, texts: Sequence[str], max_length: int, offsets: bool = False
 ) -> TokenizerJob | None:
-    """What compares the tokenizer of a Hugging Face folder; None where the folder holds none of the family.
+    """The job for the tokenizer of a Hugging Face folder; None if the folder holds none of the family.
 
     Raises:
         ValueError: its settings are not JSON.

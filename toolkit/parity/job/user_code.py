@@ -1,7 +1,7 @@
-"""The files of a user's pair: looked at without running them, and run by the worker of their side alone.
+"""The files of a user's pair: inspected without running them, and run only by the worker of their side.
 
-They are code that the user names on the command line. Nothing else is ever imported: no recipe, no checkpoint and no
-map of names can name one.
+They are code that the user names on the command line. Nothing else is ever imported: no recipe, checkpoint or map of
+names can name one.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _built: weakref.WeakSet = weakref.WeakSet()
 
 
 def check_built(source: Any, model: Any, kind: type, called: str) -> None:
-    """See that a side's ``build`` has given a new model.
+    """Check that a side's ``build`` has given a new model.
 
     Args:
         source: what :func:`load` gave.
@@ -120,8 +120,7 @@ def _check_arguments(source: str, node: ast.FunctionDef) -> None:
 def load(source: str) -> ModuleType:
     """Run a side's file, once in a process. Only a worker of that side does so.
 
-    The folder of a file is where its own imports begin, as if it had been started by itself; of a module's name, the
-    current folder is.
+    A file's own imports start in its folder, as if it had been run by itself; a module's, in the current folder.
 
     Raises:
         UserCodeError: it cannot be imported.
@@ -153,12 +152,12 @@ def shown(source: Any) -> str:
 
 @contextlib.contextmanager
 def running(source: Any, alone: bool = True) -> Iterator[None]:
-    """What the user's code raises inside the block is said in one line: that of the file which was reached last, and
-    what it was. That there is no memory left is no fault of it.
+    """Report what the user's code raises inside the block in one line: the file line reached last, and the error. Lack
+    of memory is not its fault.
 
     Args:
         source: the file, or the module that was loaded from it.
-        alone: nothing else runs inside the block; where other code does, only what a line of the file raises is said.
+        alone: nothing else runs inside the block; if other code does, only what a line of the file raises is reported.
 
     Raises:
         UserCodeError: the code raised something.

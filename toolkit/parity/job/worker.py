@@ -17,18 +17,18 @@ from toolkit.parity.job import files
 from toolkit.parity.job.user_code import UserCodeError
 from toolkit.terminal.failure import describe
 
-#: The exit status of a worker that a file of the user's has stopped, and of one that anything else has.
+#: Exit status of a worker that a user's file has stopped, and of one that anything else has.
 BY_USER_CODE, BY_ITSELF = 2, 1
-#: The signal at which a worker writes into its log what each of its threads is doing.
+#: Signal that makes a worker log what each of its threads is doing.
 STACK = signal.SIGUSR1
-#: What makes a gate smaller.
+#: Advice on a smaller gate.
 LESS_MEMORY = "fewer examples (parity.examples, --batch-size) or a shorter text (data.max_length, --length) take less"
 
 
 def run(side: str, main: Callable[[str, Path], None], task: str, folders: Sequence[str]) -> None:
-    """Run ``main`` for a task on each job folder, and end the process: a thread of a framework's, or of the user's, may
-    otherwise keep it alive. If it fails, its last words go where :func:`.files.failure_path` says, and the status says
-    whose fault it is."""
+    """Run ``main`` for a task on each job folder, and end the process: a framework's or user's thread may otherwise
+    keep it alive. If it fails, the reason goes where :func:`.files.failure_path` says, and the status says whose fault
+    it is."""
     collector.in_a_command()
     faulthandler.register(STACK)
     for folder in map(Path, folders):

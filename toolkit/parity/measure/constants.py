@@ -1,4 +1,4 @@
-"""How far a constant that a port computes once lies from the reference's, in units of rounding."""
+"""Distance of a constant that a port computes once from the reference's, in units of rounding."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ UNIT = 2.0**-24
 
 
 def units_off(name: str, own: np.ndarray, given: np.ndarray) -> float:
-    """Of a buffer of a user's (``buffer:NAME``), by its largest number; of a table of positions, by their angles."""
+    """For a user's buffer (``buffer:NAME``), by its largest number; for a table of positions, by their angles."""
     return of_largest(own, given) if name.startswith("buffer:") else of_angles(own, given)
 
 
 def of_angles(own: np.ndarray, theirs: np.ndarray) -> float:
-    """How far two position tables (positions, width) lie apart, in units of rounding of the angle: 2^-24 times the
-    position, or times 1 for the first. Infinite for tables of different shape or dtype."""
+    """Distance of two position tables (positions, width) in units of rounding of the angle: 2^-24 times the position,
+    or times 1 for the first. Infinite if shape or dtype differs."""
     if own.shape != theirs.shape or own.dtype != theirs.dtype:
         return float("inf")
     angles = np.maximum(np.arange(len(own), dtype=np.float64), 1.0)[:, None]
@@ -23,8 +23,7 @@ def of_angles(own: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def of_largest(own: np.ndarray, given: np.ndarray) -> float:
-    """How far a table is off, in units of float32's rounding of its largest number; infinite where whole numbers
-    differ."""
+    """Error of a table, in units of float32's rounding of its largest number; infinite if integers differ."""
     if own.dtype.kind != "f" or given.dtype.kind != "f":
         return 0.0 if np.array_equal(own, given) else np.inf
     largest = float(np.abs(given).max(initial=0.0))

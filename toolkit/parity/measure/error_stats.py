@@ -1,5 +1,5 @@
-"""How large a tensor is, or the difference of two: RMS, mean, maximum, whether all of it is finite. In float64, piece
-by piece: the largest gradient alone takes 2.5 GB."""
+"""Size of a tensor or of a difference: RMS, mean, maximum, whether all of it is finite. In float64, piece by piece: the
+largest gradient alone takes 2.5 GB."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Elements looked at at a time: few enough to stay in a processor's cache.
+#: Elements processed at a time: few enough to stay in a processor's cache.
 PIECE = 2**18
-#: Rows of a large matrix that are looked at at a time.
+#: Rows of a large matrix processed at a time.
 ROWS = 4096
 
 
 @dataclass
 class TensorStats:
-    """A tensor, or the difference of two, in a few numbers.
+    """Statistics of a tensor, or of a difference.
 
     Attributes:
         shape: of the tensor.
         finite: whether all of its elements are.
-        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None of an empty tensor, of one
-            that is not finite, and of a difference that is none because the shapes differ.
+        rms, mean, max: root of the mean square, mean and maximum of the magnitudes; None if the tensor is empty or not
+            finite, or if the shapes of the two differ.
         missing: there is no such tensor.
     """
 
@@ -37,7 +37,7 @@ class TensorStats:
 
 @dataclass
 class TensorRecord(TensorStats):
-    """A tensor of R64, and how far the reference's other runs lie from it: the noise baseline.
+    """A tensor of R64, and the distance of the reference's other runs from it: the noise baseline.
 
     Attributes:
         noise, noise_max: dtype -> the RMS and the maximum of the difference in each run; None where that is not
@@ -53,7 +53,7 @@ class TensorRecord(TensorStats):
         return cls(**vars(stats))
 
     def add_noise(self, dtype: str, error: TensorStats) -> None:
-        """Take in how far one more run lies from R64."""
+        """Take in the distance of one more run from R64."""
         self.noise.setdefault(dtype, []).append(error.rms)
         self.noise_max.setdefault(dtype, []).append(error.max)
 
@@ -63,11 +63,11 @@ class RunningStats:
     """The size of the values seen so far. The sum of their squares is kept relative to the largest: no overflow.
 
     Attributes:
-        count: how many values.
+        count: of the values.
         largest: the largest magnitude.
         squares: the sum of squares over ``largest`` squared.
         total: the sum of magnitudes over ``largest``.
-        finite: whether all were.
+        finite: whether all are.
     """
 
     count: int = 0
@@ -84,7 +84,7 @@ class RunningStats:
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[np.ndarray], truth: np.ndarray | None = None) -> RunningStats:
-        """As :meth:`of`, of a tensor whose elements come at most :data:`PIECE` at a time."""
+        """As :meth:`of`, for a tensor whose elements come at most :data:`PIECE` at a time."""
         stats, start = cls(), 0
         flat_truth = None if truth is None else np.ravel(truth)
         room = np.empty(0)
@@ -103,8 +103,8 @@ class RunningStats:
         return stats
 
     def add_rows(self, rows: np.ndarray, start: int, left_out: np.ndarray, truth: np.ndarray | None = None) -> None:
-        """Take in as :meth:`of` some rows of a matrix, those from ``start`` on, but for the ones at the indices
-        ``left_out`` of the whole matrix."""
+        """Take in rows of a matrix from row ``start`` on, as :meth:`of`, except those at the indices ``left_out`` of
+        the whole matrix."""
         inside = (left_out >= start) & (left_out < start + len(rows))
         if inside.any():
             kept = np.setdiff1d(np.arange(len(rows)), left_out[inside] - start, assume_unique=True)
@@ -123,7 +123,7 @@ class RunningStats:
         self.largest = largest
 
     def stats(self, shape: tuple[int, ...]) -> TensorStats:
-        """What it comes to, of a tensor of that shape."""
+        """Statistics of a tensor of that shape."""
         if not (self.finite and self.count):
             return TensorStats(list(shape), self.finite)
         rms = self.largest * math.sqrt(self.squares / self.count)
@@ -155,7 +155,7 @@ def describe(value: np.ndarray) -> TensorStats:
 def difference(value: np.ndarray, truth: np.ndarray) -> TensorStats:
     """err(value, truth) as the verdicts use it: RMS and maximum of value - truth, computed in float64.
 
-    Tensors of different shape are not compared, even where they would broadcast: the shape is then all there is.
+    Tensors of different shape are not compared, even if they broadcast: only the shape is given.
     """
     value, truth = np.asarray(value), np.asarray(truth)
     if value.shape != truth.shape:

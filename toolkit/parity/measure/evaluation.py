@@ -1,7 +1,7 @@
-"""What is compared in evaluation mode: by it the best weights are chosen, measured and exported.
+"""What is compared in evaluation mode, in which the best weights are chosen, measured and exported.
 
-The names of its tensors have that of the evaluation before their kind: ``evaluation/output:MODULE``,
-``shorter/logits``, ``decoding/logits#2``, ``narrowed/logits``, ``unpadded/logits``.
+Tensor names have the evaluation's name before their kind: ``evaluation/output:MODULE``, ``shorter/logits``,
+``decoding/logits#2``, ``narrowed/logits``, ``unpadded/logits``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 
 from toolkit.parity.measure.updates import IGNORED
 
-#: The step itself, and what comes after the updates: each run has draws of its own, in a file of its name.
+#: The step itself, and the loss after the updates: each run has its own draws, in a file of its name.
 TRAINING, UPDATED = "training", "updated"
-#: The batch as it is, but for a single text (:func:`batches`), and with its texts cut: a training length is padded and
-#: chunked, any other only in evaluation.
+#: The batch as it is (except a single text, see :func:`batches`), and with its texts cut: a training length is padded
+#: and chunked, any other only in evaluation.
 EVALUATIONS = WHOLE, SHORTER = ("evaluation", "shorter")
-#: Tokens one after another, each with the keys and values of all before it, where a model can do that.
+#: Tokens one by one, each with the keys and values of all before it, if a model can do that.
 DECODING = "decoding"
 DECODED = 3
-#: The scores of the batch again, where the port's last layer has left out what its head does not read; and where it has
-#: left out the padding, too, that the task's evaluations leave out.
+#: The scores of the batch again, with what the head does not read left out of the last layer; and also without the
+#: padding that the task's evaluations leave out.
 NARROWED, UNPADDED = "narrowed", "unpadded"
 READ_WITHOUT_PADDING = ("sequence_classification", "question_answering")
-#: Models and heads of which the port does the former.
+#: Models and heads whose port does the former.
 READ_IN_PART = (("reformer", "sequence_classification"),)
 #: The step once more, as training makes it: without a hook on any layer.
 UNWATCHED = "unwatched"
@@ -38,9 +38,9 @@ def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any], unpadded: bo
     """The batch of each evaluation.
 
     Args:
-        batch: ``input_ids`` (B, T) and others; those with as many columns are cut with them.
-        config: of the model, which says what lengths it can be evaluated on.
-        unpadded: whether the port is to leave out padding; a single text may be full, and is given some.
+        batch: ``input_ids`` (B, T) and others; those with T columns are cut, too.
+        config: of the model, with the lengths that it can evaluate.
+        unpadded: whether the port leaves out padding; a single text may be full, and is given some.
     """
     length = batch["input_ids"].shape[1]
     found = {WHOLE: _half_padded(batch, config) if unpadded and len(batch["input_ids"]) == 1 else dict(batch)}
@@ -50,8 +50,8 @@ def batches(batch: Mapping[str, Tensor], config: Mapping[str, Any], unpadded: bo
 
 
 def decoding_inputs(batch: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The inputs of one call after another, each to be given what the one before it has left: the first tokens of each
-    text, then :data:`DECODED` more, one by one."""
+    """Inputs of successive calls, each to be given the state that the one before left: the first tokens of each text,
+    then :data:`DECODED` more, one by one."""
     length = shorter_length(batch["input_ids"].shape[1])
     first = max(1, length - DECODED)
     return [
@@ -67,9 +67,8 @@ def shorter_length(length: int, unit: int = 1) -> int:
 
 
 def _unit(config: Mapping[str, Any]) -> int:
-    """What the length of a text must be a multiple of in evaluation: where Reformer computes its feed-forward or its
-    scores a chunk of positions at a time, the chunks must come out even, in the text as it is filled up to whole chunks
-    of attention."""
+    """Divisor that a text's length must have in evaluation: where Reformer computes its feed-forward or its scores by
+    chunks of positions, these must come out even, in the text padded to whole chunks of attention."""
     sizes = [config.get(f"chunk_size_{part}") or 1 for part in ("feed_forward", "lm_head")]
     if sizes[0] > 1:
         sizes += [config[f"{kind}_attn_chunk_length"] for kind in ("local", "lsh")]
@@ -77,7 +76,7 @@ def _unit(config: Mapping[str, Any]) -> int:
 
 
 def is_scored(batch: Mapping[str, Tensor]) -> bool:
-    """Whether a label is left that the loss does not ignore: of shorter texts there may be none, and no loss."""
+    """Whether any label is not ignored: of shorter texts there may be none, and no loss."""
     if "labels" in batch:
         labels = batch["labels"]
         of_tokens = labels.shape == batch["input_ids"].shape
@@ -87,25 +86,24 @@ def is_scored(batch: Mapping[str, Tensor]) -> bool:
 
 
 def named(run: str, name: str) -> str:
-    """A tensor's name in a run: of the step as it is, of any other with the run's before it."""
+    """A tensor's name in a run: plain in the step, else with the run's name before it."""
     return name if run == TRAINING else f"{run}/{name}"
 
 
 def of_step(name: str) -> str:
-    """The tensor of the step that one of the step without hooks is judged as; any other name as it is."""
+    """The step's tensor that one of the step without hooks is judged as; other names as they are."""
     return name.removeprefix(named(UNWATCHED, ""))
 
 
 def chosen(kind: str, place: str) -> str:
-    """The name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``; of the
-    whole model's own, ``evaluation/choice``."""
+    """Name of a choice of ``kind`` at a module that :func:`named` has named: ``evaluation/buckets:MODULE``; for the
+    whole model, ``evaluation/choice``."""
     run, slash, module = place.rpartition("/")
     return f"{run}{slash}{kind}:{module}" if module else f"{run}{slash}{kind}"
 
 
 def _half_padded(batch: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The first half of each text, at least a token, as long as before by its padding; as it is where nothing tells
-    padding."""
+    """The first half of each text, at least a token, padded to its length; unchanged if nothing marks padding."""
     padding = {"input_ids": config.get("pad_token_id"), "attention_mask": 0}
     if padding["input_ids"] is None or "attention_mask" not in batch:
         return dict(batch)

@@ -1,4 +1,4 @@
-"""Parameters as a side makes them anew: what is kept of their values, and what is counted of two sides'."""
+"""New parameters of each side: what is kept of their values, and what is counted of both."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-#: Models that each side makes anew, each from a seed of its own: of a small parameter one alone says little.
+#: New models of each side, each from its own seed: of a small parameter one alone says little.
 TIMES = 8
-#: Values of a parameter that are kept of all of them together, at most.
+#: Values kept of a parameter at most, of all models together.
 SAMPLED = 2**16
-#: A row of fewer numbers may be all zero by chance.
+#: A shorter row may be all zero by chance.
 NARROW = 4
-#: In joint standard deviations from the joint mean, beyond which values are counted.
+#: Values beyond these joint standard deviations from the joint mean are counted.
 BEYOND = (1, 2, 3)
 
 
 @dataclass
 class SampleStats:
-    """Of the values of a parameter that a side has made anew.
+    """Values of a parameter that a side has made anew.
 
     Attributes:
-        count, mean, lowest, highest: of those that were kept.
+        count, mean, lowest, highest: of the values kept.
         squares: the sum of their squared distances from the mean.
-        zero_rows: where the parameter has zeros alone along its first axis, if it is not zero throughout.
+        zero_rows: rows of zeros along the first axis, unless the parameter is all zero.
     """
 
     count: int
@@ -46,7 +46,7 @@ class NewValues:
     Attributes:
         ours, theirs: the port's values and the reference's; None of a side that has none.
         apart: the largest distance between their empirical distribution functions.
-        beyond: magnitude of :data:`BEYOND` -> how many of the port's values lie further out, and how many of all.
+        beyond: magnitude of :data:`BEYOND` -> number of the port's values further out, and of both sides'.
     """
 
     ours: SampleStats | None = None
@@ -57,7 +57,7 @@ class NewValues:
 
 @dataclass(frozen=True)
 class Samples:
-    """Of each parameter the values that were kept (float32, (N,)) and its rows of zeros, if it has any (int64)."""
+    """The kept values of each parameter (float32, (N,)) and its rows of zeros, if any (int64)."""
 
     values: Mapping[str, np.ndarray]
     zero_rows: Mapping[str, np.ndarray]
@@ -78,7 +78,7 @@ class Samples:
 
 
 def sampled(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
-    """Keep some values of each parameter, from places that are the same on both sides and in every run.
+    """Keep some values of each parameter, at places that are equal on both sides and in every run.
 
     Args:
         models: the parameters of :data:`TIMES` models, each model made anew.
@@ -97,8 +97,7 @@ def sampled(models: Iterable[Mapping[str, np.ndarray]]) -> Samples:
 
 
 def _zero_rows(value: np.ndarray) -> np.ndarray:
-    """Where a parameter is zero along its first axis, as the embedding of a padding token is; none of one that is zero
-    throughout."""
+    """Rows along the first axis that are zero, as the embedding of a padding token; none if all are zero."""
     rows = value.reshape(len(value), -1)
     zero = ~rows.any(1)
     return np.flatnonzero(zero) if rows.shape[1] >= NARROW and not zero.all() else np.zeros(0, np.int64)
@@ -110,7 +109,7 @@ def _some(flat: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def counted(ours: Samples, theirs: Samples) -> dict[str, NewValues]:
-    """Of each parameter that either side makes, what was counted."""
+    """Counts of each parameter that either side makes."""
     return {name: _counted(name, ours, theirs) for name in {**theirs.values, **ours.values}}
 
 

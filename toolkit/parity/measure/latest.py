@@ -1,4 +1,4 @@
-"""What was measured of the tensor before: the output of a module is often that of its last child, once more."""
+"""Memo of the last measurement: a module's output is often that of its last child."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 Found = TypeVar("Found")
 
-#: Elements that are looked at again, to see that they have not changed.
+#: Elements checked again, to see that they are unchanged.
 SAMPLE = 4096
 
 
 class Latest(Generic[Found]):
-    """Measures tensors one after another, and one that is the very object of the one before it no second time: a
-    fifth of all numbers of a long text. Frameworks count the changes of a tensor in place, by which the object is
-    another then; what writes to its memory past them is seen by a sample.
+    """Measures tensors one after another, but not twice if one is the very object of the one before: a fifth of all
+    numbers of a long text. Frameworks count in-place changes of a tensor, which make another object; a sample detects
+    writes to its memory past them.
 
     Args:
         measure: of a tensor's name and value.
-        is_alike: whether what two names are measured by is the same, too.
+        is_alike: whether two names are measured alike.
     """
 
     def __init__(

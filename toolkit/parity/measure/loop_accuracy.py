@@ -1,10 +1,10 @@
-"""How accurate each compiled loop of the port is by itself: on drawn input of a run's own shapes, against float64.
+"""Accuracy of each compiled loop of the port by itself: on random input of a run's own shapes, against float64.
 
-A free run in float32 may be three times as far off as the reference's, and a loop that loses a few digits is hidden
-below that. By itself it has no such room. Its input is drawn, so that its condition is known: element by element a
-*unit* says what one rounding of float32 of what is added up there amounts to, and an error is measured in these.
+A free run in float32 may be three times as far off as the reference's, which hides a loop that loses a few digits. By
+itself a loop has no such room. Its input is drawn, so that its condition is known: for each element a *unit* is one
+float32 rounding of what is added up there, and errors are measured in these.
 
-All is NumPy: the side that judges draws the same input again from the shapes, and is handed the outputs alone.
+All is NumPy: the judging side draws the same input again from the shapes, and is handed only the outputs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 ROUNDING = 2.0**-24
 #: What a number is off by at least, in roundings of itself: below 2^-126 float32 has fewer digits.
 LEAST = 2.0**-125
-#: Columns whose sum, taken in one go, is off by a unit more.
+#: Columns whose sum, taken in one go, adds one unit of error.
 ONE_SUM = 4096
-#: Numbers that a loop is tried on at most: of more, the first examples.
+#: Numbers that a loop is tried on at most, taken from the first examples.
 MOST_NUMBERS = 2**19
-#: Rows of CTRL's vocabulary show sums, and an exp, of which few classes tell nothing.
+#: Rows of CTRL's vocabulary test sums, and an exp, of which few classes tell nothing.
 WIDE = {"cross_entropy": [[2, 246_534], [2]], "cross_entropy_backward": [[2], [2, 246_534], [2], [2, 2]]}
 
 #: An output as it should be, and the units of its elements; 0 where it must be that number.
@@ -36,7 +36,7 @@ class LoopCall:
     """A call of a function of :mod:`models.operations.compiled`.
 
     Attributes:
-        given: as it was called: of an array its shape, of arrays and their values a list, else what was given.
+        given: its arguments: an array's shape, a list for arrays and their values, else the value.
         where: the source line of its loop.
     """
 
@@ -47,13 +47,13 @@ class LoopCall:
 
 @dataclass(frozen=True)
 class LoopCheck:
-    """How a function of :mod:`models.operations.compiled` is tried.
+    """Test of a function of :mod:`models.operations.compiled`.
 
     Attributes:
         loop: of :mod:`models.operations.loops`, that it runs.
-        examples: which of its arguments have an example, or a row, for each index of their first axis.
-        draw: given a generator and what it was called with, the arguments.
-        exact: of these, what each output should be.
+        examples: its arguments with an example, or a row, for each index of their first axis.
+        draw: gives the arguments, from a generator and what it was called with.
+        exact: gives what each output should be.
     """
 
     loop: str
@@ -64,12 +64,12 @@ class LoopCheck:
 
 @dataclass
 class LoopError:
-    """The errors of a loop, in units of rounding; None of what is no number, or where it has to be exact and is not.
+    """Errors of a loop, in units of rounding; None if not a number, or if it has to be exact and is not.
 
     Attributes:
         function: of :mod:`models.operations.compiled`; ``loop``: of :mod:`models.operations.loops`, that it runs.
         given, where: as of :class:`LoopCall`.
-        rms, largest: of the output that is the worst.
+        rms, largest: of the worst output.
     """
 
     function: str
@@ -81,7 +81,7 @@ class LoopError:
 
 
 def calls(recorded: Sequence[LoopCall]) -> Iterator[LoopCall]:
-    """What is tried: each call once, on :data:`MOST_NUMBERS` at most; and rows as wide as any."""
+    """Calls to try: each once, on :data:`MOST_NUMBERS` at most; and rows as wide as any."""
     for call in recorded:
         yield _limited(call)
     for function, given in WIDE.items():
@@ -102,19 +102,19 @@ def _limited(call: LoopCall) -> LoopCall:
 
 
 def is_shape(given: Any) -> bool:
-    """Whether what a loop was called with is that of an array."""
+    """Whether an argument of a call is the shape of an array."""
     return isinstance(given, list) and bool(given) and all(isinstance(size, int) for size in given)
 
 
 def _cut(shapes: Any, many: int, few: int) -> Any:
-    """A shape, or a list that has shapes in it, with few of many examples."""
+    """A shape, or a list with shapes in it, with few of many examples."""
     if is_shape(shapes):
         return [few, *shapes[1:]] if shapes[0] == many else shapes
     return [_cut(one, many, few) for one in shapes] if isinstance(shapes, list) else shapes
 
 
 def drawn(call: LoopCall) -> tuple:
-    """The arguments of a call, arrays as NumPy has them; the same ones each time."""
+    """Arguments of a call, with NumPy arrays; the same ones each time."""
     return CHECKS[call.function].draw(np.random.default_rng(0), *call.given)
 
 
@@ -123,7 +123,7 @@ def error(call: LoopCall, outputs: Sequence[np.ndarray], truths: Sequence[Truth]
 
     Args:
         outputs: of the loop, given :func:`drawn`.
-        truths: what they should be, where that is known already.
+        truths: what they should be, if known already.
     """
     check = CHECKS[call.function]
     truths = check.exact(*drawn(call)) if truths is None else truths
@@ -156,15 +156,15 @@ def _normal(draw: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 
 def _scores(draw: np.random.Generator, shape: Sequence[int], most: float = 4.0) -> np.ndarray:
-    """Rows from nearly even ones to peaked ones, on a grid: how far they are below the largest is exact in float32, so
-    that an error is that of exp and of the sum."""
+    """Rows from nearly even to peaked, on a grid: their distance below the largest is exact in float32, so an error is
+    that of exp and of the sum."""
     spread = np.exp2(draw.uniform(-2.0, most, (*shape[:-1], 1)))
     return (np.rint(_normal(draw, shape) * spread * 2.0**12) / 2.0**12).astype(np.float32)
 
 
 def _rows(draw: np.random.Generator, shape: Sequence[int], epsilon: float) -> np.ndarray:
-    """Rows of all sizes from that of epsilon on, some of which lie far from 0 beside what they vary by: of these the
-    difference of two sums has no digits left."""
+    """Rows of all sizes from that of epsilon on. Some lie far from 0 compared with their spread: the difference of two
+    sums of these has no digits left."""
     size = np.sqrt(epsilon) ** draw.uniform(0.0, 1.0, (*shape[:-1], 1))
     mean = np.exp2(draw.uniform(-2.0, 9.0, size.shape)) * np.where(draw.random(size.shape) < 0.5, -1.0, 1.0)
     return (size * (_normal(draw, shape) + mean)).astype(np.float32)
@@ -196,7 +196,7 @@ def _draw_cross_entropy(draw, logits, labels):
 
 
 def _draw_cross_entropy_backward(draw, grad, logits, labels, normalisers):
-    """Every eighth row is one that nothing depends on."""
+    """On every eighth row nothing depends."""
     scores, classes = _draw_cross_entropy(draw, logits, labels)
     _, total, largest = _weights(scores.astype(np.float64))
     weighed = _normal(draw, grad)
@@ -215,7 +215,7 @@ def _draw_add_on_grid(draw, exact, update, rounder, sign):
 
 
 def _weights(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of rows of scores in float64: softmax, the sum of exp of what they are below the largest, and the largest."""
+    """For rows of scores in float64: softmax, the sum of exp(score - largest), and the largest."""
     largest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - largest)
     total = weights.sum(-1, keepdims=True)
@@ -247,8 +247,8 @@ def _scale_columns_backward(grad, factors):
 
 
 def _normed(x: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in float64 with mean 0 and variance 1, what they were multiplied by, and the units of the first: a mean is
-    rounded beside what it is a sum of, and takes as much from all that lies near it."""
+    """Rows in float64 with mean 0 and variance 1, their scale factor, and the units of the former: a mean is rounded at
+    the size of its terms, and takes as much from all that lies near it."""
     mean = x.mean(-1, keepdims=True)
     scale = 1.0 / np.sqrt(np.square(x - mean).mean(-1, keepdims=True) + epsilon)
     normed = (x - mean) * scale

@@ -1,4 +1,4 @@
-"""Attention scores that a mask has changed: what is measured of them, and which are the mask's own numbers."""
+"""Masked attention scores: what is measured of them, and which the mask has set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from toolkit.parity.measure.naming import TensorName
 
-#: What a masked score is, for all purposes: the lowest that Reformer uses.
+#: Effective value of a masked score: the lowest that Reformer uses.
 LOWEST = -1e9
-#: The scores that masks come after: the first of these that an attention has.
+#: Scores before the masks: the first of these that an attention has.
 BEFORE = ("scaled_scores", "scores")
-#: The kind of name of those that the masks leave as they are.
+#: Kind of the scores that masks leave as they are.
 UNMASKED = "unmasked_scores"
 
 
@@ -23,11 +23,11 @@ def compared(
 
     Args:
         true: R64's of that name.
-        truth: R64's others, read from a file each time that one is asked for.
+        truth: R64's others, read from file on each access.
 
-    Masked scores are measured twice. All of them, none below :data:`LOWEST`: beside CTRL's -1.8e308 for padding, its
-    -1e4 for the future would be nothing. And those alone that the masks leave as they are: beside -1e9, what is wrong
-    with these would be nothing.
+    Masked scores are measured twice. Once all of them, clipped at :data:`LOWEST`: beside CTRL's -1.8e308 for padding,
+    its -1e4 for the future would vanish. Once only those that the masks leave as they are: beside -1e9, an error of
+    these would vanish.
     """
     if TensorName.parse(name).kind != "masked_scores":
         yield name, value, true
@@ -39,8 +39,8 @@ def compared(
 
 
 def left_as_they_are(name: str, true: np.ndarray, truth: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Which elements of R64's masked scores are the scores themselves; None of any other tensor. The arguments are
-    those of :func:`compared`."""
+    """Mask of the elements of R64's masked scores that are the scores themselves; None for any other tensor. Arguments
+    as of :func:`compared`."""
     parsed = TensorName.parse(name)
     if parsed.kind != "masked_scores":
         return None

@@ -1,9 +1,9 @@
 """Names of tensors and random draws that mean the same in both frameworks.
 
 A draw is named after the module that asks for it: ``dropout:encoder.layers.0.attention.output``. A module that its
-parent calls more than once, as a chunked feed-forward calls its halves, adds the number of the call: ``...dense#2``.
-The calls are counted within the parent's own call, so a block that runs a second time, as in a reversible backward,
-asks for the same names again.
+parent calls more than once, as a chunked feed-forward its halves, adds the call's number: ``...dense#2``. Calls are
+counted within the parent's own call, so a block that runs again, as in a reversible backward, asks for the same names
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TensorName(NamedTuple):
         module: the path of the module or parameter; empty where it is of the whole model.
         call: which call of the module (``#1``), which draw within it (``@1``), which update (``#2``), or which of the
             two residual streams (``#attention``); empty for the first.
-        into: of a gradient on the way back into an operation or output, the kind of that; empty for a parameter's.
+        into: for the gradient of an operation or output, its kind; empty for a parameter's.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class TensorName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TensorName:
-        """The parts of a name that ``str`` has written."""
+        """Parse a name that ``str`` wrote."""
         return _parsed(text)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class TensorName(NamedTuple):
 
     @property
     def is_of_training(self) -> bool:
-        """Whether it is of the updates after the step: what they are given, a parameter that was updated, or a loss
+        """Whether it belongs to the updates after the step: their inputs, an updated parameter, or a loss
         thereafter."""
         return self.kind in ("trained", "updated", "accumulated", "learning_rate") or (
             self.kind == "loss" and bool(self.call)
@@ -54,7 +54,7 @@ class TensorName(NamedTuple):
 
     @property
     def evaluation(self) -> str:
-        """The evaluation that it is of (:mod:`.evaluation`); empty of a tensor of the step."""
+        """Its evaluation (:mod:`.evaluation`); empty for a tensor of the step."""
         return self.kind.rpartition("/")[0]
 
     @property
@@ -80,13 +80,13 @@ def is_gradient(name: str) -> bool:
 
 
 def numbered(name: str, number: int) -> str:
-    """``name`` the first time, then ``name#2`` and so on: of what a short training repeats."""
+    """``name`` the first time, then ``name#2`` and so on, in a short training."""
     return name if number == 1 else f"{name}#{number}"
 
 
 @dataclass
 class _Call:
-    """A module that is running: which call of its parent's it is, and what it has counted so far."""
+    """A running module: its call number within its parent, and its own counts."""
 
     module: str
     number: int
@@ -105,29 +105,29 @@ class ModuleStack:
         return self._calls[-1].module
 
     def called_as(self, names: Sequence[str]) -> str:
-        """Which of a module's paths it is about to run by: one that the module that is running now has it by, such as
-        ``decoder.embed_tokens`` of an embedding that is shared with the encoder; else the first."""
+        """Path by which a shared module is about to run: the one within the running module, such as
+        ``decoder.embed_tokens`` of an embedding shared with the encoder; else the first."""
         return next((name for name in names if name.rpartition(".")[0] == self.module), names[0])
 
     def enter(self, module: str) -> None:
-        """``module`` (its dotted path, "" for the model itself) starts."""
+        """Start ``module`` (its dotted path, "" for the model itself)."""
         number = self._calls[-1].counts[module]
         self._calls[-1].counts[module] += 1
         self._calls.append(_Call(module, number))
 
     def leave(self, kind: str = "output") -> str:
-        """The innermost module is done; returns the name of its output."""
+        """End the innermost module; return the name of its output."""
         name = self._name(kind)
         self._calls.pop()
         return str(name)
 
     def draw(self, kind: str) -> str:
-        """The name of the next draw of ``kind`` (dropout, normal) by the innermost module, or of its next operation."""
+        """Name of the next draw of ``kind`` (dropout, normal) by the innermost module, or of its next operation."""
         number, name = self.count(kind), self._name(kind)
         return str(name._replace(call=f"{name.call}@{number}") if number else name)
 
     def count(self, kind: str) -> int:
-        """Count one more of ``kind`` in the innermost module; returns how many it has had before."""
+        """Count one more of ``kind`` in the innermost module; return the count before."""
         number = self._calls[-1].counts[kind]
         self._calls[-1].counts[kind] += 1
         return number

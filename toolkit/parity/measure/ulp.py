@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: In place of a distance where one of two numbers is NaN: farther than any two numbers are.
+#: Distance if one of two numbers is NaN: larger than any other.
 UNORDERED = 2**33
 
 
 @dataclass
 class BitDifference:
-    """Two float32 tensors: how many elements differ, of how many, and by how many units in the last place at most.
-    ``problem`` says what keeps them from being compared at all."""
+    """Of two float32 tensors: the number of differing elements, of all elements, and the largest difference in units in
+    the last place. ``problem`` says why they cannot be compared."""
 
     differing: int
     of: int
@@ -22,7 +22,7 @@ class BitDifference:
 
 
 def compare(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
-    """A tensor of the port against that of the reference."""
+    """Compare a tensor of the port with the reference's."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.dtype != np.float32:
         problem = f"{ours.dtype} {list(ours.shape)}, the reference's is {theirs.dtype} {list(theirs.shape)}"
         return BitDifference(max(ours.size, theirs.size, 1), theirs.size, UNORDERED, problem)
@@ -31,13 +31,13 @@ def compare(ours: np.ndarray, theirs: np.ndarray) -> BitDifference:
 
 
 def units_apart(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """For each element, how many float32 numbers one has to step over to get from one to the other: int64."""
+    """Number of float32 steps between each pair of elements: int64."""
     distance = np.abs(_place(ours) - _place(theirs))
     nan = np.isnan(ours) | np.isnan(theirs)
     return np.where(nan, np.where(ours.view(np.int32) == theirs.view(np.int32), 0, UNORDERED), distance)
 
 
 def _place(x: np.ndarray) -> np.ndarray:
-    """The place of each float32 in the row of all of them; 0 has place 0."""
+    """Rank of each float32 among all of them; 0 has rank 0."""
     bits = x.view(np.int32).astype(np.int64)
     return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

@@ -1,8 +1,8 @@
-"""What both sides' optimizers are given in the short training after the step, and how much each example counts in it.
+"""Gradients of both sides' optimizers in the short training after the step, and the weight of each example in it.
 
-The examples of an update are those of one accumulated batch. Each has a gradient of its own, which is R64's with its
-elements scaled by turns; that of a mean loss is the examples' mean by their loss terms. So micro-batches that are
-weighed wrongly give other gradients, and not the same ones at another scale, to which clipping and Adam are blind.
+The examples of an update are those of one accumulated batch. Each has its own gradient: R64's with its elements scaled
+in turn. The gradient of a mean loss is the examples' mean by their loss terms. So wrongly weighted micro-batches give
+other gradients, not the same ones at another scale, to which clipping and Adam are blind.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-#: What shares of R64's gradients each update is given; the elements of each take them in turn. With the same gradients
-#: every time, the decay rates of Adam's moments would cancel out; with half of all of them, that of the second moment
-#: still would wherever both are clipped to the same norm.
+#: Shares of R64's gradients given to each update; the elements take them in turn. With equal gradients every time, the
+#: decay rates of Adam's moments would cancel out; with half of all of them, that of the second moment still would
+#: wherever both are clipped to the same norm.
 SHARES = ((1.0,), (-0.5, 0.25), (0.75, -1.0, 0.5), (-0.25, 1.5))
-#: By what an example scales the elements of the gradient in turn; the next example begins with the next of them.
+#: Factors by which an example scales the gradient's elements in turn; the next example starts one factor later.
 OF_EXAMPLES = (0.5, 1.0, 1.5)
-#: Labels with this value are no terms of a loss.
+#: Labels of this value add no loss term.
 IGNORED = -100
 
 
 def rows_of_update(batch_size: int, accumulation_steps: int) -> int:
-    """Examples of an update here: three micro-batches tell as much as many, and the last is one short if it can be."""
+    """Examples of an update here: three micro-batches tell as much as many; the last is one short if possible."""
     return max(1, batch_size * min(accumulation_steps, 3) - (batch_size > 1 and accumulation_steps > 1))
 
 
 def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Sequence[float] | None = None) -> np.ndarray:
-    """How many terms of the mean loss each example has, by the loss's definition: int64 (N,). Where the mean is one by
-    class weights, the weight of each example's class: float64 (N,).
+    """Number of terms of the mean loss of each example, by the loss's definition: int64 (N,). If the mean is weighted
+    by class, the weight of each example's class: float64 (N,).
 
     Args:
         task: of a recipe.
         labels: ``labels`` (N, ...), or ``start_positions`` (N,).
-        class_weights: by class. Those of several labels a text are no part of what the loss is divided by.
+        class_weights: by class. With several labels per text, they scale terms but are not part of the divisor.
     """
     if task == "question_answering":
         return np.ones(len(labels["start_positions"]), np.int64)
@@ -47,16 +47,16 @@ def loss_terms(task: str, labels: Mapping[str, np.ndarray], class_weights: Seque
 
 
 def inputs_of_examples(count: int) -> dict[str, np.ndarray]:
-    """Tokens and masks of the examples of an update, int64 (N, T) each, that no two share: of the tokens none comes
-    twice, and a mask has the example's number, from 1 on, in binary digits."""
+    """Distinct tokens and masks of the examples of an update, int64 (N, T) each: no token comes twice, and a mask is
+    the example's number, from 1 on, in binary digits."""
     length = count.bit_length()
     digits = np.arange(1, count + 1)[:, None] >> np.arange(length) & 1
     return {"input_ids": np.arange(count * length).reshape(count, length), "attention_mask": digits}
 
 
 def as_given(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str, np.ndarray]:
-    """What the forwards of an update are to be given of each example, by ``trained:KEY``: float64 (N, ...), numbers
-    that are not whole as float32 has them. An example without a term of the loss may be left out, and is all 0."""
+    """What an update's forwards should be given of each example, by ``trained:KEY``: float64 (N, ...), floats rounded
+    to float32. An example without a loss term may be left out, and is all 0."""
     found = {}
     for key, value in examples.items():
         value = np.array(value.astype(np.float32) if value.dtype.kind == "f" else value, np.float64)
@@ -66,13 +66,13 @@ def as_given(examples: Mapping[str, np.ndarray], terms: np.ndarray) -> dict[str,
 
 
 def weights_of(terms: np.ndarray) -> np.ndarray:
-    """Each example's weight in the mean over all terms; 0 where there are none."""
+    """Weight of each example in the mean over all terms; 0 if there are none."""
     total = terms.sum()
     return terms / total if total else np.zeros(len(terms))
 
 
 def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The gradient of a mean over examples, made of one of R64's.
+    """Gradient of a mean over examples, made from one of R64's.
 
     Args:
         gradient: of R64, in the layout of the reference.
@@ -84,7 +84,7 @@ def given_gradient(gradient: np.ndarray, update: int, weights: Sequence[float] |
 
 @functools.lru_cache(maxsize=64)
 def _factors(update: int, weights: tuple[float, ...]) -> np.ndarray:
-    """What the elements of every gradient are scaled by in turn; the arguments are those of :func:`given_gradient`."""
+    """Factors of the elements of every gradient in turn; arguments as of :func:`given_gradient`."""
     shares = SHARES[update - 1]
     of_examples = [
         sum(weight * OF_EXAMPLES[(element + example) % len(OF_EXAMPLES)] for example, weight in enumerate(weights))
@@ -95,7 +95,7 @@ def _factors(update: int, weights: tuple[float, ...]) -> np.ndarray:
 
 
 def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """The elements of a tensor times the factors in turn, which begin anew after the last."""
+    """Multiply a tensor's elements by the factors in turn, cyclically."""
     scaled = np.empty(value.shape, np.result_type(value, factors))
     flat, result = np.ravel(value), scaled.reshape(-1)
     whole = flat.size // factors.size * factors.size
@@ -105,5 +105,5 @@ def _times_in_turn(value: np.ndarray, factors: np.ndarray) -> np.ndarray:
 
 
 def sampled(max_steps: int) -> list[int]:
-    """The updates of a run, counted from 1, whose learning rates are compared: all, or 1,000 of more."""
+    """Updates of a run, counted from 1, whose learning rates are compared: all, or 1,000 of more."""
     return sorted({1 + round(place) for place in np.linspace(0, max_steps - 1, min(max_steps, 1000))})
