@@ -1,8 +1,8 @@
 """``toolkit parity bitwise``: with the reference's basic kernels the port's float32 must be the reference's to the bit.
 
-What is left of the port then is its structure: which operations, in which order, on which numbers. Where all kinds of
-kernels are the reference's and a tensor still differs by as much as its last bit, the port does its arithmetic in
-another order. With only some of them the first difference shows where another kernel first matters.
+Then only the port's structure is its own: which operations, in which order, on which numbers. If all kinds of kernels
+are the reference's and a tensor still differs in as little as its last bit, the port does its arithmetic in another
+order. With only some kinds, the first difference shows where another kernel first matters.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Bitwise:
     """What the comparison found.
 
     Attributes:
-        kinds: of kernels, those that were the reference's.
-        tensors: outputs, streams, logits and loss by name in the order of execution.
-        gradients: likewise. Nothing is judged by them: sums of several gradients have no order of their own.
-        extra: names of tensors that the reference has not.
-        places: for each module of the port, its class and source line.
-        calls: how often each kernel was asked for.
+        kinds: kinds of kernels taken from the reference.
+        tensors: outputs, streams, logits and loss by name in execution order.
+        gradients: likewise. They are not judged: sums of several gradients have no fixed order.
+        extra: names of tensors that the reference lacks.
+        places: module of the port -> its class and source line.
+        calls: kernel -> number of calls.
     """
 
     request: GateRequest
@@ -63,7 +63,7 @@ class Bitwise:
 
     @property
     def last_equal(self) -> str | None:
-        """The tensor computed right before :attr:`first`: the fault lies between the two. None where there is none."""
+        """The tensor computed right before :attr:`first`: the fault lies between them. None if there is none."""
         place = list(self.tensors).index(self.first) if self.first is not None else 0
         return list(self.tensors)[place - 1] if place else None
 
@@ -79,11 +79,11 @@ class Bitwise:
         return sum(not tensor.differing for tensor in self.tensors.values())
 
     def place(self) -> str:
-        """The module of the first difference with its class and source line; "" where there is none."""
+        """Return the module of the first difference with its class and source line; "" if none."""
         return place_of(self.first, self.places) if self.first is not None else ""
 
     def summary(self) -> str:
-        """One line: how many agree, and the first that does not."""
+        """Return in a line how many agree, and the first difference."""
         which = "its kernels" if set(self.kinds) == set(KINDS) else f"its {', '.join(self.kinds)}"
         text = (
             f"{self.equal()} of {len(self.tensors)} float32 tensors are the reference's to the last bit, with {which}"
@@ -127,11 +127,11 @@ def _in_words(tensor: BitDifference) -> str:
 
 
 def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, console: Console) -> Bitwise:
-    """Compare one float32 step of the port, with kernels of the reference, with the reference's; print the outcome and
+    """Compare one float32 step of the port on the reference's kernels with the reference's step; print the outcome and
     write it to ``folder/bitwise.json``.
 
     Raises:
-        UserError: a model that is too large to be compared as a whole.
+        UserError: the model is too large to be compared as a whole.
         Inconclusive: a worker could not run.
     """
     remove_report(folder)
@@ -162,7 +162,7 @@ def run_bitwise(request: GateRequest, kinds: Sequence[str], folder: Path, consol
 
 
 def print_bitwise(outcome: Bitwise, console: Console) -> None:
-    """The outcome first, then the place of the first difference, then what was asked of the reference."""
+    """Print the outcome, the place of the first difference, and which kernels of the reference were used."""
     if outcome.passed:
         print_verdict(console, "EXACT", "bold green", outcome.summary())
     else:

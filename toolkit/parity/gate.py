@@ -54,11 +54,11 @@ from toolkit.parity.report.terminal import print_report
 
 @dataclass
 class Measurement:
-    """What both workers measured, and what was found out after it.
+    """Results of both workers and of the follow-ups.
 
     Attributes:
-        randomized: parameters that were constant and were given random values.
-        hashes: SHA-256 of the tensors that both sides were given, by file.
+        randomized: number of constant parameters that were given random values.
+        hashes: SHA-256 of the tensors given to both sides, by file.
     """
 
     reference: ReferenceResult
@@ -74,8 +74,8 @@ class Measured:
     """A measurement with the reference's constants.
 
     Attributes:
-        key: under which it is cached; None of one that is not.
-        cached: whether it is that of an earlier, equal gate.
+        key: its cache key; None if it is not cached.
+        cached: whether it is from an earlier, equal gate.
     """
 
     measurement: Measurement
@@ -90,8 +90,8 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
     ``junit.xml`` and ``parity.html`` beside it say the same to a CI system and to a person. An earlier report there is
     removed before anything runs.
 
-    What the reference computes once and holds beside its parameters is left in ``folder`` too (:data:`CONSTANTS`): the
-    port was compared with these in place of its own, and is to be trained with them.
+    The constants that the reference computes once are left in ``folder`` too (:data:`CONSTANTS`): the port was compared
+    with these in place of its own, and is to be trained with them.
 
     Args:
         recording: compare with this recorded reference, and run the port alone.
@@ -168,7 +168,7 @@ def note_extent(verdict: Verdict, request: GateRequest) -> None:
 
 
 def without_bfloat16(request: GateRequest) -> GateRequest:
-    """What can be asked of a model that goes stage by stage: there no operation is judged by itself."""
+    """Drop bfloat16 for a model that goes stage by stage, where operations are not judged singly."""
     if not is_judged(request.dtypes):
         return request
     dtypes = tuple(dtype for dtype in request.dtypes if dtype != "bfloat16")
@@ -204,7 +204,7 @@ def _measure_whole(request: GateRequest, console: Console) -> Measured:
 def _measured(
     job: Path, randomized: int, interpreters: Mapping[str, str], console: Console
 ) -> tuple[Measurement, Verdict]:
-    """Run both workers on a job, the reference more often if the port is near a bound; what they measured, judged."""
+    """Run both workers on a job, the reference more often if the port is near a bound, and judge the results."""
     with hashing(job) as hashes:
         run_workers([job], console, interpreters)
     found = Measurement(*read_results(job), randomized, hashes.all())
@@ -214,8 +214,8 @@ def _measured(
 
 
 def _measure_pair(request: GateRequest, console: Console) -> Measured:
-    """As :func:`_measure_whole`, of a port and a reference of the user's: first both say what they are made of. It is
-    never cached: what their files import may have changed."""
+    """As :func:`_measure_whole`, for a user's port and reference, which first describe themselves. Never cached: what
+    their files import may have changed."""
     with scratch_job() as job:
         sides = described(request, job, console)
         weights, randomized = randomize_constants(sides.weights, request.seed)
@@ -255,7 +255,7 @@ def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> M
 
 
 def _measure_against(recording: Recording, request: GateRequest, console: Console) -> Measured:
-    """As :func:`_measure_whole`, with the reference's results as they were recorded."""
+    """As :func:`_measure_whole`, with the reference's recorded results."""
     with scratch_job() as job:
         recording.lay_out(job)
         make_sides(job)

@@ -1,4 +1,4 @@
-"""What the options of `toolkit parity` describe: a model, its weights and batch, the interpreter and the devices."""
+"""Options of `toolkit parity` turned into a model, its weights and batch, the interpreter and the devices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_request(
     """What the options describe, on the CPU.
 
     Raises:
-        UserError: a configuration that cannot be, weights that do not fit.
+        UserError: an invalid configuration, weights that do not fit.
         Inconclusive: the reference's interpreter cannot run it.
     """
     python = _interpreter(reference_python)
@@ -89,10 +89,10 @@ def make_request(
 
 
 def check_bfloat16(request: GateRequest) -> None:
-    """See that the model can be judged in bfloat16, if it is to be.
+    """Check that the model can be judged in bfloat16 if asked.
 
     Raises:
-        UserError: it goes stage by stage, where no operation is judged by itself.
+        UserError: it goes stage by stage, where operations are not judged singly.
     """
     if "bfloat16" in request.dtypes and is_streamed(request):
         raise UserError(
@@ -102,12 +102,12 @@ def check_bfloat16(request: GateRequest) -> None:
 
 
 def _default_batch_size(model: str, length: int) -> int:
-    """The family's; of long texts fewer, but two, so that they are at most half of :data:`.build.LONG`."""
+    """The family's; fewer for long texts, to hold at most half of :data:`.build.LONG` tokens, but at least 2."""
     return min(ported(model).defaults.batch_size, max(2, LONG // 2 // length))
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
-    """Refuse what this machine's memory cannot hold; a large CTRL is compared stage by stage, and never held whole."""
+    """Refuse a model too large for this machine's memory. A large CTRL goes stage by stage and is never held whole."""
     resolved = part(model, "schema").resolve(config)
     each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
     if problem := too_large(model, resolved, head, length, batch_size, each):
@@ -115,10 +115,10 @@ def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int,
 
 
 def kernel_kinds(names: str | None) -> list[str]:
-    """The kinds of kernels that ``--kernels`` names, parted by commas; None is all of them.
+    """Return the comma-separated kinds of kernels of ``--kernels``; None means all.
 
     Raises:
-        UserError: one that is none.
+        UserError: an unknown kind.
     """
     kinds = list(KERNELS) if names is None else names.split(",")
     for kind in kinds:
@@ -149,10 +149,10 @@ def sweep_maker(
     reference_python: str | None,
     dtype: str = "both",
 ) -> Callable[[int], GateRequest]:
-    """From a seed to a right port: one of random shapes; or, of a checkpoint, its model on a random batch.
+    """Return what makes a right port from a seed: of random shapes, or a checkpoint's model on a random batch.
 
     Raises:
-        UserError: an option that is not for random shapes; a model too large to be compared as a whole.
+        UserError: an option that random shapes do not have; a model too large to be compared as a whole.
     """
     if weights_from in (None, *KINDS):
         if head or length or overrides:
@@ -184,7 +184,7 @@ def sweep_maker(
 def text_search(
     *, model: str, tokenizer_from: str | None, seed: int, reference_python: str | None, scratch: Path
 ) -> tuple[GateRequest, TokenizerJob]:
-    """Whose tokenizers are compared on drawn texts: a model that is not run, and the tokenizer.
+    """Return the model, which is not run, and the tokenizer to be compared on drawn texts.
 
     Args:
         tokenizer_from: a Hugging Face folder, or ``bytes``; None for a small one, which is put in ``scratch``.
@@ -205,7 +205,7 @@ def text_search(
 
 
 def _tokenizer_in(model: str, folder: Path, max_length: int, option: str) -> TokenizerJob | None:
-    """The tokenizer of a checkpoint's folder, if there is one, with the characters of its tokens where it has them."""
+    """Return the tokenizer of a checkpoint's folder, if any, with its tokens' offsets where it has them."""
     try:
         found = tokenizer_in(model, folder, [], max_length, offsets=ported(model).tokenizers[0].offsets)
         if found is not None:
@@ -239,8 +239,8 @@ def configuration(
     overrides: Sequence[str],
     weights_from: str,
 ) -> tuple[dict[str, Any], Fit]:
-    """Configuration keys: a checkpoint's own, else the family's layout for ``length`` tokens, with overrides on top;
-    and the length that is compared, at least ``length``, with what of the model it takes."""
+    """Return the configuration keys, a checkpoint's own or the family's layout for ``length`` tokens, with overrides;
+    and the compared length, at least ``length``, with the part of the model that it needs."""
     known, made_up = ported(model), weights_from in KINDS
     if made_up:
         config = known.made_up(head, attention, layers or known.defaults.layers, length)
@@ -268,7 +268,7 @@ def configuration(
 
 
 def _checkpoint(weights_from: str) -> Path | None:
-    """The folder of the checkpoint of ``--weights``, in Hugging Face's form; None of a kind of made-up weights."""
+    """Return the Hugging Face folder of the checkpoint of ``--weights``; None for made-up weights."""
     if weights_from in KINDS:
         return None
     try:
@@ -288,14 +288,14 @@ def chosen_weights(
     checkpoint: Path | None,
     python: str | None,
 ) -> tuple[Mapping[str, np.ndarray], Path | None]:
-    """Weights of one of the kinds of :mod:`toolkit.parity.job.synthetic`, or a checkpoint's, with new ones for a head
-    that it lacks; and the folder of the safetensors that they are in, None of a kind.
+    """Return made-up weights (:mod:`toolkit.parity.job.synthetic`), or a checkpoint's, with new ones for a head that it
+    lacks; and the folder of its safetensors, None for made-up weights.
 
     Args:
         config: of the whole model, from which a checkpoint is read.
-        fit: what of its positions is compared.
-        checkpoint: the folder of the checkpoint; None of a kind.
-        python: the interpreter that has torch, for a checkpoint that is a pickle.
+        fit: the positions that are compared.
+        checkpoint: the folder of the checkpoint; None for made-up weights.
+        python: the interpreter with torch, for a pickled checkpoint.
     """
     resolved = part(model, "schema").resolve(config)
     if checkpoint is None:
@@ -316,7 +316,7 @@ def devices(wanted: str) -> list[str]:
     """The devices to run on: ``all`` is the CPU, and the GPU where Paddle sees one.
 
     Raises:
-        UserError: a GPU was asked for by name and there is none.
+        UserError: a GPU was named and there is none.
     """
     if wanted == "cpu":
         return ["cpu"]

@@ -1,4 +1,4 @@
-"""The gate in front of anybody's training loop."""
+"""The gate as a call before any training loop."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def require_parity(
     Args:
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
             ``batch(config, rng)``, and each may have ``loss(model, batch)``.
-        config: what both are given.
-        folder: of the report.
+        config: given to both.
+        folder: the report's.
 
     Returns:
         The report of a port that agrees.
@@ -42,7 +42,7 @@ def require_parity(
     Raises:
         ParityDrift: the port differs, with where.
         Inconclusive: nothing can be said.
-        UserError: one of the files is no side of a pair.
+        UserError: a file is no side of a pair.
     """
     request = pair_request(
         port=port,

@@ -1,9 +1,9 @@
-"""Where float64 passes and float32 does not, the port is right and a kernel is inaccurate: which one?
+"""If float64 passes and float32 does not, the port is right and a kernel is inaccurate: which one?
 
 The float32 step is run again, with one of the port's compiled loops at a time composed of Paddle's operations
 (:data:`models.operations.compiled.LOOPS`), then with one kind of kernel at a time taken from the reference
-(:mod:`toolkit.parity.job.kernel_messages`). What brings the tensors back within their bounds is at fault. Where a
-compiled loop is, kernels of the reference restore the bounds by taking its place, and say no more.
+(:mod:`toolkit.parity.job.kernel_messages`). What brings the tensors back within their bounds is at fault. If that is a
+compiled loop, the reference's kernels restore the bounds by replacing it, and tell nothing more.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from toolkit.parity.measure.error_stats import TensorStats
 
 @dataclass(frozen=True)
 class Substitution:
-    """What the reference's kernels of one kind restore, or one compiled loop that is composed.
+    """Effect of the reference's kernels of one kind, or of composing one compiled loop.
 
     Attributes:
         kind: one of ``KINDS`` of :mod:`toolkit.parity.job.kernel_messages`; or of
         :data:`models.operations.compiled.LOOPS`.
         before, after: the largest error of any tensor in units of its bound, with the port's kernels and with these.
-        tensor: the tensor that is largest ``after``.
+        tensor: the tensor with the error ``after``.
         is_loop: whether it is a compiled loop.
     """
 
@@ -61,10 +61,10 @@ def wanted(verdict: Verdict, dtypes: Sequence[str]) -> bool:
 def attribute(
     job: Path, verdict: Verdict, reference: ReferenceResult, candidate: CandidateResult, console: Console
 ) -> list[Substitution]:
-    """What each compiled loop and each kind of kernel restores, the most first.
+    """Return the effect of each compiled loop and each kind of kernel, the largest first.
 
-    Empty where there is nothing to attribute, on a GPU, whose kernels are not served, and where the step cannot be run
-    again, of which the console is told.
+    Empty if there is nothing to attribute, on a GPU, whose kernels are not served, and if the step cannot be run again,
+    which the console reports.
 
     Args:
         job: the folder of a gate that has run.
@@ -85,10 +85,10 @@ def attribute(
 def substitutions(
     reference: ReferenceResult, errors: Mapping[str, TensorStats], measured: AttributionResult
 ) -> list[Substitution]:
-    """As :func:`attribute`, of what was measured.
+    """As :func:`attribute`, from measurements.
 
     Args:
-        errors: of P32 as training runs it.
+        errors: P32's, as training runs it.
     """
     before, _ = worst(reference, errors)
     loops = [Substitution(loop, before, *worst(reference, found), True) for loop, found in measured.loops.items()]
@@ -97,7 +97,7 @@ def substitutions(
 
 
 def worst(reference: ReferenceResult, errors: Mapping[str, TensorStats]) -> tuple[float, str]:
-    """The largest float32 error in units of its bound, and whose it is, among tensors of which float32 can tell."""
+    """Return the largest float32 error in units of its bound, and its tensor, among informative tensors."""
     compared = [
         compare(name, theirs, errors[name], "float32")
         for name, theirs in reference.tensors.items()
@@ -124,13 +124,13 @@ def lines(found: Sequence[Substitution]) -> list[str]:
 
 
 def at_fault(found: Sequence[Substitution]) -> list[Substitution]:
-    """What restores the bounds: compiled loops; where none does, kinds of kernels."""
+    """Return what restores the bounds: compiled loops; if none, kinds of kernels."""
     restoring = [one for one in found if one.restores]
     return [one for one in restoring if one.is_loop] or restoring
 
 
 def cause(found: Sequence[Substitution]) -> str:
-    """The one operation that is inaccurate, in words; "" where there is none, or there may be others."""
+    """Describe the inaccurate operation; "" unless there is exactly one."""
     restoring = at_fault(found)
     if len(restoring) != 1:
         return ""

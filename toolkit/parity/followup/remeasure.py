@@ -1,10 +1,9 @@
-"""A tensor a little beyond its bound: the port's fault, or the luck of the few runs by which rounding is measured?
+"""A tensor a little beyond its bound: the port's fault, or the luck of the few runs that measure rounding?
 
-Where one number decides, such as a row of saturated attention, the error of a right port is a draw from the same
+If one number decides, such as a row of saturated attention, the error of a right port is a draw from the same
 distribution as those of the reference. If that is normal, three times the largest of five draws is exceeded once in 200
-times, three times the largest of 25 once in 400,000. So before a port is stopped for a tensor that is near its bound,
-the reference is run more often. A fault of the port stays: the largest of 25 draws is 1.4 times that of five, by the
-median.
+times, three times the largest of 25 once in 400,000. So before a port fails for a tensor near its bound, the reference
+is run more often. A fault of the port still shows: the largest of 25 draws is 1.4 times that of five, by the median.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from toolkit.parity.judge.verdict import OF_RECOMPUTING, OF_TENSORS, Verdict
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.evaluation import of_step
 
-#: Up to so many times its bound an error may be luck: wrong ports are beyond that, most of them by a factor of 10^6.
+#: Up to this many times its bound an error may be luck; wrong ports exceed that, most by a factor of 10^6.
 NEAR_BOUND = 10.0
-#: Runs of the reference that are added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`, or a long text's few.
+#: Reference runs added to those of :data:`toolkit.parity.job.build.NOISE_RUNS`, or to a long text's fewer.
 MORE_RUNS = {"float32": 20, "float64": 8}
-#: Likewise to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, of a large model, where a run takes minutes.
+#: Added to :data:`toolkit.parity.job.build.FEW_NOISE_RUNS`, for a large model, where a run takes minutes.
 FEW_MORE_RUNS = {"float32": 6, "float64": 2}
 #: The same in bfloat16, where the gate judges that.
 MORE_LOWERED_RUNS, FEW_MORE_LOWERED_RUNS = {"bfloat16": 20}, {"bfloat16": 6}
 
 
 def is_near_bound(verdict: Verdict) -> bool:
-    """Whether all that is wrong is tensors that are little beyond their bounds."""
+    """Whether all findings are tensors a little beyond their bounds."""
     beyond = _beyond(verdict)
     return bool(beyond) and all(one is not None and one.margin <= NEAR_BOUND for one in beyond)
 
 
 def _beyond(verdict: Verdict) -> list[Comparison | None]:
-    """The comparison behind each finding; None where it is no tensor's distance that is wrong."""
+    """Return the comparison behind each finding; None if it is not on a tensor's error."""
     failed = {
         kind: {(one.name, one.dtype): one for one in verdict.compared_by(kind) if not one.passed}
         for kind in (*OF_TENSORS, *OF_RECOMPUTING)
@@ -72,7 +71,7 @@ def measure_again(jobs: Sequence[Path], console: Console, python: str) -> list[d
 
 
 def more_runs(job: Path) -> dict[str, int]:
-    """By dtype, how often the reference of a job runs again."""
+    """Return the number of further reference runs by dtype."""
     content = files.read_job(job)
     runs, lowered = (FEW_MORE_RUNS, FEW_MORE_LOWERED_RUNS) if content.brief else (MORE_RUNS, MORE_LOWERED_RUNS)
     return {**runs, **lowered} if "bfloat16" in content.dtypes else runs
@@ -98,10 +97,10 @@ def _joined(runs: Mapping[str, list[float | None]], more: Mapping[str, list[floa
 def remeasure(
     jobs: Sequence[Path], judged: Sequence[tuple[ReferenceResult, Verdict]], console: Console, python: str
 ) -> list[ReferenceResult]:
-    """The reference's results of jobs, measured by more runs where a verdict is near its bound.
+    """Return the jobs' reference results, with more runs where a verdict is near its bound.
 
     Args:
-        judged: of each job, the reference's result and the verdict by it.
+        judged: for each job, the reference's result and the verdict by it.
     """
     near = [job for job, (_, verdict) in zip(jobs, judged, strict=True) if is_near_bound(verdict)]
     if not near:
@@ -120,7 +119,7 @@ def remeasure(
 
 
 def _remeasured(reference: ReferenceResult, verdict: Verdict, more: Mapping[str, TensorRecord]) -> ReferenceResult:
-    """As :func:`with_more_runs`, with a note of what ``verdict`` was without them."""
+    """As :func:`with_more_runs`, with a note on ``verdict``, made without them."""
     result = with_more_runs(reference, more)
     worst = max(filter(None, _beyond(verdict)), key=lambda one: one.margin)
     few, all_runs = (_counts(one.tensors[of_step(worst.name)]) for one in (reference, result))

@@ -1,8 +1,8 @@
 """Forced input: which operation of the port is wrong by itself, whatever came before it.
 
 In a free run an error spreads to all that is computed from it. Here every operation and module of the port is given
-R64's own input, in the forward and in the backward, and so an error is its own. It is judged as the gate judges a
-tensor; the noise baseline is what the reference's float32 is off by in that one operation, on the same input.
+R64's own input, in the forward and in the backward, so its error is its own. It is judged as the gate judges a tensor;
+the noise baseline is the reference's float32 error in that one operation, on the same input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FaultyOp:
         name: of its tensor: ``scores:MODULE``, ``output:MODULE``, ``gradient:`` before either for the backward into it,
             ``gradient:input:MODULE`` for that of a module, ``gradient:PARAMETER``, or ``loss``.
         where: the line of the port.
-        message: by how much it is wrong.
+        message: how far it is off.
         margin: its error in units of its bound; infinite where it has none.
     """
 
@@ -54,15 +54,15 @@ class FaultyOp:
 
 @dataclass(frozen=True)
 class OperationTrace:
-    """What came out.
+    """Result of a trace.
 
     Attributes:
-        compared: how many tensors.
-        alone: names of those that only one side has.
-        not_finite: dtype -> how many are so in the reference.
-        faulty: the first in the order of execution first.
-        worst: the largest error of those that are right, in units of its bound.
-        problem: why the trace is unavailable; None where it is not.
+        compared: number of tensors compared.
+        alone: names of tensors that only one side has.
+        not_finite: dtype -> number not finite in the reference.
+        faulty: in execution order.
+        worst: the largest error of the right ones, in units of its bound.
+        problem: why the trace is unavailable; None if available.
     """
 
     compared: int = 0
@@ -89,7 +89,7 @@ def describe(name: str) -> str:
 def trace(
     job: Path, verdict: Verdict, asked: bool, console: Console, interpreters: Mapping[str, str]
 ) -> OperationTrace | None:
-    """Trace the port of a job that both workers have run, if its step went wrong somewhere or ``asked`` for; None
+    """Trace the port of a job that both workers have run, if a tensor of its step differs or if ``asked``; None
     otherwise."""
     if not (asked or is_wanted(verdict)):
         return None
@@ -104,7 +104,7 @@ def trace(
 
 
 def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTrace | None:
-    """As :func:`trace`, where the reference cannot be asked again: it is recorded, or ran stage by stage."""
+    """As :func:`trace`, if the reference cannot run again: it is recorded, or went stage by stage."""
     if not (asked or is_wanted(verdict)):
         return None
     if is_recorded:
@@ -114,22 +114,22 @@ def unavailable(verdict: Verdict, asked: bool, is_recorded: bool) -> OperationTr
 
 
 def is_wanted(verdict: Verdict) -> bool:
-    """Whether a tensor of the step itself differs: a parameter, a draw or a text says by itself what is wrong. A wrong
-    reference can measure nothing."""
+    """Whether a tensor of the step itself differs: a wrong parameter, draw or text needs no trace. A wrong reference
+    can measure nothing."""
     names = ((f, TensorName.parse(f.name)) for f in verdict.findings)
     of_step = (f for f, name in names if not (name.is_of_training or name.evaluation))
     return not verdict.inconclusive and any(finding.verdict in OF_TENSORS for finding in of_step)
 
 
 def lacks_gradients(verdict: Verdict) -> bool:
-    """Whether a gradient does not come back at all, which says of itself no more than where the way back had ended."""
+    """Whether a gradient is missing, which by itself tells only where the backward had ended."""
     missing = (TensorName.parse(finding.name) for finding in verdict.findings if finding.verdict == "structure")
     return any(name.kind == "gradient" for name in missing)
 
 
 def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
-    """The first operation that is wrong by itself in the dtype of a finding on a tensor of the step, which hangs on it.
-    None of any other finding: what is wrong with a parameter, a draw or a choice is the cause of what it spoils."""
+    """For a finding on a tensor of the step, return the first operation wrong by itself in its dtype, as the cause.
+    None for any other finding: a wrong parameter, draw or choice is itself the cause of what it spoils."""
     if found is not None and culprit.verdict == "precision":
         return next(one for one in found.faulty if (one.name, one.dtype) == (culprit.name, culprit.dtype))
     name = TensorName.parse(culprit.name)
@@ -142,7 +142,7 @@ def first_of(found: OperationTrace | None, culprit: Finding) -> FaultyOp | None:
 def measure(
     jobs: Sequence[Path], console: Console, interpreters: Mapping[str, str]
 ) -> list[tuple[dict[str, TensorRecord], ForcedInputResult]]:
-    """Of each job both sides' part.
+    """Run both sides of each job.
 
     Raises:
         Inconclusive: one of them failed.
@@ -162,11 +162,11 @@ def summary(
     dtypes: Mapping[str, ForcedInputDtype],
     bucket_slack: Mapping[str, float] | None = None,
 ) -> OperationTrace:
-    """As :func:`trace`, of what was measured.
+    """As :func:`trace`, from measurements.
 
     Args:
-        bucket_slack: by LSH module, how small a margin rounding can turn around in float32; in bfloat16, where the step
-            cannot show it, hashing is judged by it.
+        bucket_slack: LSH module -> largest margin that float32's rounding can flip; hashing is judged by it in
+            bfloat16, where the step cannot show it.
     """
     order = in_order(list(reference))
     seen = {name for ours in dtypes.values() for name in ours.tensors}
@@ -198,10 +198,10 @@ def summary(
 
 
 def _hashed_otherwise(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Iterator[FaultyOp]:
-    """LSH attentions that give vectors of R64, which float32 holds, buckets that float32's rounding cannot.
+    """Yield LSH attentions that give R64's vectors, held in float32, buckets that float32's rounding cannot explain.
 
-    In a step in bfloat16 the vectors themselves are off by so much that hardly any bucket is certain. Here they are
-    not, and hashing stays in float32. What follows is given R64's buckets: nothing else is wrong for them.
+    In a bfloat16 step the vectors are off by so much that hardly any bucket is certain. Here they are R64's, and
+    hashing stays in float32. What follows is given R64's buckets, so that no other error comes from them.
     """
     for module, flips in ours.bucket_flips.items():
         allowed, name = slack.get(module, math.inf), f"buckets:{module}"
@@ -215,11 +215,11 @@ def _hashed_otherwise(ours: ForcedInputDtype, slack: Mapping[str, float]) -> Ite
 
 
 def in_the_ports_steps(reference: Mapping[str, TensorRecord], seen: Collection[str]) -> dict[str, TensorRecord]:
-    """The reference's records of what the port has ``seen``, where a step of the port's may be several of its.
+    """Return the reference's records of tensors ``seen`` in the port, one step of which may be several of its steps.
 
-    The port masks and takes the softmax at once. On the way back its step ends at the scores; the reference's ends at
-    the masked scores, and the next, to the scores, is no more than a copy. So what the reference is off by in gradients
-    that the port does not stop at counts for the next one of that shape in the same module.
+    The port masks and takes the softmax at once. Its backward step ends at the scores; the reference's ends at the
+    masked scores, and the next, to the scores, is only a copy. So the reference's errors in gradients that the port
+    skips count for the next one of that shape in the same module.
     """
     records: dict[str, TensorRecord] = {}
     skipped: list[str] = []
@@ -241,7 +241,7 @@ def _leads_to(gradient: str, later: str, reference: Mapping[str, TensorRecord]) 
 
 
 def _added_up(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
-    """By dtype, for each run of the reference, the sum over the steps; None where one of them is not finite."""
+    """Sum the steps' errors by dtype and run of the reference; None if one of them is not finite."""
     return {
         dtype: [
             None if None in errors else sum(error or 0.0 for error in errors)
@@ -252,7 +252,7 @@ def _added_up(steps: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str
 
 
 def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
-    """What is wrong with a tensor whose error cannot be measured."""
+    """Describe a tensor whose error cannot be measured."""
     if error.missing:
         return "no gradient comes back"
     if error.shape != theirs.shape:
@@ -261,7 +261,7 @@ def _without_size(error: TensorStats, theirs: TensorRecord) -> str:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """The names in the order of execution: a parameter's gradient follows that of what its module gives."""
+    """Return the names in execution order: a parameter's gradient follows that of its module's output."""
     parameters = [name for name in names if is_gradient(name) and not TensorName.parse(name).into]
     taken = set(parameters)
     order = [name for name in names if name not in taken]
@@ -277,8 +277,7 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 
 def _where(name: str, ours: ForcedInputDtype) -> str:
-    """The line of an operation; of a module, where it is made and defined; of scores and losses, where they are
-    computed."""
+    """Return the line of an operation; where a module is made and defined; where scores and losses are computed."""
     point = name.removeprefix("gradient:")
     if point in ours.lines:
         return ours.lines[point]

@@ -1,4 +1,4 @@
-"""By how much a tensor of the port may differ from the reference: verdicts 2 and 3 on one tensor.
+"""How much a tensor of the port may differ from the reference: verdicts 2 and 3 on one tensor.
 
 R64 is the reference in float64, the truth; err(X) is the RMS of X - R64. The noise baseline is err(R32), the largest
 over several float32 runs of the reference whose weights were moved by one unit in the last place: how much this
@@ -14,23 +14,22 @@ from dataclasses import dataclass, replace
 from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 
-#: Units of rounding: half the distance from 1 to the next number. In bfloat16 that of float32, in which all but the
-#: products of matrices is computed: how much those round, nothing but the reference's own runs say.
+#: Units of rounding: half the distance from 1 to the next number. bfloat16 has float32's, since all but the matrix
+#: products is in float32; only the reference's own runs tell how much the products round.
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-24}
 
-#: Verdict 2: err(P64) may be this many times what err(R32) shrinks to in float64 (by 2^-29), or what R64 itself moves
-#: by when its weights move by one unit of float64, if that is more: an error that has grown as large as the tensor in
-#: float32 has stopped growing there, not in float64. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon
-#: stands at 10^6 and more.
+#: Verdict 2: err(P64) may be this many times err(R32) * 2^-29, or how far R64 itself moves when its weights move by one
+#: unit of float64, if that is more: in float32 an error stops growing once it is as large as the tensor, in float64 it
+#: goes on. Right ports were measured at 0.5 to 2.4 times; a wrong epsilon stands at 10^6 and more.
 SEMANTIC_FACTOR, SEMANTIC_FACTOR_MAX = 8.0, 32.0
-#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. On the maximum, an extreme value and noisier, more is
-#: allowed.
+#: Verdict 3: err(P32) against err(R32), and the same in bfloat16. The maximum is an extreme value and noisier, so its
+#: factor is larger.
 ROUNDING_FACTOR, ROUNDING_FACTOR_MAX = 3.0, 10.0
-#: The floor under both bounds, in units of rounding of the tensor's own scale: a short sum's worth. It matters where
+#: Floor under both bounds, in units of rounding at the tensor's scale: about a short sum's error. It matters where
 #: the noise baseline is 0 by luck, as for a scalar that the reference's float32 happens to hit.
 FLOOR_UNITS = 16.0
 #: Where err(R32) exceeds this fraction of the tensor, its float32 value carries no information; float64 alone decides.
-#: Where err(R64) does, nothing decides.
+#: Where err(R64) exceeds it, nothing decides.
 UNINFORMATIVE = 0.1
 #: If err(R64) exceeds err(R32) * u64/u32 by more than this factor, R64 itself has lost its digits. Gradients that are 0
 #: but for rounding stood at 3 to 18, lost ones from 7e7 on.
@@ -38,11 +37,11 @@ BEYOND_FLOAT32 = 1e4
 
 
 def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tuple[float, float]:
-    """The most that a value in float32 may differ from another one of the same: verdict 3, RMS and largest.
+    """Largest allowed difference between two float32 values of one tensor: verdict 3, RMS and maximum.
 
     Args:
-        noise: RMS and largest of what rounding makes of it.
-        scale: RMS and largest of the value itself.
+        noise: RMS and maximum of its rounding error.
+        scale: RMS and maximum of the value itself.
     """
     floor = FLOOR_UNITS * UNIT["float32"]
     return ROUNDING_FACTOR * noise[0] + floor * scale[0], ROUNDING_FACTOR_MAX * noise[1] + floor * scale[1]
@@ -54,7 +53,7 @@ class Comparison:
 
     Attributes:
         name: ``output:MODULE#CALL``, ``stream:LAYER#WHICH``, ``gradient:PARAMETER``, ``logits`` or ``loss``.
-        error, bound: RMS of the difference from R64, and the most it may be.
+        error, bound: RMS of the difference from R64, and its upper bound.
         error_max, bound_max: the same of the largest difference.
         relative: error over the RMS of R64.
         informative: False where the reference's own value in this dtype is noise.
@@ -75,15 +74,15 @@ class Comparison:
 
     @property
     def margin(self) -> float:
-        """The error in units of its bound: above 1 it fails."""
+        """Error in units of its bound: above 1 it fails."""
         return max(ratio(self.error, self.bound), ratio(self.error_max, self.bound_max))
 
 
 def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> Comparison:
-    """One tensor's errors and bounds.
+    """Return one tensor's errors and bounds.
 
     Args:
-        theirs: of R64, with the noise of what is measured in ``dtype`` (:func:`is_measured`).
+        theirs: R64's record, measured in ``dtype`` (:func:`is_measured`).
         ours: the port's difference from R64, which has a size.
     """
     noise, noise_max = _largest(theirs.noise[dtype]), _largest(theirs.noise_max[dtype])
@@ -112,14 +111,14 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
 
 
 def is_measured(theirs: TensorRecord, dtype: str) -> bool:
-    """Whether a tensor of R64's, and of all runs that measure its noise in ``dtype``, is finite."""
+    """Whether a tensor is finite in R64 and in all runs that measure its noise in ``dtype``."""
     return theirs.rms is not None and None not in theirs.noise[dtype]
 
 
 def is_lost(theirs: TensorRecord) -> bool:
-    """Whether R64 is no truth here: float64 moves it by more than :data:`UNINFORMATIVE` of itself when its weights move
-    by a unit. Where float32's error, shrunk, tells that within :data:`BEYOND_FLOAT32`, it is a tensor that is 0 but for
-    rounding, such as the gradient of a key's bias: that is compared."""
+    """Whether R64 is no truth here: moving the weights by a float64 unit moves the tensor by more than
+    :data:`UNINFORMATIVE` of itself. If within :data:`BEYOND_FLOAT32` * err(R32) * u64/u32, the tensor is 0 but
+    for rounding, such as the gradient of a key's bias, and is compared."""
     if None in theirs.noise["float64"] or not is_measured(theirs, "float32"):
         return False
     shrunk = _largest(theirs.noise["float32"]) * UNIT["float64"] / UNIT["float32"]
@@ -127,8 +126,8 @@ def is_lost(theirs: TensorRecord) -> bool:
 
 
 def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
-    """A record of R64's as that of a tensor of another size would be, with the same share of it noise. What has no size
-    in R64 has no noise that could be carried over."""
+    """Return R64's record scaled to a tensor of another size, with the same relative noise. A tensor without a size in
+    R64 has no noise to scale."""
     grown = ratio(_size(size.rms), _size(theirs.rms)) if size.rms else 0.0
     scale = grown if math.isfinite(grown) else 0.0
 
@@ -141,19 +140,19 @@ def of_size(theirs: TensorRecord, size: TensorStats) -> TensorRecord:
 
 
 def largest_noise(theirs: TensorRecord, dtype: str) -> float:
-    """The RMS of the run that lies farthest from R64, of a tensor that is measured."""
+    """Return the RMS error of the run farthest from R64; the tensor must be measured."""
     return _largest(theirs.noise[dtype])
 
 
 def relative_noise(theirs: TensorRecord, dtype: str = "float32") -> str:
-    """The reference's error in float32, or in bfloat16, relative to the tensor, in words."""
+    """Describe the reference's float32 or bfloat16 error relative to the tensor."""
     if not is_measured(theirs, dtype):
         return "not finite"
     return f"off by {ratio(largest_noise(theirs, dtype), _size(theirs.rms)):.1e}"
 
 
 def ratio(error: float, scale: float) -> float:
-    """``error / scale``; of no error 0, whatever the scale is."""
+    """Return ``error / scale``; 0 if the error is 0, at any scale."""
     return error / scale if scale else (0.0 if error == 0 else float("inf"))
 
 
@@ -162,6 +161,6 @@ def _largest(runs: list[float | None]) -> float:
 
 
 def _size(value: float | None) -> float:
-    """A size that was measured."""
+    """Return a measured size."""
     assert value is not None
     return value

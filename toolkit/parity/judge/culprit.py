@@ -9,22 +9,21 @@ from toolkit.parity.judge.verdict import OF_RECOMPUTING, Finding, Verdict
 from toolkit.parity.measure.evaluation import UNWATCHED
 from toolkit.parity.measure.naming import TensorName
 
-#: The dtypes in the order of how well they see.
+#: Dtypes, the most accurate first.
 SIGHT = ("float64", "float32", "bfloat16")
-#: Tensors, draws and choices that a wrong backward which computes layers again spoils, where the forward is right.
+#: Kinds of tensors, draws and choices that a wrong recomputing backward spoils although the forward is right.
 SPOILT = ("gradient", "dropout", "normal", "relu")
 
 
 def first_at_fault(verdict: Verdict, order: list[str]) -> Finding | None:
-    """The finding nearest to the cause.
+    """Return the finding nearest to the cause.
 
-    What is wrong with a parameter or a draw comes before everything that is computed from it; then the first output
-    that drifts, in execution order, and within an LSH attention its bucket choice; then the gradient of the parameter
-    that is used last, since a backward runs the other way; then the first parameter that an update leaves wrong; then
-    the tokenizer, and new weights, of which the step knows nothing. Where all is right but in bfloat16, an operation
-    that is wrong there by itself comes before all that hangs on it. A backward that computes layers again and is wrong
-    by itself comes before all that it spoils. Where nothing says anything of the port, what is wrong with the reference
-    is named.
+    A wrong parameter or draw comes before everything computed from it. Then comes the first output that drifts, in
+    execution order, and within an LSH attention its bucket choice; then the gradient of the parameter used last, since
+    a backward runs the other way; then the first parameter that an update leaves wrong; then the tokenizer and new
+    weights, which the step does not use. If only bfloat16 is wrong, an operation that is wrong there by itself comes
+    before everything that depends on it. A recomputing backward that is wrong by itself comes before all that it
+    spoils. If no finding tells anything about the port, the reference's fault is returned.
 
     Args:
         order: the reference's tensors in execution order.
@@ -81,14 +80,14 @@ def is_of_recomputing(finding: Finding, dtypes: Collection[str]) -> bool:
     """Whether a finding is the fault of the backward that computes layers again.
 
     Args:
-        dtypes: in which that is at fault (:func:`recomputing_at_fault`).
+        dtypes: where it is at fault (:func:`recomputing_at_fault`).
     """
     return finding.dtype in dtypes and TensorName.parse(finding.name).kind in SPOILT
 
 
 def recomputing_at_fault(verdict: Verdict) -> set[str]:
-    """The dtypes in which the backward that computes layers again is wrong by itself: the forward is right, and so are
-    plain autograd's gradients of the same port."""
+    """Return the dtypes in which the backward that computes layers again is wrong by itself: the forward and plain
+    autograd's gradients of the same port are right."""
     return {dtype for dtype in {found.dtype for found in verdict.findings} if _is_at_fault(verdict, dtype)}
 
 
@@ -110,7 +109,7 @@ def _has_gradient(names: Iterable[TensorName]) -> bool:
 
 
 def _first_use(module: str, order: list[str]) -> int:
-    """The place of the first output of ``module``'s own, so that a fault in it comes before what it spoils."""
+    """Return the index of the first output of ``module``, so that its fault ranks before what it spoils."""
     owner = module.rpartition(".")[0] if module.endswith((".weight", ".bias")) else module
     names = enumerate(map(TensorName.parse, order))
     return next((i for i, name in names if (name.kind, name.module) == ("output", owner)), len(order))

@@ -1,9 +1,9 @@
-"""Where the reference's float32 stops to say anything, and why: for the report, so that nobody hunts a bug there.
+"""Where the reference's float32 stops being informative, and why: for the report, so that nobody hunts a bug there.
 
-A tensor of which float32 is off by more than a tenth (:data:`.bounds.UNINFORMATIVE`) is judged in float64 alone. What
-makes it so is in the weights: attention that puts all its weight on one position leaves the backward of softmax a
-difference of equal numbers; a residual stream that has grown by orders of magnitude swallows what is added to it; and
-some gradients are zero by cancellation, such as that of a key's bias, to which softmax is blind.
+A tensor whose float32 value is off by more than a tenth (:data:`.bounds.UNINFORMATIVE`) is judged in float64 alone. The
+cause is in the weights: if attention puts all its weight on one position, the backward of softmax subtracts equal
+numbers; a residual stream that has grown by orders of magnitude absorbs what is added to it; and some gradients are
+zero by cancellation, such as that of a key's bias, which softmax ignores.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.naming import TensorName, is_gradient
 
 LAYER = re.compile(r"^.*?\.(?:layers|h)\.(\d+)\b")
-#: Attention counts as saturated from this share of its rows on; a residual stream as grown from this factor on.
+#: Least share of saturated rows in saturated attention; least growth factor of a grown residual stream.
 SATURATED_SHARE, GROWN = 0.1, 1e3
 #: A gradient whose float64 is itself off by this share is nothing but rounding.
 NOTHING_BUT_ROUNDING = 1e-3
 
 
 def lost(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], names: Sequence[str]) -> list[Note]:
-    """Where float32's information ends, and the cause.
+    """Return notes on where float32 stops being informative, and why.
 
     Args:
-        tensors: of the reference, in the order of execution.
-        saturation: by attention module, the share of its rows that are saturated.
-        names: of the tensors in which float32 is noise.
+        tensors: the reference's, in execution order.
+        saturation: attention module -> share of its rows that are saturated.
+        names: those of the tensors in which float32 is noise.
     """
     if not names:
         return []
@@ -65,7 +65,7 @@ def _is_rounding(tensor: TensorRecord) -> bool:
 
 
 def _causes(tensors: Mapping[str, TensorRecord], saturation: Mapping[str, float], begins: str, kind: str) -> list[str]:
-    """What stands in the way of float32 between the module where it ends and the loss (or the input, of an output)."""
+    """Return why float32 loses its digits between module ``begins`` and the loss (for an output: the input)."""
     index = _index(begins)
 
     def between(module: str) -> bool:
@@ -96,7 +96,7 @@ def _is_stream(name: TensorName) -> bool:
 
 
 def _layer(module: str) -> str:
-    """The layer that a module belongs to, as a path; "" for one outside of all layers."""
+    """Return the path of the layer that contains a module; "" outside of all layers."""
     found = LAYER.match(module)
     return found[0] if found else ""
 

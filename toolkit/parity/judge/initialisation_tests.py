@@ -1,21 +1,21 @@
-"""How far the port's new weights lie from those that the reference makes anew (verdict 8). Pure arithmetic on what
-:mod:`toolkit.parity.measure.initial_values` has counted.
+"""How far the port's new weights lie from those that the reference initialises (verdict 8). Pure arithmetic on the
+counts of :mod:`toolkit.parity.measure.initial_values`.
 
-Parameters that the reference sets to a constant must have that constant. Of the others every statistic becomes a signed
-root z, judged by the limit of :mod:`.rng_tests`. None is an approximation for large samples; of two samples from one
-distribution, n values each, what is bounded is
+Parameters that the reference sets to a constant must have that constant. For the others, every statistic becomes a
+signed root z, judged by the limit of :mod:`.rng_tests`. No test is a large-sample approximation. For two samples of n
+values each from one distribution, the bounds are on
 
 - the spread, of normal numbers: one side's share of the sum of squares is Beta((n - 1)/2, (n - 1)/2), whose Chernoff
   bound is P(|z| > LIMIT) <= 2 exp(-LIMIT^2 / 2) = 3e-14. z is the root of twice the log-likelihood ratio;
 - the mean, of normal numbers: likewise, as t^2 / (2n - 2 + t^2) is Beta(1/2, n - 1);
-- how many values lie further out than 1, 2 and 3 joint standard deviations, whatever the distribution: of all that do,
-  those of one side are drawn without replacement, and Chernoff's bound for independent draws holds (Hoeffding 1963,
+- how many values lie beyond 1, 2 and 3 joint standard deviations, whatever the distribution: among all of these, those
+  of one side are drawn without replacement, and Chernoff's bound for independent draws holds (Hoeffding 1963,
   "Probability inequalities for sums of bounded random variables", section 6);
 - the largest distance between the two distribution functions (Kolmogorov-Smirnov), whatever the distribution: P(z >
   LIMIT) <= C exp(-LIMIT^2 / 2) with C = 2 for n >= 458 and e below (Wei and Dudley 2012, "Two-sample
   Dvoretzky-Kiefer-Wolfowitz inequalities").
 
-So a right parameter is stopped with a probability below 2e-13.
+So a right parameter fails with a probability below 2e-13.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from toolkit.parity.measure.initial_values import NewValues, SampleStats
 
 
 def faults(new: NewWeights) -> Iterator[tuple[str, str]]:
-    """Every parameter that a port makes anew otherwise than the reference, and what is wrong with it: of several
-    statistics, the first."""
+    """Yield each parameter that the port initialises unlike the reference, with the first statistic that is wrong."""
     for name, values in new.parameters.items():
         if problem := next(_problems(name, values), None):
             yield name, f"as {new.place} makes it anew: {problem}"
@@ -77,7 +76,7 @@ def spread(ours: SampleStats, theirs: SampleStats) -> float:
 
 
 def mean(ours: SampleStats, theirs: SampleStats) -> float:
-    """z of the difference of two means; 0 below what is expected of its square."""
+    """z of the difference of two means; 0 if its square is below expectation."""
     difference = ours.mean - theirs.mean
     between = _harmonic(ours, theirs) * difference**2
     share, free = between / (between + ours.squares + theirs.squares), ours.count + theirs.count - 1

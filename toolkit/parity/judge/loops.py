@@ -1,4 +1,4 @@
-"""What is wrong with the compiled loops by themselves (:mod:`toolkit.parity.measure.loop_accuracy`)."""
+"""Faults of the compiled loops by themselves (:mod:`toolkit.parity.measure.loop_accuracy`)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from toolkit.parity.measure.loop_accuracy import LoopError
 
-#: What the RMS of a loop's errors may be, and the largest of them, in units of rounding. The loops as they are stood at
-#: 2.5 and 8.0 at most in 6,600 calls (rows of 8 to 4,097 numbers, 2 to 2,560 of them, three draws of each). On the
-#: trials' shapes exp without its last two terms stood at 4.7 to 12 and 15 to 56, a vocabulary added up in float32 at
-#: 77 and 109, a variance in one pass from 83 and 1,250 on.
+#: Bounds on the RMS and the maximum of a loop's errors, in units of rounding. The right loops reached at most 2.5 and
+#: 8.0 in 6,600 calls (rows of 8 to 4,097 numbers, 2 to 2,560 of them, three draws of each). On the trials' shapes exp
+#: without its last two terms had 4.7 to 12 and 15 to 56, a vocabulary summed in float32 77 and 109, a one-pass variance
+#: at least 83 and 1,250.
 RMS, LARGEST = 4.0, 16.0
 
 
 def faults(errors: Sequence[LoopError]) -> Iterator[tuple[str, str]]:
-    """Each loop that is off by more, once, and by how much where it is the most."""
+    """Yield each loop beyond the bounds once, with its worst error."""
     wrong = [one for one in errors if _margin(one) > 1]
     for loop in dict.fromkeys(one.loop for one in wrong):
         worst = max((one for one in wrong if one.loop == loop), key=_margin)
@@ -28,7 +28,7 @@ def faults(errors: Sequence[LoopError]) -> Iterator[tuple[str, str]]:
 
 
 def _margin(one: LoopError) -> float:
-    """In units of what is allowed."""
+    """Error in units of its bound."""
     return math.inf if one.rms is None or one.largest is None else max(one.rms / RMS, one.largest / LARGEST)
 
 

@@ -1,4 +1,4 @@
-"""What a report says beside its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
+"""What a report adds to its verdict: a sentence for each kind of :class:`toolkit.parity.job.results.Note`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.parity.job.results import Note
 
-#: By kind; a note's data fill it in.
+#: kind -> template for a note's data.
 TEXTS: Mapping[str, str] = {
     # of the reference
     "reference-mask": (
@@ -110,5 +110,5 @@ def text(note: Note) -> str:
 
 
 def as_content(note: Note) -> dict[str, Any]:
-    """A note as it stands in ``parity.json``."""
+    """A note's content in ``parity.json``."""
     return {"kind": note.kind, "data": note.data, "text": text(note)}

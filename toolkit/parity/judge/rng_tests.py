@@ -2,18 +2,18 @@
 :mod:`toolkit.parity.comparator.rng_stats`.
 
 Every statistic becomes a signed root z: of twice the log-likelihood ratio for a count or a variance, else of the usual
-kind. All are judged by :data:`LIMIT`. None is an approximation for large samples; what is bounded is
+kind. All are judged by :data:`LIMIT`. No test is a large-sample approximation. The bounds are on
 
 - a rate, a count of n independent cells: P(|z| > LIMIT) <= 2 exp(-LIMIT^2 / 2) = 3e-14 (Chernoff), whatever n and p;
 - a serial correlation, in a mask or from one mask to another (Knuth, The Art of Computer Programming, vol. 2, section
-  3.3.2 K): of the cells that come after a dropped one, how many are dropped. Which cells these are is known before
-  they are drawn, so that each is dropped with probability p whatever came before, and the bound of Garivier and Cappé
+  3.3.2 K): how many cells after a dropped one are dropped. Which cells these are is known before they are drawn, so
+  each is dropped with probability p whatever came before, and the bound of Garivier and Cappé
   2011 ("The KL-UCB Algorithm", theorem 10) holds: P <= 2 e ceil(32 ln n) exp(-32), below 5e-11 up to n = 10^9;
 - mean and variance of normal numbers (Gauss, Chernoff for chi squared), and how many of them lie far out (as a rate:
   the fourth moment has no such bound, and says less); their serial correlations, which are normal sums with a variance
-  that is known step by step, bounded like those of masks.
+  known step by step, bounded like those of masks.
 
-A large model has about 300 masks with 8 statistics each: a right generator is stopped with a probability below 2e-7.
+A large model has about 300 masks with 8 statistics each: a right generator fails with a probability below 2e-7.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from toolkit.parity.job.results import DrawStats, GeneratorStats, MaskStats, RotationStats
 
-#: What |z| of any statistic may be.
+#: Bound on |z| of any statistic.
 LIMIT = 8.0
-#: By how much a rate may be off by design: 16 random bits decide about a cell
+#: How far a rate may be off by design: 16 random bits decide on a cell
 #: (:func:`models.operations.ops.random_mask`).
 RATE_SLACK = 2.0**-17
 
@@ -37,7 +37,7 @@ class Deviation:
 
     Attributes:
         name: of the draw; ``dropout:all masks of rate P`` or ``normal:all rotations`` for those of all modules.
-        z: 0 where it is just what is expected.
+        z: 0 if the statistic is as expected.
         message: the figures in words.
     """
 
@@ -47,7 +47,7 @@ class Deviation:
 
 
 def faults(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
-    """Everything that is wrong with a port's own draws: the draw's name, and what is wrong with it."""
+    """Yield the name of each of the port's draws that is wrong, and what is wrong with it."""
     for name, draws in (*generators.masks.items(), *generators.rotations.items(), *generators.sequences.items()):
         for problem in draws.problems:
             yield name, problem
@@ -58,7 +58,7 @@ def faults(generators: GeneratorStats) -> Iterator[tuple[str, str]]:
 
 
 def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
-    """All statistics: those of each module, then those of all modules together, which see a small fault better."""
+    """Yield each module's statistics, then those of all modules together, which show a small fault better."""
     by_rate: dict[float, list[MaskStats]] = {}
     for name, masks in generators.masks.items():
         by_rate.setdefault(masks.rate, []).append(masks)
@@ -70,7 +70,7 @@ def deviations(generators: GeneratorStats) -> Iterator[Deviation]:
     for rate, several in by_rate.items():
         if len(several) > 1:
             yield from _of_masks(f"dropout:all masks of rate {rate:.6g}", all_masks(several))
-    # The same numbers in every module and step would be counted several times.
+    # Seeded numbers, equal in every module and step, would count several times.
     drawn_anew = [rotations for rotations in generators.rotations.values() if not rotations.seeded]
     if len(drawn_anew) > 1:
         yield from _of_rotations("normal:all rotations", all_rotations(drawn_anew))
@@ -87,7 +87,7 @@ def binomial(hits: float, trials: float, rate: float, slack: float = 0.0) -> flo
 
 
 def divergence(share: float, expected: float) -> float:
-    """How far (Kullback, Leibler) a probability is from another; infinite where the other leaves no chance."""
+    """Kullback-Leibler divergence of two probabilities; infinite where the other leaves no chance."""
     return _times_log(share, expected) + _times_log(1.0 - share, 1.0 - expected)
 
 
@@ -115,7 +115,7 @@ RELATED = {"modules": "in the module drawn before it, of equal shape,", "steps":
 
 
 def _of_masks(name: str, masks: MaskStats) -> Iterator[Deviation]:
-    """The statistics of masks. They count the rarer state: what is dropped, or, at rates above 1/2, what is kept."""
+    """Yield the statistics of masks. They count the rarer state: dropped cells, or, at rates above 1/2, kept ones."""
     rare, state = (masks.rate, "dropped") if masks.rate <= 0.5 else (1.0 - masks.rate, "kept")
 
     def deviation(counts: list[float], text: str) -> Deviation:

@@ -1,4 +1,4 @@
-"""Verdict 5: what both tokenizers make of the same texts, and which of them shows a difference best."""
+"""Verdict 5: both tokenizers' outputs for the same texts, and which text shows a difference best."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.parity.job.results import Tokens
 
-#: What is compared, in this order, and how a message calls it.
+#: What is compared, in this order -> its name in a message.
 COMPARED = {
     "ids": "ids",
     "decoded": "decoded texts",
@@ -15,13 +15,13 @@ COMPARED = {
     "left": "ids or mask, padded on the left,",
     "offsets": "offsets",
 }
-#: Of what is longer than this, so many characters or tokens before and after the place of a difference are shown.
+#: Longest value shown whole; else so many characters or tokens before and after a difference are shown.
 SHOWN, BEFORE, AFTER = 60, 10, 30
 
 
 def differing(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> dict[str, list[int]]:
-    """By what differs, the places of the texts of which it does, the shortest text first. Texts that the reference
-    cannot encode are not compared; of one that the port alone cannot encode, it is the ids that differ."""
+    """Return, by key of :data:`COMPARED`, the indices of the texts that differ, the shortest text first. Texts that the
+    reference cannot encode are not compared; if the port alone cannot encode one, its ids differ."""
     found = {}
     for key in COMPARED:
         places = [
@@ -41,7 +41,7 @@ def _differs(key: str, reference: Tokens, port: Tokens) -> bool:
 
 
 def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, str]]:
-    """Name and message of a finding for everything that differs, with the shortest text of which it does."""
+    """Return name and message of a finding for each key that differs, with the shortest such text."""
     return [
         (f"tokenizer:{key}", message(key, theirs[places[0]], ours[places[0]]) + _others(len(places) - 1, len(theirs)))
         for key, places in differing(theirs, ours).items()
@@ -49,7 +49,7 @@ def faults(theirs: Sequence[Tokens], ours: Sequence[Tokens]) -> list[tuple[str, 
 
 
 def message(key: str, reference: Tokens, port: Tokens) -> str:
-    """How two answers to one text differ, in a sentence."""
+    """Describe how two outputs for a text differ."""
     what, wanted, got = COMPARED[key], getattr(reference, key), getattr(port, key)
     if port.error is not None:
         return f"{what} of {_around(reference.text, 0)}: the port ends with {port.error}"
@@ -65,13 +65,13 @@ def message(key: str, reference: Tokens, port: Tokens) -> str:
 
 
 def _first_difference(wanted: Sequence, got: Sequence) -> int:
-    """The first place where two sequences differ."""
+    """Index where two sequences first differ."""
     pairs = enumerate(zip(wanted, got, strict=False))
     return next((place for place, (one, other) in pairs if one != other), min(len(wanted), len(got)))
 
 
 def _start(starts: Sequence[int], token: int) -> int:
-    """Where in its text a token begins; 0 where that is not known, as of a text that is shown whole."""
+    """Where a token begins in its text; 0 if that is unknown, as for a text shown whole."""
     return starts[min(token, len(starts) - 1)] if starts else 0
 
 
@@ -80,7 +80,7 @@ def _is_short(value: Any) -> bool:
 
 
 def _around(value: Sequence, place: int) -> str:
-    """A text or a list as Python writes it: whole, or what stands around a place."""
+    """Return the repr of a text or list: whole, or of the part around a place."""
     if _is_short(value):
         return repr(value)
     first, past = max(0, place - BEFORE), place + (AFTER if isinstance(value, str) else BEFORE)

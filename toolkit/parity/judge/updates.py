@@ -1,4 +1,4 @@
-"""What an optimizer's update leaves wrong, in a line: which update it is, and which of the parameters."""
+"""Describe in a line which optimizer update leaves which parameters wrong."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from toolkit.parity.measure.naming import TensorName
 
 
 def number_of(name: TensorName) -> int:
-    """Of a parameter after an update, or of a loss that follows one: of which update, from 1."""
+    """Number, from 1, of the update before a parameter's value or a loss."""
     repeated = int(name.call.removeprefix("#") or 1)
     return repeated if name.kind == "updated" else repeated - 1
 
 
 def wrong_parameters(finding: Finding, verdict: Verdict, decayed: Collection[str]) -> str:
-    """How many parameters the update of a finding leaves wrong, and whether they are those of one kind.
+    """Describe how many parameters a finding's update leaves wrong, and whether they are of one kind.
 
     Args:
         finding: on a parameter after the first update that leaves one wrong.

@@ -1,6 +1,6 @@
 """The verdicts of the specification (``toolkit/parity/README.md``): what may differ between the port and the reference.
 
-Pure arithmetic. By how much a tensor may differ is in :mod:`.bounds`; which of the findings is named, in
+Pure arithmetic. The bounds on a tensor's difference are in :mod:`.bounds`; the choice of the named finding, in
 :mod:`.culprit`.
 """
 
@@ -41,10 +41,10 @@ from toolkit.parity.measure.naming import TensorName
 OF_TENSORS = ("semantics", "rounding")
 #: Verdicts on the backward that computes layers again.
 OF_RECOMPUTING = ("recomputed", "replay")
-#: An input of ReLU may change its sign where R64 has it within so many times what R32 moves any of them by.
+#: A ReLU input may change its sign if |R64| is at most this many times the largest move of any input in R32.
 SIGN_FACTOR = 8.0
-#: How far a constant may be off, in units of rounding of what it is computed from: a power, a division, a product and
-#: a sine in float32, each within a unit or two on either side. Torch's own differs by 1 from one processor to another.
+#: Bound on a constant's error, in units of rounding of what it is computed from: a power, a division, a product and
+#: a sine in float32, each within a unit or two on either side. Torch's own differs by 1 between processors.
 CONSTANT_UNITS = 8.0
 
 
@@ -58,7 +58,7 @@ class Finding:
             nothing to be compared with.
         name: the tensor, parameter, draw or text concerned.
         message: what is wrong with it, with the figures.
-        dtype: empty where it concerns all.
+        dtype: empty if it concerns all.
     """
 
     verdict: str
@@ -72,11 +72,11 @@ class Verdict:
     """Everything that was compared, and everything that was found wrong.
 
     Attributes:
-        recomputed, replay: of the backward that computes layers again, against plain autograd of the same port: what
-            the two make of each gradient may differ by as much as that may from R64.
-        plain: of plain autograd itself against R64, where the step's own gradients are not made by it.
+        recomputed, replay: the backward that computes layers again against plain autograd of the same port. The two
+            gradients may differ by as much as a gradient may from R64.
+        plain: plain autograd against R64, where the step's own gradients come from another backward.
         reference_faults: what is wrong with the reference. A port that differs from such a reference is not shown to
-            be wrong; one that agrees all the same is right.
+            be wrong; one that agrees is right all the same.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -93,25 +93,25 @@ class Verdict:
 
     @property
     def inconclusive(self) -> bool:
-        """Nothing that was found says anything of the port: the reference is at fault, or not finite."""
+        """Whether no finding tells anything of the port: the reference is at fault or not finite."""
         of_reference = all(finding.verdict == "reference" for finding in self.findings)
         return bool(self.findings and (self.reference_faults or of_reference))
 
     def compared_by(self, verdict: str) -> list[Comparison]:
-        """The comparisons that findings of this verdict come from."""
+        """Return the comparisons behind findings of this verdict."""
         return getattr(self, verdict) if verdict in OF_RECOMPUTING else self.comparisons
 
     def nearest(self, dtype: str, count: int) -> list[Comparison]:
-        """The ``count`` comparisons of a dtype that come nearest to their bounds, or exceed them most."""
+        """Return the ``count`` comparisons of a dtype with the largest margins."""
         chosen = [c for c in self.comparisons if c.dtype == dtype and c.informative]
         return sorted(chosen, key=lambda c: c.margin, reverse=True)[:count]
 
     def find(self, verdict: str, name: str, message: str, dtype: str = "") -> None:
-        """Take in something that is wrong."""
+        """Add a finding."""
         self.findings.append(Finding(verdict, name, message, dtype))
 
     def note(self, kind: str, **data: Any) -> None:
-        """Take in something to be said (:data:`.notes.TEXTS`)."""
+        """Add a note (:data:`.notes.TEXTS`)."""
         self.notes.append(Note(kind, data))
 
 
@@ -151,8 +151,8 @@ def judge(reference: ReferenceResult, candidate: CandidateResult) -> Verdict:
 
 
 def reference_faults(reference: ReferenceResult) -> list[Finding]:
-    """Where the reference leaves float64 and was not kept from it, and a loss that is not the one it is defined to be:
-    the findings' names are source lines."""
+    """Return a finding for each place where the reference still leaves float64, and for a loss that differs from its
+    definition. Their names are source lines."""
     message = "the reference computes in less than float64 although its model is float64"
     faults = [Finding("reference", place, message) for place in reference.narrowings]
     loss = reference.own_loss
@@ -166,7 +166,7 @@ def reference_faults(reference: ReferenceResult) -> list[Finding]:
 
 
 def _note_reference(reference: ReferenceResult, judged_in_float32: bool, verdict: Verdict) -> None:
-    """What a reader is to know of the reference."""
+    """Note what a reader needs to know of it."""
     if not judged_in_float32 and (lost := _not_finite(reference, "float32")):
         verdict.note("reference-not-finite", name=lost[0], message=lost[1])
     if verdict.passed:
@@ -222,8 +222,8 @@ def _judge_structure(reference: ReferenceResult, ours: CandidateDtype, dtype: st
 
 
 def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | None:
-    """Where a reference that is not finite ceases to be so, and what a report says of it: nothing can be measured by
-    it, and it is no reason to pass."""
+    """Return the first tensor that is not finite in the reference, and a report's text. Such a reference can
+    measure nothing, and is no reason to pass."""
     tensors = reference.tensors
     lost = [name for name in tensors if _is_judged(name, dtype) and not is_measured(tensors[name], dtype)]
     rest = f" here and in {len(lost) - 1} tensors after it" if len(lost) > 1 else " here"
@@ -231,7 +231,7 @@ def _not_finite(reference: ReferenceResult, dtype: str) -> tuple[str, str] | Non
 
 
 def _lost(reference: ReferenceResult) -> tuple[str, str] | None:
-    """Where R64 ceases to be a truth, and what a report says of it."""
+    """Return where R64 stops being a truth, and the report's text."""
     tensors = reference.tensors
     lost = [name for name in tensors if _is_judged(name, "float64") and is_lost(tensors[name])]
     if not lost:
@@ -265,8 +265,8 @@ def _judge_buckets(reference: ReferenceResult, ours: CandidateDtype, dtype: str,
 
 
 def _judge_signs(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4 for ReLU: its input may have another sign than in R64 only where it is 0 to within rounding, which is
-    what the reference's own float32 moves the inputs by. All else is compared with R64's signs on both sides."""
+    """Verdict 4 for ReLU: the sign of its input may differ from R64's only where the input is 0 to within rounding, as
+    measured by the reference's own float32. For all else both sides are given R64's signs."""
     excused = 0
     moved = reference.facts.relu_moved_lowered if dtype == "bfloat16" else reference.facts.relu_moved
     for module, flips in ours.facts.relu_flips.items():
@@ -285,7 +285,7 @@ def _sign_message(flips: Flips, slack: float) -> str:
 
 
 def _judge_choices(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdict 4 for argmax, top-k and sort of a user's pair: as :func:`_judge_signs`, of scores that change places."""
+    """Verdict 4 for argmax, top-k and sort of a user's pair: as :func:`_judge_signs`, for reordered scores."""
     excused = 0
     for module, flips in ours.facts.choice_flips.items():
         slack = SIGN_FACTOR * _slack(reference.facts.choice_moved.get(module, 0.0), dtype)
@@ -307,10 +307,10 @@ def _slack(of_float32: float, dtype: str) -> float:
 
 
 def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) -> None:
-    """What both sides compute once, in float32, from the configuration: the port's own against the reference's.
+    """Compare constants, which both sides compute once, in float32, from the configuration.
 
-    All else is compared with the reference's constant in both, so that a unit in the last place here, where torch's own
-    table differs from one processor to another, does not look like a fault there.
+    For all else both sides use the reference's constant: torch's own table differs between processors by a unit in the
+    last place, which would look like a fault elsewhere.
     """
     for name, error in errors.items():
         if not error <= CONSTANT_UNITS:
@@ -321,8 +321,8 @@ def _judge_constants(errors: Mapping[str, float], dtype: str, verdict: Verdict) 
 
 
 def _is_judged(name: str, dtype: str) -> bool:
-    """All but the losses after an update in float32: one number each, at the end of a path that amplifies rounding, of
-    whose spread a few runs of the reference tell too little. Right ports were seen at 10 times the largest of five."""
+    """Whether a tensor is judged: all but losses after an update below float64. Each is one number whose path amplifies
+    rounding; a few runs tell too little of its spread. Right ports reached 10 times the largest of five."""
     parsed = TensorName.parse(name)
     return dtype == "float64" or not (parsed.kind == "loss" and parsed.is_of_training)
 
@@ -344,7 +344,7 @@ def _judge_tensor(name: str, reference: ReferenceResult, port: CandidateDtype, d
 
 
 def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """Verdicts 2 and 3 on the step without hooks, as training makes it, where it is not the watched one bit for bit."""
+    """Verdicts 2 and 3 on the step without hooks, as in training, where it differs in any bit from the watched one."""
     for name, error in ours.unwatched.items():
         theirs, called = reference.tensors.get(name), named(UNWATCHED, name)
         if theirs is None or error.rms is None:
@@ -359,8 +359,8 @@ def _judge_unwatched(reference: ReferenceResult, ours: CandidateDtype, dtype: st
 
 
 def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: str, verdict: Verdict) -> None:
-    """The port's backward that computes layers again (reversible, recompute), by itself: against plain autograd of the
-    same port in the same dtype, with the recorded draws and with the port's own."""
+    """Compare the port's backward that computes layers again (reversible, recompute) with plain autograd of the same
+    port in the same dtype, with the recorded draws and with the port's own."""
     tensors = reference.tensors
     measured = {name for name in tensors if is_measured(tensors[name], dtype)}
     for name in measured & ours.plain.keys():
@@ -378,7 +378,7 @@ def _judge_recomputed(reference: ReferenceResult, ours: CandidateDtype, dtype: s
 def _judge_again(
     kind: str, draws: str, name: str, theirs: TensorRecord, error: TensorStats, dtype: str, verdict: Verdict
 ) -> None:
-    """One gradient of two backwards of the port, with given draws."""
+    """Compare one gradient of the port's two backwards."""
     if error.rms is None:
         verdict.find(kind, name, f"with {draws}, computed again, it is missing, or holds NaN or Inf", dtype)
         return
@@ -390,15 +390,14 @@ def _judge_again(
 
 
 def _judge_generators(generators: GeneratorStats, verdict: Verdict) -> None:
-    """Verdict 7: the port's own masks and rotations are random, at the rates that were asked for. A streamed port is
-    not measured."""
+    """Verdict 7: the port's own masks and rotations are random, at the requested rates. A streamed port is not
+    measured."""
     for name, message in rng_tests.faults(generators):
         verdict.find("randomness", name, message)
 
 
 def _judge_new_weights(new: NewWeights, verdict: Verdict) -> None:
-    """Verdict 8: parameters that the port makes anew are such as the reference would make. A streamed port is not
-    measured."""
+    """Verdict 8: the port initialises parameters as the reference does. A streamed port is not measured."""
     for name, message in initialisation_tests.faults(new):
         verdict.find("initialisation", f"new:{name}", message)
 

@@ -1,6 +1,6 @@
 """``python -m toolkit.parity.reference TASK JOB...``: do a task in each job folder.
 
-What is in a job folder, says :mod:`toolkit.parity.job.files`.
+A job folder's files: :mod:`toolkit.parity.job.files`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ collector.in_a_command()
 with left_out(sys.argv[2:]):
     from toolkit.parity.reference.environment import flags, set_up, versions
 
-#: The module that does a task, and is imported for it alone: what all of them import takes two seconds. Each has
-#: ``run(job, folder)``, which gives what the task's file is to hold.
+#: Task -> its module, imported for it alone: the imports of all of them take two seconds. Each has
+#: ``run(job, folder)``, which returns the content of the task's file.
 MODULES = {
     files.RESULT: "measure",
     "forced_input": "forced_input",
@@ -36,7 +36,7 @@ MODULES = {
 
 
 def main(task: str, folder: Path) -> None:
-    """Do a task, and leave its file."""
+    """Do a task and write its file."""
     started = time.monotonic()
     job = files.read_job(folder)
     set_up(job.threads)

@@ -24,5 +24,5 @@ def run(job: Job, folder: Path) -> ReferenceResult:
     step.write_draws(place)
     files.write_tensors(place / "constants.safetensors", step.constants())
     files.write_tensors(place / "float32.safetensors", own)
-    files.write_json(place / "order.json", list(own))  # the Paddle worker starts when this file is there
+    files.write_json(place / "order.json", list(own))  # its existence starts the Paddle worker
     return ReferenceResult()

@@ -1,4 +1,4 @@
-"""What a torch module holds beside its parameters: tables, and statistics that a step in training mode changes."""
+"""Buffers of a torch module: tables, and statistics that a step in training mode changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolkit.parity.reference.points import to_numpy
 
 
 def buffers_of(model: nn.Module) -> dict[str, np.ndarray]:
-    """Name and value of every buffer but the count of a batch norm's steps where nothing reads it: Paddle has none."""
+    """Return every buffer by name, without a batch norm's unread count of steps, which Paddle lacks."""
     modules = dict(model.named_modules())
     return {
         name: to_numpy(value)
@@ -30,11 +30,11 @@ def _is_unread(module: nn.Module, leaf: str) -> bool:
 def facts_of(
     model: nn.Module, before: Mapping[str, np.ndarray], described: Callable[[str, torch.Tensor], ParameterFacts]
 ) -> list[BufferFacts]:
-    """What is known of each.
+    """Describe each buffer.
 
     Args:
         before: their values before a step in training mode.
-        described: gives what is known of a tensor of that name.
+        described: describes a tensor of that name.
     """
     kept, tensors = model.state_dict().keys(), dict(model.named_buffers())
     after = buffers_of(model)

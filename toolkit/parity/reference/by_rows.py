@@ -1,5 +1,5 @@
-"""The gradient of a matrix so large that it is not to be there as a whole: that of an output layer over 246,534 words
-takes 2.5 GB in float64, as much as the layer itself."""
+"""Gradient of a matrix too large to be held as a whole: that of an output layer over 246,534 words takes 2.5 GB in
+float64, as much as the layer itself."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from toolkit.parity.measure.error_stats import ROWS
 from toolkit.parity.reference.reordered import SumsReordered
 
-#: Takes the number of the first row, and some rows of a gradient.
+#: Called with the index of the first row, and rows of a gradient.
 Take = Callable[[int, torch.Tensor], None]
 
 
 class GradientByRows(TorchDispatchMode):
-    """Inside the ``with`` block, a backward hands the gradient of a matrix on in order, :data:`.ROWS` rows at a time.
+    """Inside the ``with`` block, a backward passes on a matrix's gradient in order, :data:`.ROWS` rows at a time.
 
-    The product that makes it is torch's own, of some rows of its left factor after the others; each element is the
-    same sum as in the whole product. A gradient that torch makes in another way is handed on when it is there.
+    The product is torch's own, of a few rows of its left factor at a time; each element is the same sum as in the whole
+    product. A gradient that torch computes in another way is handed on when complete.
 
     Args:
         matrix: (rows, columns).
         take: gets the gradient.
-        sums: by which all sums are reordered, if they are.
+        sums: reorders all sums, if given.
 
     Attributes:
-        used: the matrix, as the model is to use it.
+        used: the matrix that the model must use.
     """
 
     def __init__(self, matrix: torch.Tensor, take: Take, sums: SumsReordered | None = None) -> None:
@@ -51,27 +51,27 @@ class GradientByRows(TorchDispatchMode):
         return left.new_zeros(()).expand(self.shape)  # in its place, without memory
 
     def _is_gradient(self, left: torch.Tensor, right: torch.Tensor) -> bool:
-        """Whether a product is the matrix's gradient: of its shape, and not a product of the matrix itself."""
+        """Whether a product is the matrix's gradient: it has its shape, and neither factor is the matrix."""
         own = self.matrix.untyped_storage().data_ptr()
         is_own = any(factor.untyped_storage().data_ptr() == own for factor in (left, right))
         return (left.shape[0], right.shape[1]) == self.shape and not is_own
 
 
 class _HandedOn:
-    """What takes a gradient, and whether it has it. Knows nothing of the matrix, which would keep it alive."""
+    """Receiver of a gradient, and whether it is done. Holds no reference to the matrix, to let it be freed."""
 
     def __init__(self, take: Take) -> None:
         self.take = take
         self.is_done = False
 
     def whole(self, gradient: torch.Tensor) -> None:
-        """Hand on one that came as a whole; nothing, where it stands in for one that came by rows."""
+        """Hand on a gradient that came as a whole; skip the placeholder of one that came by rows."""
         for start in () if self.is_done else range(0, len(gradient), ROWS):
             self.take(start, gradient[start : start + ROWS])
 
 
 class _Used(torch.autograd.Function):
-    """The same numbers; the gradient goes no further."""
+    """Identity that ends the backward."""
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor, handed_on: _HandedOn) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""What the reference's own ``from_pretrained`` reads from the checkpoint that a job's weights are of, and what of its
-position table its evaluation takes for shorter texts."""
+"""What the reference's own ``from_pretrained`` reads from the checkpoint of a job, and the part of its position table
+that its evaluation uses for shorter texts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from toolkit.parity.reference.step import Step
 
 
 def write_loaded(step: Step, job: Job, path: Path) -> None:
-    """Write every parameter that the checkpoint has, in float32; safetensors alone are read, and from the folder alone.
+    """Write every parameter of the checkpoint in float32; only safetensors of the folder itself are read.
 
-    Parameters that the reference would make anew, such as those of another head, are left out.
+    Parameters that the reference would initialise, such as those of another head, are left out.
     """
     if job.checkpoint is None:
         return

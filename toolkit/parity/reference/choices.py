@@ -1,6 +1,6 @@
-"""Discrete choices of any torch module: what ``topk``, ``argmax`` and their like choose in R64, all runs choose.
+"""Discrete choices of any torch module: all runs repeat what ``topk``, ``argmax`` and the like choose in R64.
 
-Other functions choose, too, and nothing can be given to the port in their place: where they do so is written down.
+Other functions choose, too, but their choices cannot be given to the port: the places are noted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.reference.recorder import Recorder
 
 F = nn.functional
-#: By name of a function that gives indices: what comes after its input, and its default axis.
+#: Function that returns indices -> arguments after its input, and its default axis.
 SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "topk": (("k", "dim", "largest", "sorted"), -1),
     "argmax": (("dim", "keepdim"), None),
@@ -27,7 +27,7 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], int | None]] = {
     "argsort": (("dim", "descending"), -1),
 }
 CHOOSING = {getattr(owner, name): name for name in SIGNATURES for owner in (torch, torch.Tensor)}
-#: Functions that choose by their input's size, sign or order, by what a note calls them.
+#: Functions that choose by size, sign or order of their input -> name in a note.
 OTHERS = {
     function: name
     for name, owners in {
@@ -43,7 +43,7 @@ OTHERS = {
 
 
 class Choices(TorchFunctionMode):
-    """Asks the recorder's draws what is chosen.
+    """Take all choices from the recorder's draws.
 
     Args:
         note: called with the name of each choice that cannot be given to the port, such as ``round:encoder.norm``.
@@ -81,7 +81,7 @@ class Choices(TorchFunctionMode):
 
 
 def _arguments(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a function is given, by name."""
+    """Return a call's arguments by name."""
     names, dim = SIGNATURES[name]
     given = {**dict(zip(("input", *names), args, strict=False)), **kwargs}
     for other, one in (("self", "input"), ("axis", "dim")):

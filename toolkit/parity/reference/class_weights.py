@@ -1,5 +1,5 @@
-"""The loss of training where classes have weights: no model of the reference has any, so torch's own loss is taken on
-its logits."""
+"""Training loss with class weights: no model of the reference supports them, so torch's own loss is taken on its
+logits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 def weighted_loss(logits: torch.Tensor, labels: torch.Tensor, class_weights: Sequence[float]) -> torch.Tensor:
-    """As transformers' users train with class weights: its model's logits and the weighted loss of torch, a scalar.
+    """Return torch's weighted loss on the model's logits, a scalar, as transformers' users train with class weights.
 
     Args:
         logits: (B, labels).
-        labels: int64 (B,) classes; or several labels a text, (B, labels) of 0 and 1 in the dtype of the logits.
-        class_weights: by label.
+        labels: int64 (B,) classes; or several labels per text, (B, labels) of 0 and 1 in the logits' dtype.
+        class_weights: one per label.
     """
     weights = torch.tensor(class_weights, dtype=logits.dtype, device=logits.device)
     if labels.is_floating_point():

@@ -1,4 +1,4 @@
-"""What keeps the reference in float64 where its own code does not, and what sees where it leaves it all the same."""
+"""Keep the reference in float64 where its own code does not, and detect where it leaves float64 all the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from toolkit.parity.reference.recorder import set_attribute
 
 @contextlib.contextmanager
 def no_downcast() -> Iterator[list[str]]:
-    """Float64 stays float64 where the reference's code says ``.float()`` (its language-model loss does). Gives a list
-    that fills with the places where that happened: leaks of the reference, to be reported as such."""
+    """Keep float64 where the reference's code says ``.float()`` (as its language-model loss does). Yields a list of the
+    places where that happened, to be reported as leaks of the reference."""
     leaks: list[str] = []
     original = torch.Tensor.float
 
@@ -41,23 +41,23 @@ def no_downcast() -> Iterator[list[str]]:
         undo()
 
 
-#: What a value of float64 loses its digits in.
+#: Dtypes in which float64 loses digits.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
-#: They take a tensor's shape or device, and nothing of its values.
+#: Functions that use a tensor's shape or device, not its values.
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
-#: Functions of this package through which the reference's own calls pass.
+#: This package's functions that pass on the reference's own calls.
 PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose")
 
 
 class NarrowingWatch(TorchDispatchMode):
-    """Sees every operation that takes float64 and gives fewer digits, in the forward and in the backward.
+    """Detects every operation from float64 to a narrower float dtype, in the forward and in the backward.
 
-    What :func:`no_downcast` has kept in float64 is not among them: these are the leaks that it does not stop. A bool or
-    integer result loses nothing that was meant to be kept, and float32 tables that enter float64 lose nothing at all.
+    These are the leaks that :func:`no_downcast` does not stop. A bool or integer result loses nothing that was meant to
+    be kept, and float32 tables that enter float64 lose nothing at all.
 
     Attributes:
-        places: ``file.py:LINE`` of the reference's code, or what of the backward it is, in the order of execution.
+        places: ``file.py:LINE`` of the reference's code, or the node of the backward, in execution order.
     """
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
 
 
 def _calling_line() -> str | None:
-    """Where the code that is neither torch's nor this package's calls what is at work; None where this package is at
-    work for itself, or where no such code is running, as in a backward."""
+    """Return the innermost line outside torch and this package that leads to the running call; None if the call is this
+    package's own, or no such code is running, as in a backward."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -104,16 +104,16 @@ def _calling_line() -> str | None:
 
 
 class ExactNormaliser(TorchFunctionMode):
-    """Compute x - logsumexp(x) as (x - max) - log(sum(exp(x - max))) wherever the reference subtracts the former.
+    """Compute x - logsumexp(x) as (x - max) - log(sum(exp(x - max))) wherever the reference has the former.
 
-    The reference's softmax is exp(x - logsumexp(x)). Where every score of a row is masked, logsumexp(x) is -1e9 +
-    log(K), and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 and not 1/K.
-    The positions concerned see nothing but padding, so no result depends on them; but a truth that is wrong by 1e-7
-    there is none, and a noise baseline of 100% measures nothing. Measured on the demo recipe: without this, a right
-    port stood at twice the semantic bound.
+    The reference's softmax is exp(x - logsumexp(x)). If every score of a row is masked, logsumexp(x) is -1e9 + log(K),
+    and at -1e9 float64 keeps 7 digits of log(K), float32 none: each of the K weights becomes 1 instead of 1/K. These
+    positions see only padding, so no result depends on them; but a truth that is wrong by 1e-7 is none, and a noise
+    baseline of 100% measures nothing. Measured on the demo recipe: without this, a right port had twice the semantic
+    bound.
 
     Attributes:
-        saturated: rows in which every score was masked, while ``counting`` said so.
+        saturated: number of rows with every score masked, counted while ``counting`` returns True.
     """
 
     def __init__(self, counting: Callable[[], bool]) -> None:
@@ -139,13 +139,13 @@ class ExactNormaliser(TorchFunctionMode):
 
 
 class SaturationWatch(TorchFunctionMode):
-    """How much of each attention is saturated: puts all its weight on one position, as far as float32 can tell.
+    """Measures the saturated share of each attention: rows with all weight on one position, as far as float32 can tell.
 
     Attributes:
-        shares: by module, the share of rows whose other positions together get less than ``SATURATED_BELOW``.
+        shares: module -> share of rows whose other positions together get less than ``SATURATED_BELOW``.
 
     Args:
-        module: gives the path of the module that is running.
+        module: returns the path of the running module.
     """
 
     def __init__(self, module: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""How torch is set up for the reference, and what it runs on."""
+"""Setup of torch for the reference, and its versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import transformers
 
 
 def set_up(threads: int) -> None:
-    """Threads, TF32 off, deterministic kernels, no chatter."""
+    """Set threads, deterministic kernels, no TF32, few logs."""
     torch.set_num_threads(threads)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -20,7 +20,7 @@ def set_up(threads: int) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that decides what the reference computes."""
+    """Versions of what determines the reference's results."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,

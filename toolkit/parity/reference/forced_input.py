@@ -1,7 +1,7 @@
 """The reference operation by operation, each on R64's own input.
 
-R64's tensors at every point are the truth. The reference is then run again with each of its tensors replaced by the
-truth right after it was measured: what is left is the rounding of one operation, the noise baseline of the port's.
+R64's tensors at every point are the truth. The reference is then run again, each tensor being replaced by the truth
+right after it is measured: what is left is one operation's rounding, the noise baseline of the port's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """Leave ``forced_input.safetensors``; returns by name, in the order of execution, the size of each tensor and the
-    reference's errors there."""
+    """Write ``forced_input.safetensors``; return by name, in execution order, each tensor's size and the reference's
+    errors."""
     step = make_step(job, folder)
     path = folder / "reference" / "forced_input.safetensors"
     with TensorWriter(path) as writer:

@@ -1,5 +1,4 @@
-"""How transformers is imported: without what it takes wherever that is installed, and the gate has no use for; and
-without looking for garbage meanwhile."""
+"""Import transformers without optional packages that the gate does not need, and without garbage collection."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from pathlib import Path
 from models import collector
 from toolkit.parity.job import files
 
-#: For metrics of generation and losses of other models. They take a fifth of the time in which the reference starts.
+#: Used for metrics of generation and losses of other models. They take a fifth of the reference's start-up time.
 UNUSED = ("sklearn", "scipy")
 
 
 @contextlib.contextmanager
 def left_out(jobs: Sequence[str], names: Sequence[str] = UNUSED) -> Iterator[None]:
-    """Inside the ``with`` block packages of these names are as good as not installed; one that is imported already
-    stays. Not where a job may be of a user's own reference, whose code may want them, nor where somebody has imported
-    transformers before, which then expects what it has found installed.
+    """Make packages of these names look uninstalled inside the ``with`` block, but those that are imported already. All
+    stay if a job may have a user's own reference, which may need them, or if transformers is imported already, which
+    then expects what it has found installed.
 
     Args:
         jobs: the folders of the process's jobs.
@@ -39,4 +38,4 @@ def _is_of_a_family(job: Path) -> bool:
     try:
         return files.read_job(job).pair is None
     except (OSError, ValueError):
-        return False  # what is wrong with it, the task says
+        return False  # the task reports what is wrong

@@ -1,4 +1,4 @@
-"""New weights as the reference's own classes make them."""
+"""New weights from the reference's own classes."""
 
 from __future__ import annotations
 

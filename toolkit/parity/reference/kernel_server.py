@@ -1,8 +1,8 @@
-"""``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels, for whoever asks.
+"""``python -m toolkit.parity.reference.kernel_server JOB PIPE``: the reference's basic kernels as a server.
 
 Runs with the reference's settings and answers requests (:mod:`toolkit.parity.job.kernel_messages`) on the open pipe of
-that number until the other side closes it. A request carries everything it needs; nothing is kept between two of them.
-The backward of a kernel is autograd's.
+that number until the other side closes it. A request is self-contained; no state is kept between two of them. The
+backward of a kernel is autograd's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from toolkit.parity.reference.environment import set_up
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, transposed: bool, parted: bool
 ) -> torch.Tensor:
-    """x W + b, with the weight in memory as the reference has it, (out, in): the order of the sum depends on it.
+    """x W + b, with the weight laid out as in the reference, (out, in): the order of the sum depends on it.
 
     Args:
         x: (..., in).
         weight: (in, out), or, ``transposed``, (out, in).
         bias: (out,).
-        parted: ``x`` is a part of a longer sequence, its rows apart in memory. The reference then adds the bias to the
-            rounded product; else it adds it within.
+        parted: ``x`` is part of a longer sequence, its rows apart in memory. The reference then adds the bias to the
+            rounded product, else inside it.
     """
     if parted:
         x = torch.cat([x, x], 1)[:, : x.shape[1]]
@@ -53,14 +53,14 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def attention_weights(scores: torch.Tensor, *, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reformer's softmax, computed as the reference is made to (:class:`.clean.ExactNormaliser`), and logsumexp."""
+    """Reformer's softmax, computed by :class:`.clean.ExactNormaliser` as in the reference, and logsumexp."""
     with ExactNormaliser(lambda: False):
         normaliser = torch.logsumexp(scores, dim=dim, keepdim=True)
         return torch.exp(scores - normaliser), normaliser
 
 
 def activation(x: torch.Tensor, *, name: str) -> torch.Tensor:
-    """By its name in the configuration."""
+    """``name``: the configuration's."""
     return ACT2FN[name](x)
 
 
@@ -100,7 +100,7 @@ def forward(kernel: str, options: dict, tensors: list[torch.Tensor]) -> list[tor
 
 
 def backward(kernel: str, options: dict, tensors: list[torch.Tensor], wanted: list[int]) -> list[torch.Tensor]:
-    """The gradients of the inputs ``wanted``; ``tensors`` are the inputs, then the gradient of every output."""
+    """Return the gradients of the inputs ``wanted``; ``tensors``: the inputs, then every output's gradient."""
     inputs = list(tensors)
     for index in wanted:
         inputs[index].requires_grad_()
@@ -119,12 +119,12 @@ def several(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tens
 
 
 def allocate(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Memory of torch's own, which is aligned as the reference's tensors are."""
+    """Allocate by torch, for the same alignment as the reference's tensors."""
     return torch.empty(shape, dtype=getattr(torch, dtype)).numpy()
 
 
 def serve(connection: Connection) -> None:
-    """Answer until the other side closes the connection. What goes wrong with a request is its answer."""
+    """Answer until the other side closes the connection. A failed request is answered by its error."""
     while True:
         try:
             words, arrays = receive(connection, allocate)

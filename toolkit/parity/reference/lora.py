@@ -16,8 +16,8 @@ OF_A_LAYER = re.compile(r"\.(?:layers|h)\.\d+\.")
 
 
 def adapt(model: nn.Module, lora: Mapping[str, Any] | None, prefix: str = "") -> None:
-    """Let the maps that ``lora`` names (:attr:`toolkit.parity.job.job.Job.lora`) add their update, and freeze all
-    parameters but the adapter's and those that it names as trained; None leaves the model alone.
+    """Add updates to the maps that ``lora`` names (:attr:`toolkit.parity.job.job.Job.lora`), and freeze all parameters
+    but the adapter's and those that it names as trained; None changes nothing.
 
     Args:
         prefix: the path of ``model`` in the whole model; "" for the whole.
@@ -47,7 +47,7 @@ def _add_update(module: nn.Linear, lora: Mapping[str, Any]) -> None:
 
 
 def initialise(model: nn.Module) -> None:
-    """First values: A normal, its standard deviation one over the root of its width; B zero."""
+    """Initialise A from a normal distribution of standard deviation 1/sqrt(its width), B to 0."""
     for module in _adapted(model):
         nn.init.normal_(module.lora_A.weight, std=1 / math.sqrt(module.in_features))
         nn.init.zeros_(module.lora_B.weight)

@@ -1,4 +1,4 @@
-"""What is measured of the reference: R64, the truth, and the noise of its other runs."""
+"""Measure the reference: R64, the truth, and the noise of its other runs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from toolkit.parity.reference.tokens import tokens
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
-    """R64, its noise, and what the tokenizer makes of the job's texts."""
+    """Measure R64 and its noise, and tokenize the job's texts."""
     result = family_part(job.model, "reference_stages").run(job, folder) if job.streamed else _run_whole(job, folder)
     result.tokens = tokens(job.tokenizer)
     return result
 
 
 def _run_whole(job: Job, folder: Path) -> ReferenceResult:
-    """R64 and its noise, with the whole model in memory."""
+    """Measure with the whole model in memory."""
     step = make_step(job, folder)
     place = folder / "reference"
-    files.write_tensors(place / "constants.safetensors", step.constants())  # for what the port does meanwhile
+    files.write_tensors(place / "constants.safetensors", step.constants())  # for the port's work meanwhile
     records: dict[str, TensorRecord] = {}
-    unhooked: dict[str, np.ndarray] = {}  # the loss and the gradients, of a run that is not watched if there is one
+    unhooked: dict[str, np.ndarray] = {}  # loss and gradients, of the unwatched run if there is one
     with TensorWriter(place / "float64.safetensors") as writer:
 
         def write(name: str, value: np.ndarray) -> tuple[str, TensorStats]:

@@ -1,4 +1,4 @@
-"""How far the reference lies from itself: the noise baseline of the verdicts."""
+"""Distance of the reference's runs from R64: the noise baseline of the verdicts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def runs_of(job: Job) -> dict[str, range]:
 def measure_noise(
     step: Step, truth: Mapping[str, np.ndarray], records: dict[str, TensorRecord], runs: Mapping[str, range]
 ) -> None:
-    """As :func:`in_runs`, of a step, the evaluation and the training after it. Of the updates in float32 and
-    bfloat16, all but the first run's correct the bias of Adam's moments in float32. Where the port goes back through
-    its layers as the reference does, the gradients of the reference's own backward are noise, too."""
+    """As :func:`in_runs`, for a step and the evaluation and training after it. In float32 and bfloat16, all but
+    run 0 correct the bias of Adam's moments in float32. If the port goes back through its layers as the reference does,
+    the gradients of the reference's own backward are noise, too."""
 
     def once(dtype: str, run: int, nudge: int, measure: Keep) -> None:
         with sums_in_another_order(dtype, run):
@@ -61,14 +61,14 @@ def in_runs(
 ) -> None:
     """Run the reference once for each number of ``runs`` and note each tensor's distance from R64 in its record.
 
-    In float32 run 0 has the weights as they are, the others have them moved by one unit in the last place of float32;
-    in bfloat16 likewise, some of them by a quarter of its unit (:meth:`.step.Step.load`). In float64 all have them
-    moved by one unit of float64, and add up in another order: where float32's error has grown as large as the tensor,
-    it says no more how much float64's grows, and this says it.
+    In float32 run 0 keeps the weights, the others move them by one unit in the last place of float32; likewise in
+    bfloat16, for linear layers alone and by a quarter of its unit (:meth:`.step.Step.load`). In float64 all runs move
+    them by one unit of float64 and add up in another order: a float32 error that has grown as large as the tensor no
+    longer tells how much float64's grows; these runs do.
 
     Args:
-        once: called with the dtype, the run's number, how to move the weights (:meth:`Step.load`) and what every
-            tensor is to be handed to.
+        once: called with the dtype, the run's number, the nudge of the weights (:meth:`Step.load`) and the receiver of
+            every tensor.
     """
 
     def errors(name: str, value: np.ndarray) -> tuple[str, list[tuple[str, TensorStats]]]:
@@ -88,7 +88,7 @@ def in_runs(
 
 
 def sums_in_another_order(dtype: str, run: int) -> contextlib.AbstractContextManager:
-    """In float64, :class:`SumsReordered`, in each run otherwise."""
+    """For float64, :class:`SumsReordered` seeded by the run."""
     return SumsReordered(run) if dtype == "float64" else contextlib.nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""The reference's optimizer: AdamW and clipping by torch, what decays and at which rates by transformers' own rules."""
+"""The reference's optimizer: AdamW and clipping by torch, weight decay and learning rates by transformers' rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Optimizer:
         return self.settings.learning_rate * self.schedule.lr_lambdas[0](update - 1)
 
     def rates(self) -> np.ndarray:
-        """Those of the updates of :func:`toolkit.parity.measure.updates.sampled`: float64 (N,)."""
+        """Rates of the updates of :func:`toolkit.parity.measure.updates.sampled`: float64 (N,)."""
         return np.array([self.rate(update) for update in sampled(self.settings.max_steps)])
 
     def update(self, number: int, rounded: bool = False) -> None:
@@ -78,11 +78,11 @@ def decayed_parameters(model: torch.nn.Module) -> list[str]:
 
 
 def scale_error(beta1: float, beta2: float, step: int) -> float:
-    """By how much sqrt(1 - beta2^step) / (1 - beta1^step) is off, relatively, if both powers are multiplied up in
-    float32 (Kingma and Ba 2015, section 2, the last lines).
+    """Relative error of sqrt(1 - beta2^step) / (1 - beta1^step) if both powers are float32 running products (Kingma and
+    Ba 2015, section 2, the last lines).
 
-    Paddle keeps these powers in float32, torch does not. Of 1 - beta2^2 = 0.002 float32 has few digits left, and the
-    second update of all parameters alike is too small by 3.4e-6 of itself.
+    Paddle keeps these powers in float32, torch does not. Float32 keeps few digits of 1 - beta2^2 = 0.002, so the second
+    update of every parameter is too small by 3.4e-6 of itself.
     """
     powers = []
     for beta in (np.float32(beta1), np.float32(beta2)):

@@ -1,7 +1,7 @@
-"""The reference's loss, once more from its definition: from R64's own logits and the batch's labels, by NumPy alone.
+"""The reference's loss recomputed by its definition, from R64's own logits and the batch's labels, by NumPy alone.
 
-The port is not asked. What differs here is the reference's own doing: labels shifted twice, a mean over positions that
-are to be ignored, a factor too many.
+The port is not involved. Any difference is the reference's own fault: labels shifted twice, a mean over positions that
+should be ignored, a factor too many.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from toolkit.parity.job.results import OwnLoss
 from toolkit.parity.reference.class_weights import weighted_loss
 
-#: How far the reference's loss may lie from its definition, in units of float64's rounding of what is added up.
+#: Bound on the distance of the reference's loss from its definition, in units of float64 rounding of its terms.
 UNITS = 300.0
 IGNORED = -100
 
 
 class Loss(NamedTuple):
-    """A loss, and the size of what was added and subtracted on the way to it, which its rounding is relative to."""
+    """A loss, and the size of the terms added and subtracted for it, to which its rounding is relative."""
 
     value: float
     scale: float
@@ -42,8 +42,8 @@ def check(
     Args:
         truth: R64's ``logits`` (or ``start_logits``, ``end_logits``) and ``loss``.
         batch: with its labels or positions.
-        model: the reference, to say where it computes its loss.
-        class_weights: by class, where its loss has weights.
+        model: the reference, to tell where it computes its loss.
+        class_weights: by class, if its loss has weights.
     """
     defined = of(head, truth, batch, getattr(model, "config", None), class_weights)
     given = float(truth["loss"])
@@ -87,8 +87,8 @@ def of(
 def cross_entropy(
     logits: np.ndarray, labels: np.ndarray, ignored: int, class_weights: Sequence[float] | None = None
 ) -> Loss:
-    """The mean of log(sum(exp(x))) - x[label] over all rows whose label is not ``ignored``; by class weights w,
-    sum(w[label] * of the row) / sum(w[label])."""
+    """Mean of log(sum(exp(x))) - x[label] over the rows whose label is not ``ignored``; with class weights w,
+    sum(w[label] * row's loss) / sum(w[label])."""
     rows, chosen = logits.reshape(-1, logits.shape[-1]).astype(np.float64), labels.reshape(-1)
     rows, chosen = rows[chosen != ignored], chosen[chosen != ignored]
     if not len(rows):
@@ -112,7 +112,7 @@ def _span(scores: Mapping[str, np.ndarray], batch: Mapping[str, np.ndarray]) -> 
 
 
 def _problem(logits: np.ndarray, labels: np.ndarray, named: str | None) -> str:
-    """Which of the three kinds of classification: as the configuration says, else as the labels look."""
+    """One of the three kinds of classification: the configuration's, else the one that the labels fit."""
     if named:
         return named
     if logits.shape[-1] == 1:

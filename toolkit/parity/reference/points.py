@@ -1,4 +1,4 @@
-"""Points that the tensors of a run pass through, forward and backward: each is handed on, and may be replaced."""
+"""Points that the tensors of a run pass through, forward and backward: each is recorded and may be replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from toolkit.parity.measure.masked_scores import left_as_they_are
 
 #: Called with the name and value of everything that is recorded, in execution order. An output's value is the
-#: reference's own memory, which may change when it goes on: who keeps it keeps a copy.
+#: reference's own memory, which may change later: copy it to keep it.
 Keep = Callable[[str, np.ndarray], None]
 
 
@@ -21,22 +21,22 @@ def ignore(name: str, value: np.ndarray) -> None:
 
 
 def values_of(tensor: torch.Tensor) -> np.ndarray:
-    """The values of a tensor as they are now, without a copy where they are in the host's memory."""
+    """The current values of a tensor, without a copy if they are in host memory."""
     return tensor.numpy(force=True)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A copy: the reference goes on to change some tensors in place (CTRL scales its embedded tokens so)."""
+    """Copy a tensor: the reference later changes some in place (CTRL scales its embedded tokens so)."""
     return np.array(tensor.detach().cpu().numpy())
 
 
 class Operation(NamedTuple):
-    """What a call of torch's inside a module is.
+    """A call of a torch function inside a module.
 
     Attributes:
-        kind: what its calls are counted by, module by module.
-        results: names of the results, one call after another, the last again and again; None for one without a name.
-        enters: the name of its first argument, if that is the result of something that has no name itself.
+        kind: key by which its calls are counted in each module.
+        results: names of the results, call after call, the last one repeated; None for a result without a name.
+        enters: the name of its first argument, if that is the result of an unnamed call.
     """
 
     kind: str
@@ -49,9 +49,9 @@ class Points:
 
     Args:
         keep: called with the name and value of every tensor that arrives, ``gradient:NAME`` in the backward.
-        truth: what each goes on as, by name; one that is not there goes on as it is.
-        nudge: other numbers move what goes on by one unit in the last place, in other directions; 0: not at all. On the
-            very same input an operation is always off by the same, which may be little by luck.
+        truth: replacements by name; any other tensor goes on unchanged.
+        nudge: moves replacements by one unit in the last place, in directions that differ with the number; 0: not at
+            all. On the same input an operation always has the same error, which may be small by luck.
     """
 
     def __init__(self, keep: Keep, truth: Mapping[str, np.ndarray] | None = None, nudge: int = 0) -> None:
@@ -60,7 +60,7 @@ class Points:
         self.nudge = nudge
 
     def pass_through(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """What the run goes on with in place of ``x``; in the backward its gradient passes through, too."""
+        """Return what replaces ``x`` in the run; in the backward its gradient passes through, too."""
         return _Point.apply(x, self, name)
 
     def pass_back(self, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ class Points:
         return _BackwardPoint.apply(x, self, name)
 
     def replaced(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Hand a tensor on, and give what goes on in its place: always another tensor."""
+        """Record a tensor and return its replacement: always a new tensor."""
         value = to_numpy(x)
         self.keep(name, value)
         if name not in self.truth:
@@ -82,8 +82,8 @@ class Points:
 
 
 def moved(value: np.ndarray, nudge: int) -> np.ndarray:
-    """A copy, every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none. What is
-    0 is so exactly, and stays; what stands for minus infinity stays finite."""
+    """Copy, with every element moved by one unit in the last place, by draws that differ with ``nudge``; 0: none. An
+    element 0 is exact and stays; a stand-in for minus infinity stays finite."""
     if not nudge:
         return value.copy()
     up = np.random.default_rng(nudge).integers(0, 2, value.shape, dtype=bool)
@@ -115,11 +115,11 @@ class _BackwardPoint(torch.autograd.Function):
 
 
 class OperationWatch(TorchFunctionMode):
-    """Names what functions of torch give inside the reference's modules, and lets it pass through the points.
+    """Names results of torch functions inside the reference's modules, and passes them through the points.
 
     Args:
         recorder: knows which module is running.
-        find: given the path of the module, a function of torch and its arguments, gives what operation that is, or
+        find: called with the path of the module, a function of torch and its arguments; returns the operation, or
             None.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The reference in mixed precision: its products of matrices under torch's autocast, all else in float32."""
+"""The reference in mixed precision: its matrix products under torch's autocast, all else in float32."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-#: By a name of :attr:`toolkit.parity.job.job.Job.lowered`, the functions of torch that compute it inside the models.
-#: The rotations of LSH are a product by ``einsum``, and no part of either.
+#: Name of :attr:`toolkit.parity.job.job.Job.lowered` -> torch functions that compute it inside the models. The
+#: rotations of LSH are a product by ``einsum`` and belong to neither.
 FUNCTIONS = {
     "linear": (torch.nn.functional.linear,),
     "attention": (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm),
@@ -20,10 +20,10 @@ FUNCTIONS = {
 class LoweredProducts(TorchFunctionMode):
     """Inside the ``with`` block each call of these functions, and no other, is one of torch's autocast.
 
-    Autocast alone would go on in bfloat16 with whatever takes no harm by its own lists, which differ from a CPU to a
-    GPU and from release to release: on a CPU layer norm and softmax are among it. Here what a product gives is float32
-    again, and a linear layer's bias is added in that. Weights are cast at each use, so that gradients of several uses
-    are added up in float32, too.
+    Autocast alone would go on in bfloat16 with all that its own lists deem safe; these differ between CPU and GPU and
+    between releases, and on a CPU include layer norm and softmax. Here a product's result is cast back to float32, in
+    which a linear layer's bias is added. Weights are cast at each use, so that gradients of several uses are added up
+    in float32, too.
 
     Args:
         products: names of :data:`FUNCTIONS`.
@@ -53,5 +53,5 @@ class LoweredProducts(TorchFunctionMode):
 
 
 def in_precision(dtype: str, products: Sequence[str], device: torch.device) -> contextlib.AbstractContextManager:
-    """What a run in ``dtype`` computes in bfloat16 is, inside the ``with`` block."""
+    """Inside the ``with`` block, lower the products of a run in bfloat16."""
     return LoweredProducts(products, device.type) if dtype == "bfloat16" else contextlib.nullcontext()

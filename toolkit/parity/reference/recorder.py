@@ -1,4 +1,4 @@
-"""Watching a run of the reference: every random draw and every output by name."""
+"""Record a run of the reference: every random draw and every output by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.parity.job.tensor_file import SpilledTensors
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 from toolkit.parity.reference.points import Keep, Points, to_numpy, values_of
 
-#: Modules that go on computing with what dropout gives them; of any other the output shows it.
+#: Modules that compute on with dropout's result; any other module's output shows it.
 DROPS_WITHIN = ("self_attention", "feed_forward.dense")
 
 
@@ -26,15 +26,15 @@ class Draws:
         tensors: dropout masks and rotations (from NumPy); LSH buckets with their margins; which inputs of a ReLU were
             positive (``relu:``), with the inputs (``input:``).
         rates: of the dropout masks.
-        moved: by how much the inputs of a ReLU differed from R64's, at most, in all runs so far: in float32, or in
-            float64 with its units of rounding taken for those of float32. Where float32's difference has grown as large
-            as the inputs it grows no further, and float64's does.
-        moved_lowered: the same of the runs in bfloat16.
-        choices_moved: as ``moved``, of the scores by which something is chosen.
-        is_lowered: whether the run at work is one of these.
+        moved: largest difference of a ReLU's inputs from R64's in all runs so far: in float32, or in float64, scaled
+            from its units of rounding to float32's. A float32 difference as large as the inputs stops growing, that of
+            float64 does not.
+        moved_lowered: the same for runs in bfloat16.
+        choices_moved: as ``moved``, for the scores of discrete choices.
+        is_lowered: whether the current run is in bfloat16.
 
     Args:
-        step: of training; each has draws of its own.
+        step: of training; each has its own draws.
         spilled: keep the tensors on disk.
     """
 
@@ -68,8 +68,8 @@ class Draws:
         return self.tensors[name]
 
     def positive(self, drawn: TensorName, x: torch.Tensor) -> torch.Tensor:
-        """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may come out on either side, and
-        with it a whole row of a gradient."""
+        """Which inputs of a ReLU are positive in R64. An input within rounding of 0 may get either sign, which changes
+        a whole row of a gradient."""
         key, given, module = str(drawn), str(drawn._replace(kind="input")), drawn.module + drawn.call
         if key not in self.tensors:
             self.tensors[key] = (x > 0).numpy(force=True).astype(np.uint8)
@@ -79,7 +79,7 @@ class Draws:
         return torch.from_numpy(self.tensors[key]).to(x.device, torch.bool)
 
     def chosen(self, drawn: TensorName, scores: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """The indices that R64 chooses along the last axis of scores; it chooses its ``own``."""
+        """R64's choice of indices along the last axis of scores; R64 takes its ``own``."""
         key, given = str(drawn), str(drawn._replace(kind="scores"))
         if key not in self.tensors:
             self.tensors[key] = own.numpy(force=True)
@@ -89,7 +89,7 @@ class Draws:
         return torch.from_numpy(self.tensors[key]).to(own)
 
     def multinomial(self, name: str, p: torch.Tensor, count: int, replacement: bool) -> torch.Tensor:
-        """So many indices by the weights along the last axis: those of the smallest of as many exponential numbers."""
+        """Draw ``count`` indices by the weights along the last axis: the smallest exponential numbers over weights."""
         if name not in self.tensors:
             shape = (*p.shape[:-1], count, p.shape[-1]) if replacement else tuple(p.shape)
             drawn = self._generator(name).exponential(size=shape)
@@ -99,7 +99,7 @@ class Draws:
         return torch.from_numpy(self.tensors[name]).to(p.device)
 
     def _note_moved(self, seen: dict[str, float], module: str, x: torch.Tensor, name: str) -> None:
-        """Take in by how much ``x`` differs from what it was in R64."""
+        """Note how far ``x`` differs from its value in R64."""
         true = torch.from_numpy(self.tensors[name]).to(x)
         difference = torch.where(x.detach() == true, 0.0, x.detach() - true)  # minus infinity is no other than itself
         units = torch.finfo(torch.float32).eps / torch.finfo(x.dtype).eps
@@ -120,7 +120,7 @@ class Recorder:
         keep: called with every output.
         prefix: the path of ``model`` in the whole model; "" for the whole.
         embedded: the module whose output is the embedded input: its gradient is kept, too.
-        points: what every module's output passes through, if anything (see :mod:`.points`).
+        points: those that every module's output passes through, if any (see :mod:`.points`).
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """Hooks and injected draws are in force inside the ``with`` block."""
+        """Install hooks and injected draws inside the ``with`` block."""
         undo = []
         paths: dict[torch.nn.Module, list[str]] = {}
         for name, module in self.model.named_modules(prefix=self.prefix, remove_duplicate=False):
@@ -167,12 +167,12 @@ class Recorder:
                 restore()
 
     def at(self, operation: str, x: torch.Tensor) -> torch.Tensor:
-        """The result of an operation inside the module that is running, which may be replaced."""
+        """Pass an operation's result in the running module through the points, if any."""
         return x if self.points is None else self.points.pass_through(self.stack.draw(operation), x)
 
     def _values(self, tensor: torch.Tensor) -> np.ndarray:
-        """The values of a module's output. Where it is what the module before it has given, which is often its last
-        child, and unchanged, they are the same object, by which :class:`.latest.Latest` knows them."""
+        """Return the values of a module's output. If it is the unchanged output of the module before, often its last
+        child, they are the same object, by which :class:`.latest.Latest` knows them."""
         if self._latest is None or self._latest[0] is not tensor or self._latest[1] != tensor._version:
             self._latest = tensor, tensor._version, values_of(tensor)
         return self._latest[2]
@@ -233,7 +233,7 @@ class Recorder:
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
-    """The tensor that a module's output is compared by: itself, or the first of a tuple or model output."""
+    """The tensor compared for a module's output: itself, or the first of a tuple or model output."""
     if isinstance(output, torch.Tensor):
         return output
     values = output.to_tuple() if hasattr(output, "to_tuple") else output
@@ -243,8 +243,8 @@ def first_tensor(output: Any) -> torch.Tensor | None:
 def with_input(
     args: tuple, kwargs: dict[str, Any], change: Callable[[torch.Tensor], torch.Tensor]
 ) -> tuple[tuple, dict[str, Any]]:
-    """A module's arguments with the first changed wherever it is given, if that is a tensor with a gradient: an
-    attention may be given its input as query, key and value."""
+    """Change a module's first argument wherever it is given, if that is a tensor with a gradient: an attention may get
+    its input as query, key and value."""
     first = next(iter((*args, *kwargs.values())), None)
     if not isinstance(first, torch.Tensor) or not first.requires_grad:
         return args, kwargs
@@ -261,7 +261,7 @@ def with_tensor(output: Any, tensor: torch.Tensor) -> Any:
 
 
 def has_replaceable_tensor(output: Any) -> bool:
-    """Whether :func:`with_tensor` can replace it: not in a model's own kind of output, whose tensor is a module's."""
+    """Whether :func:`with_tensor` can replace it: not in a model's own output class, whose tensor is a module's."""
     return isinstance(output, (torch.Tensor, tuple))
 
 

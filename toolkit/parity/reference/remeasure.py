@@ -1,4 +1,4 @@
-"""More runs that measure the reference's rounding (why, see :mod:`toolkit.parity.followup.remeasure`)."""
+"""More runs that measure the reference's rounding (see :mod:`toolkit.parity.followup.remeasure`)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from toolkit.parity.reference.step import make_step
 
 
 def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
-    """By name, the noise of the runs that ``remeasure-runs.json`` asks for, none of which is one of the job's own."""
+    """Return by name the noise of the runs of ``remeasure-runs.json``, none of which repeats the job's."""
     step = make_step(job, folder)
     truth = TensorFile(folder / "reference" / "float64.safetensors")
-    step.run("float64", ignore)  # it decides which buckets and signs all others take
+    step.run("float64", ignore)  # sets the buckets and signs of all other runs
     step.evaluate(ignore)
     step.train_on(ignore, truth)
     records = {name: TensorRecord(shape=[]) for name in truth}

@@ -1,11 +1,11 @@
-"""The same computation with every sum in another order: what rounding does to a result, apart from what it amplifies.
+"""The same computation with every sum in another order: the network's own rounding, apart from what it amplifies.
 
 Moving the weights by a unit in the last place shows how a network passes errors on. It hardly shows the errors that the
 network makes itself: where attention is saturated, the backward of softmax subtracts two numbers that agree to the last
 digit, and what is left is the rounding of one sum, the same however the weights are moved. Another implementation adds
 up in another order. So do the runs here: each sum is cut in two at a random place, and the parts are added up apart,
-the second first. That moves no element, as putting all terms into a random order does, which took a third of the time
-of a gate of google/reformer-enwik8's size and measures the same noise.
+the second first. That moves no element. A random order of all terms measures the same noise, but took a third of the
+time of a gate of google/reformer-enwik8's size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """As torch takes it apart, with the same roundings, in as little memory as it can: the scores over a large
+    """Torch's decomposition, with the same roundings, in as little memory as possible: the scores over a large
     vocabulary take half a gigabyte."""
     x = x.contiguous()
     shifted = x - x.amax(dim, keepdim=True)
@@ -34,7 +34,7 @@ def _log_softmax_backward(gradient: torch.Tensor, output: torch.Tensor, dim: int
     return torch.sub(gradient, of_sum, out=of_sum)
 
 
-#: Kernels that hide a sum among other steps, taken apart.
+#: Decompositions of kernels that contain a sum.
 FUSED = {
     **get_decompositions(
         [
@@ -49,7 +49,7 @@ FUSED = {
 }
 
 
-#: Products of more numbers are added up in pieces of so many rows.
+#: Products of over LARGE numbers are added up ROWS rows at a time.
 LARGE, ROWS = 2**26, 4096
 
 
@@ -64,7 +64,7 @@ class SumsReordered(TorchDispatchMode):
 
     @contextlib.contextmanager
     def parts_of_one(self) -> Iterator[None]:
-        """Inside the ``with`` block all sums, of the same length, are parts of one: cut at the same place."""
+        """Inside the ``with`` block cut all sums, of one length, at the same place: they are parts of one."""
         self._shared = []
         try:
             yield
@@ -94,7 +94,7 @@ class SumsReordered(TorchDispatchMode):
             return multiply(left, right)
         product = multiply(left[..., cut:], right[..., cut:, :])
         left, right = left[..., :cut], right[..., :cut, :]
-        # The gradient of a large output layer is there once, and not twice.
+        # Holds the gradient of a large output layer once, not twice.
         rows = len(product) if product.numel() <= LARGE else ROWS
         for start in range(0, len(product), rows):
             part = left[start : start + rows]
@@ -110,7 +110,7 @@ class SumsReordered(TorchDispatchMode):
         return terms.narrow(dim, cut, length - cut).sum(dim, keepdim).add_(terms.narrow(dim, 0, cut).sum(dim, keepdim))
 
     def _cut(self, length: int) -> int | None:
-        """Where a sum of so many terms is cut; None for one that has no other order."""
+        """Where to cut a sum of ``length`` terms; None if it has no other order."""
         if length <= 2:
             return None
         if self._shared:

@@ -46,13 +46,12 @@ HELD_IN = {**DTYPES, "bfloat16": torch.float32}
 #: What heads give, besides the loss.
 LOGITS = ("logits", "start_logits", "end_logits")
 
-#: What both workers are given, by the names of the job folder.
+#: Names of the job folder's files given to both workers.
 GIVEN = ("weights", "batch", "labels")
 
-#: Elements that are moved at a time when weights are nudged, each piece by the same draws: the largest matrix has
-#: 3 * 10^8 of them.
+#: Elements of a weight nudged at a time, each piece by the same draws: the largest matrix has 3 * 10^8 of them.
 PIECE = 2**20
-#: A quarter of a unit in the last place of bfloat16, in those of float32.
+#: A quarter of bfloat16's unit in the last place, in units of float32.
 QUARTER = 2**14
 
 
@@ -65,26 +64,26 @@ def make_step(job: Job, folder: Path) -> Step:
 class Step:
     """A model of a family, its weights and a batch.
 
-    Subclasses say which class a head has, and what else is to be watched or kept clean.
+    Subclasses name each head's class, and what else to watch or keep clean.
 
     Attributes:
-        goes_back_as_the_reference: whether the port, where it computes its layers again, does so from streams that it
-            has rounded, as the reference's own backward does.
-        draws: what was drawn the first time in each of :data:`.evaluation.RUNS`; later ones repeat it.
+        goes_back_as_the_reference: whether the port computes layers again from streams that it has rounded, as the
+            reference's own backward does.
+        draws: first draws in each of :data:`.evaluation.RUNS`; later runs repeat them.
         leaks: where the last run would have computed in float32 although the model is float64.
-        narrowings: where R64 computed in fewer digits than float64's all the same.
+        narrowings: where R64 still computed in less than float64.
         saturation: by attention module, the share of R64's rows that are saturated (see :class:`SaturationWatch`).
         reads_without_padding: whether the port's run evaluates texts without the padding that changes nothing.
         is_narrowed: whether the port, in evaluation, leaves out in its last layer what the head does not read.
-        saturated: rows of the last run in which every attention score was masked, where that had to be mended.
+        saturated: number of rows of the last run with every attention score masked, if that had to be mended.
     """
 
     #: head -> the reference's class.
     heads: ClassVar[Mapping[str, type]] = {}
     #: The module whose output is the embedded input.
     embedded = ""
-    #: Whether it is of a family that is ported in this project, and no user's own. Its loss is then known by
-    #: definition, and checkpoints of it and its new weights are compared, too.
+    #: Whether its family is ported in this project, not a user's own. Then its loss has a known definition, and its
+    #: checkpoints and new weights are compared, too.
     is_ported = True
     #: Second names of a parameter in the reference's own ``state_dict``.
     aliases: ClassVar[Mapping[str, str]] = {}
@@ -143,16 +142,16 @@ class Step:
         raise NotImplementedError
 
     def constants(self) -> dict[str, np.ndarray]:
-        """What the reference computes once and holds beside its parameters; the port is given it for the comparison."""
+        """Return what the reference computes once and holds beside its parameters; the port is given the same."""
         return {}
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
-        """What a model of the whole checkpoint, in evaluation mode, takes of its position table for texts of the job's
-        length, where the job has cut it."""
+        """Return the part of the position table that the whole checkpoint's model, in evaluation mode, uses for texts
+        of the job's length, if the job has cut it."""
         return {}
 
     def facts(self, records: Mapping[str, TensorRecord]) -> ReferenceFacts:
-        """What else of the reference the verdict needs to know."""
+        """Return further facts that the verdict needs."""
         norms = {name: m for name, m in self.model.named_modules() if isinstance(m, torch.nn.LayerNorm)}
         return ReferenceFacts(
             epsilons={name: norm.eps for name, norm in norms.items()},
@@ -167,8 +166,7 @@ class Step:
 
     @property
     def notes(self) -> list[Note]:
-        """In which way the reference was made to compute what the model is defined to compute, where its code does
-        not."""
+        """How the reference was made to compute what the model is defined to compute, where its code does not."""
         return []
 
     def load(self, dtype: str, nudge: int = 0) -> None:
@@ -197,7 +195,7 @@ class Step:
         return {f"{name}.weight" for name in layers}
 
     def in_precision(self) -> contextlib.AbstractContextManager:
-        """What the last :meth:`load` was for is in force inside the ``with`` block."""
+        """Use the precision of the last :meth:`load` inside the ``with`` block."""
         return in_precision(self.dtype, self.lowered, self.device)
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
@@ -205,8 +203,8 @@ class Step:
 
         Args:
             nudge: as :meth:`load`.
-            plain: gradients by plain autograd, where the reference has a backward of its own.
-            watched: False for the loss and the gradients alone, with no output looked at.
+            plain: gradients by plain autograd, even if the reference has its own backward.
+            watched: False to keep the loss and the gradients alone, and no output.
         """
         self.load(dtype, nudge)
         self.model.train()
@@ -270,11 +268,11 @@ class Step:
 
     @contextlib.contextmanager
     def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
-        """What takes more than :meth:`operation` to pass through points does so inside the ``with`` block."""
+        """Inside the ``with`` block, pass through points what :meth:`operation` alone cannot."""
         yield
 
     def write_draws(self, folder: Path) -> None:
-        """Leave what was drawn in each run, and the dropout rates, in the reference's part of a job."""
+        """Write each run's draws, and the dropout rates, into the reference's part of a job."""
         for run, draws in self.draws.items():
             path = folder / f"draws-{run}.safetensors"
             if isinstance(draws.tensors, SpilledTensors):
@@ -284,13 +282,12 @@ class Step:
         files.write_json(folder / "rates.json", self.draws[TRAINING].rates)
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
-        """Go on from :meth:`run` with R64's gradients, as many updates as the job says. To ``keep`` go what the
-        forwards of each are to be given of the examples, ``trained:KEY`` and ``trained:KEY#2``, the parameters after
-        each, ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update,
-        ``loss#2``.
+        """Continue from :meth:`run` with the job's number of updates, on R64's gradients. ``keep`` gets each update's
+        examples as the forwards should be given them, ``trained:KEY`` and ``trained:KEY#2``, the parameters after it,
+        ``updated:NAME``, the ``learning_rate`` over the whole run, and the loss after the last update, ``loss#2``.
 
         Every run is given the same gradients (:mod:`toolkit.parity.measure.updates`): Adam divides each by its own
-        size, so that one which is nearly zero would make a difference of the whole update out of its rounding.
+        size, so the rounding of one that is nearly zero would change the whole update.
 
         Args:
             rounded: as :meth:`.optimizer.Optimizer.update`.
@@ -358,12 +355,12 @@ class Step:
         model keeps them."""
 
     def rounded_otherwise(self, recorder: Recorder, nudge: int) -> contextlib.AbstractContextManager:
-        """What is rounded by luck, and by the same luck however the weights are moved, comes out another way inside the
-        ``with`` block, by draws that differ with ``nudge``; 0: as it is."""
+        """Inside the ``with`` block, round otherwise what is rounded by the same luck however the weights are moved, by
+        draws that differ with ``nudge``; 0: unchanged."""
         return contextlib.nullcontext()
 
     def _trained_on(self) -> Any:
-        """What the model gives of the batch, with the loss that trains."""
+        """Return the model's output on the batch, with the training loss."""
         inputs = self._inputs()
         output = self.compute(inputs)
         if self.class_weights is not None:
@@ -371,7 +368,7 @@ class Step:
         return output
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        """The batch; labels that are numbers have the model's dtype, in which the reference computes their loss."""
+        """Return the batch; float labels get the model's dtype, in which the reference computes their loss."""
         floating = next(self.model.parameters()).dtype
         dtypes = {name: floating if x.is_floating_point() else x.dtype for name, x in self.batch.items()}
         return {name: value.to(self.device, dtypes[name]) for name, value in self.batch.items()}
@@ -404,8 +401,8 @@ def nudge_(value: torch.Tensor, nudge: int, units: int = 1) -> torch.Tensor:
 
 
 def move_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
-    """Move a piece of a parameter, in place: each of its elements by ``units`` in the last place as :func:`steps_of`
-    says, of which it takes as many as it has elements."""
+    """Move each element of a piece of a parameter, in place, by ``units`` in the last place in the direction of its
+    step in ``steps`` (:func:`steps_of`)."""
     zero = piece == 0
     # The next number away from zero, or towards it, is the next bit pattern.
     piece.view(steps.dtype).add_(steps[: len(piece)], alpha=units)
@@ -415,8 +412,8 @@ def move_(piece: torch.Tensor, steps: torch.Tensor, units: int = 1) -> None:
 
 @functools.lru_cache(maxsize=8)
 def steps_of(nudge: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """1 or -1 for each of the first ``count`` elements, or :data:`PIECE` of more, which then come again: the integers
-    of the dtype's size."""
+    """Return 1 or -1 for each of ``count`` elements, at most :data:`PIECE`, which then repeat: integers of the dtype's
+    size."""
     whole = {torch.float64: torch.int64, torch.float32: torch.int32}[dtype]
     generator = torch.Generator().manual_seed(nudge)
     return 2 * torch.randint(0, 2, (min(PIECE, count),), generator=generator, dtype=whole) - 1

@@ -1,4 +1,4 @@
-"""What the reference's tokenizers make of texts."""
+"""Tokenize texts as the reference does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(job: Job, folder: Path) -> ReferenceResult:
 
 
 def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
-    """What the reference's tokenizer makes of every text of the job; None where there is none to compare.
+    """Tokenize every text of the job by the reference's tokenizer; None if there is none to compare.
 
     A text with a lone surrogate, which the reference cannot encode, gives an error; any other must not fail.
     """
@@ -33,15 +33,15 @@ def tokens(job: TokenizerJob | None) -> list[Tokens] | None:
 
 
 def _ctrl(folder: str) -> transformers.CTRLTokenizer:
-    """The word pieces of Salesforce/ctrl, which has no token for padding and uses that for the unknown."""
+    """The word pieces of Salesforce/ctrl. It has no padding token; the unknown token serves as one."""
     return transformers.CTRLTokenizer(f"{folder}/vocab.json", f"{folder}/merges.txt", pad_token="<unk>")
 
 
 def _sentencepiece(file: str) -> Any:
-    """The reference's tokenizer on a SentencePiece model; without a token for padding, it uses that for the unknown.
+    """The reference's tokenizer on a SentencePiece model. It has no padding token; the unknown token serves as one.
 
-    Where ``ReformerTokenizer`` is SentencePiece no more but a conversion of it (which splits other texts otherwise),
-    the reference's general SentencePiece tokenizer takes its place, and decodes as the former did.
+    If ``ReformerTokenizer`` is no longer SentencePiece but a conversion of it (which splits some texts differently),
+    the reference's general SentencePiece tokenizer replaces it, and decodes as it did.
     """
     if "vocab_file" in inspect.signature(transformers.ReformerTokenizer.__init__).parameters:
         return transformers.ReformerTokenizer(file, pad_token="<unk>")
@@ -59,7 +59,7 @@ def _sentencepiece(file: str) -> Any:
 
 
 def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: bool) -> Tokens:
-    """Padded to ``max_length``, if there is one."""
+    """Pad to ``max_length`` if it is not 0."""
     try:
         ids = list(tokenizer([text])["input_ids"][0])
         result = Tokens(text, ids, tokenizer.decode(ids))
@@ -83,8 +83,8 @@ def _padded(tokenizer: Any, text: str, max_length: int, side: str) -> list[list[
 def _offsets(tokenizer: Any, text: str) -> list[list[int]]:
     """Each token's id and its characters, first and past the last.
 
-    The reference's slow tokenizers give none. Those of SentencePiece are its own: in bytes of the part of the text
-    between two special tokens, with the blanks in front of a word, which here belong to no token.
+    The reference's slow tokenizers give none. SentencePiece's own count bytes of the text between two special tokens,
+    and include the blanks before a word, which belong to no token here.
     """
     if isinstance(tokenizer, ByteReference):
         return [[byte + 2, place, place + 1] for place, character in enumerate(text) for byte in character.encode()]

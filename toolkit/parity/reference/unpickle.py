@@ -1,8 +1,8 @@
 """``python -m toolkit.parity.reference.unpickle TARGET FILE...``: pickled weights as safetensors.
 
-A pickle is a program. torch's ``weights_only`` unpickler runs none of it that does anything but make tensors, and stops
-at the first other name; this process, which ends with the conversion, is the only one that opens such a file. Files of
-both of torch's formats are read: zip, which is mapped into memory, and the one before 2020, which is not.
+A pickle is a program. torch's ``weights_only`` unpickler runs only what makes tensors, and stops at the first other
+name; this process, which ends with the conversion, is the only one that opens such a file. Both of torch's formats are
+read: zip, which is mapped into memory, and the one before 2020, which is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARD_BYTES = 10**9
 #: The first version whose unpickler keeps what it promises (CVE-2025-32434).
 OLDEST = (2, 6)
 
-#: How the unpickler names what a pickle asks for and may not have.
+#: Matches the name that the unpickler has refused to a pickle.
 REFUSED = re.compile(r"GLOBAL ([\w.]*[A-Za-z]\w*)")
 
 
@@ -50,8 +50,8 @@ def main(target: Path, files: Sequence[Path]) -> None:
 
 
 def shards(files: Sequence[Path]) -> Iterator[dict[str, torch.Tensor]]:
-    """The tensors of the files one after another, as many at a time as fit :data:`SHARD_BYTES`, each of memory of its
-    own: two names of one tensor are two tensors in safetensors."""
+    """Yield the tensors of the files in order, as many at a time as fit :data:`SHARD_BYTES`, each with its own memory:
+    in safetensors two names of one tensor are two tensors."""
     shard: dict[str, torch.Tensor] = {}
     for file in files:
         tensors = unpickle(file)
@@ -69,7 +69,7 @@ def unpickle(file: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file, by name.
 
     Raises:
-        NotWeights: it asks for something else than tensors, holds something else, or is damaged.
+        NotWeights: it asks for or holds anything but tensors, or is damaged.
     """
     is_zip = file.open("rb").read(4) == b"PK\x03\x04"
     try:

@@ -1,4 +1,4 @@
-"""What ``parity.html`` adds to the style sheet of all pages, and its script. Nothing in them comes from a report."""
+"""Style rules that ``parity.html`` adds to those of all pages, and its script. None depends on a report."""
 
 STYLE = """
 header.drift { border-color: var(--bad); }

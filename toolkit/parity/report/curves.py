@@ -1,8 +1,7 @@
 """Curves of the error over the depth of a model, as SVG: R32, P32 and P64 against R64, relative to each tensor's RMS.
 
-On the logarithmic scale an error of exactly 0 lies in a band of its own below all others, and one larger than the
-tensor at the upper edge. A tensor that is noise in float32 (a gradient that is 0 by cancellation) is a hollow mark that
-the curve passes by.
+The scale is logarithmic. An error of exactly 0 lies in its own band below all others, one larger than the tensor at the
+upper edge. A tensor that is noise in float32 (a gradient that is 0 by cancellation) is a hollow mark off the curve.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from xml.etree.ElementTree import Element
 from toolkit.pages.markup import element
 from toolkit.parity.judge.bounds import UNINFORMATIVE, ratio
 
-#: What is drawn, in this order, and what the legend says of it.
+#: Series in drawing order -> text in the legend.
 SERIES = {
     "bound": "the most that P64 may be off",
     "r32": "R32: the reference in float32",
@@ -37,9 +36,9 @@ TRAINING = ("trained", "accumulated", "updated", "updated loss", "learning_rate"
 WIDTH, HEIGHT = 960, 360
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 40
 ZERO_BAND = 26
-#: Below this an error that is not 0 is drawn as if it were this; in decades. float64 itself ends at -16.
+#: Lowest decade of the scale; smaller errors, but 0, are drawn there. float64 itself ends at -16.
 LOWEST_DECADE = -20
-#: A label of the x axis needs so much room.
+#: Room for a label of the x axis.
 LABEL_WIDTH = 26
 #: The layer in the name of a tensor of either family.
 LAYER = re.compile(r"\.(?:h|layers)\.(\d+)\b")
@@ -50,8 +49,8 @@ class Point:
     """A tensor on the x axis.
 
     Attributes:
-        errors: by series, the RMS of the error over the RMS of the tensor; a series that was not measured is not there.
-        noisy: whether float32 says nothing of it.
+        errors: measured series -> RMS of the error over the RMS of the tensor.
+        noisy: whether it is noise in float32.
         failed: the series by which it failed.
     """
 
@@ -77,12 +76,12 @@ def gradient_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def evaluation_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """The outputs in evaluation mode, one run after another."""
+    """The outputs in evaluation mode, run after run."""
     return _points([tensor for tensor in tensors if "/" in tensor["kind"]])
 
 
 def training_points(tensors: Sequence[Mapping[str, Any]]) -> list[Point]:
-    """What each update left of each parameter, the rates, and the loss thereafter, in the order of the updates."""
+    """Parameters after each update, the learning rates, and the loss thereafter, in the order of the updates."""
     return _points([tensor for tensor in tensors if tensor["kind"] in TRAINING])
 
 
@@ -113,7 +112,7 @@ def _point(name: str, by_dtype: Mapping[str, Mapping[str, Any]]) -> Point:
 
 @dataclass(frozen=True)
 class Axes:
-    """Where a tensor and an error are in the picture; the errors reach from 10^lowest to 1."""
+    """Coordinates of tensors and errors in the picture; errors range from 10^lowest to 1."""
 
     count: int
     lowest: int
@@ -129,11 +128,11 @@ class Axes:
 
 
 def chart(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Element:
-    """One picture of all series; at least one point.
+    """Draw all series in one picture; at least one point.
 
     Args:
-        title: what a reader who does not see it is told first.
-        outer: what lies before the first and after the last layer.
+        title: the text that a screen reader reads first.
+        outer: labels for before the first and after the last layer.
     """
     shown = [error for point in points for error in point.errors.values() if 0 < error < math.inf]
     lowest = max(math.floor(math.log10(min(shown))), LOWEST_DECADE) if shown else -16
@@ -154,7 +153,7 @@ def chart(points: Sequence[Point], title: str, outer: tuple[str, str]) -> Elemen
 
 
 def describe(points: Sequence[Point]) -> str:
-    """In words, what the curves show."""
+    """Describe the curves in words."""
     parts = []
     for series, meaning in SERIES.items():
         errors = sorted(point.errors[series] for point in points if series in point.errors and not point.noisy)
@@ -179,7 +178,7 @@ def _level(y: float, label: str) -> Iterator[Element]:
 
 
 def _layers(points: Sequence[Point], axes: Axes, outer: tuple[str, str]) -> Iterator[Element]:
-    """A band for each layer, every other one shaded, with its number below where there is room."""
+    """Shade every other layer, and number the layers below where there is room."""
     groups = [(layer, [i for i, _ in found]) for layer, found in groupby(enumerate(points), lambda e: e[1].layer)]
     widest = (WIDTH - LEFT - RIGHT) / max(sum(layer is not None for layer, _ in groups), 1)
     every = math.ceil(LABEL_WIDTH / widest)
@@ -207,14 +206,14 @@ def _curve(points: Sequence[Point], series: str, axes: Axes) -> Element | None:
         if series not in point.errors:
             pen = "M"
         elif not point.noisy:
-            # The stroke of no length shows a point that stands alone.
+            # A stroke of length 0 shows an isolated point.
             steps.append(f"{pen}{axes.x(index):.1f} {axes.y(point.errors[series]):.1f}" + ("h0" if pen == "M" else ""))
             pen = "L"
     return element("path", d="".join(steps), class_=f"curve {series}") if steps else None
 
 
 def _marks(points: Sequence[Point], axes: Axes) -> Iterator[Element]:
-    """Hollow marks of the tensors that float32 says nothing of, full ones of those that failed."""
+    """Mark tensors that are noise in float32 with hollow circles, failed ones with full circles."""
     for index, point in enumerate(points):
         for series, error in point.errors.items():
             failed = series in point.failed

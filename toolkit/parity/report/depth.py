@@ -1,4 +1,4 @@
-"""How far the two sides lie apart over the depth of the model: the table that alignment reports publish, explained."""
+"""Distance between the two sides over the depth of the model, as a table like those of alignment reports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def depth_rows(model: str, reference: ReferenceResult, candidate: CandidateResul
     """A row for every hidden state, the last norm, the logits and the loss.
 
     ``float64`` and ``float32``: mean and maximum of |port - reference| in that dtype; ``ratio``: the port's float32
-    error over the reference's own, both against the reference's float64: about 1 where a distance is rounding.
-    Empty unless both sides were compared in this way (stage by stage).
+    error over the reference's own, both against the reference's float64: about 1 if the distance is rounding.
+    Empty unless the model went stage by stage.
     """
     sides = candidate.dtypes
     if not reference.streamed:

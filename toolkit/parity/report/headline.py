@@ -15,10 +15,10 @@ from toolkit.parity.measure.naming import TensorName
 
 
 class Headline(NamedTuple):
-    """What a person reads first.
+    """First lines of a report.
 
     Attributes:
-        place: the module or code at fault with its source line, as far as one can be named.
+        place: the module or code at fault with its source line, if one can be named.
         message: what is wrong there.
     """
 
@@ -33,7 +33,7 @@ def headline(
     places: Mapping[str, Place],
     decayed: list[str],
 ) -> Headline:
-    """Of the finding nearest to the cause, and of the operation that is wrong by itself, where one was found.
+    """Return the headline of the finding nearest to the cause, or of the operation wrong by itself, if found.
 
     Args:
         places: of the port's modules and other code.
@@ -44,7 +44,7 @@ def headline(
         return Headline(culprit.name, culprit.message)
     at_fault = is_of_recomputing(culprit, recomputing_at_fault(verdict))
     if at_fault or culprit.verdict in OF_RECOMPUTING:
-        # Of two backwards that differ, while nothing is wrong with the step's own gradients, plain autograd's is wrong.
+        # If the two backwards differ and the step's own gradients are right, plain autograd's are wrong.
         place = _code("recomputed" if at_fault else "plain", places)
         return Headline(place, f"{culprit.name}: {culprit.message}")
     if operation := first_of(trace, culprit):
@@ -75,8 +75,8 @@ def headline(
 
 
 def place_of(name: str, places: Mapping[str, Place]) -> str:
-    """The module of a tensor with its class and source line, or the next one around it that has a place; of scores and
-    losses, and of what is compared of a tokenizer, where they are computed; the tensor's name where there is none."""
+    """Return a tensor's module, or the nearest enclosing one that has a place, with its class and source line; for
+    scores, losses and tokenizer outputs, where they are computed; the tensor's name if no place is known."""
     parsed = TensorName.parse(name)
     module = name if name in places else parsed.module
     while module and module not in places:
@@ -89,7 +89,7 @@ def place_of(name: str, places: Mapping[str, Place]) -> str:
 
 
 def place_of_operation(operation: FaultyOp, places: Mapping[str, Place]) -> str:
-    """An operation with its line; a module by itself, as :func:`place_of` names it."""
+    """Return an operation with its line; for a whole module, as :func:`place_of`."""
     parsed = TensorName.parse(operation.name)
     if parsed.kind == "output" or not parsed.module:
         return place_of(operation.name, places)

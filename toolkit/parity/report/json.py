@@ -1,4 +1,4 @@
-"""``parity.json``: the outcome of a gate for programs. The page and the JUnit file need nothing but this content."""
+"""``parity.json``: the outcome of a gate for programs. The page and the JUnit file are made from it alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.report.depth import depth_rows
 from toolkit.parity.report.report import Report
 
-#: 3: a note has a kind, data and text, ``trace`` is null or has all of its keys, ``generators`` parts masks and
+#: 3: a note has a kind, data and text; ``trace`` is null or has all its keys; ``generators`` separates masks and
 #: rotations. 2: each tensor has ``kind``, ``rms`` and ``noise``.
 REPORT_SCHEMA = 3
-#: Numbers of a tensor, null where they are not finite.
+#: Numbers of a tensor, null if not finite.
 FIGURES = ("error", "error_max", "bound", "bound_max", "relative", "rms", "margin")
 
 
@@ -26,17 +26,17 @@ def as_content(report: Report) -> dict[str, Any]:
     """The content of ``parity.json``, by the schema :data:`REPORT_SCHEMA`.
 
     ``tensors`` has a record per tensor and dtype, float64 first, each in the order in which the reference computes them
-    (gradients: in the order of the parameters): what :class:`toolkit.parity.judge.bounds.Comparison` has, whether it
-    ``passed``, its ``margin``, and
+    (gradients: in the order of the parameters): the fields of :class:`toolkit.parity.judge.bounds.Comparison`, whether
+    it ``passed``, its ``margin``, and
 
     - ``kind``: output, stream, gradient, logits, loss, ...;
     - ``rms``: RMS of R64;
-    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null where one
+    - ``noise``: err(R32), RMS, the largest of the reference's float32 runs, whatever the record's dtype; null if one
       of them is not finite;
-    - ``noise_bfloat16``: of a record in bfloat16 alone, the same of the reference's runs in that.
+    - ``noise_bfloat16``: in bfloat16 records only, the same for the reference's bfloat16 runs.
 
-    ``culprit`` is the finding nearest to the cause, with the ``place`` that the report names and what it says of that,
-    the ``headline``: of an operation that is wrong by itself, where the trace has found one.
+    ``culprit`` is the finding nearest to the cause, with the report's ``place`` and ``headline``; these are of the
+    operation that is wrong by itself, if the trace has found one.
     """
     verdict, reference, candidate = report.verdict, report.reference, report.candidate
     sides = {"reference": reference.execution, "candidate": candidate.execution}
@@ -78,7 +78,7 @@ def as_content(report: Report) -> dict[str, Any]:
 
 
 def with_infinities(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a ``parity.json``, in which null is written for what is not finite, with infinities there."""
+    """Return the content of a ``parity.json`` with infinity for null, which stands for not finite."""
     trace = content["trace"]
     return {
         **content,

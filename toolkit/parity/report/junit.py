@@ -1,4 +1,4 @@
-"""``junit.xml``: the outcome of a gate as a CI system reads it. Made from the content of ``parity.json`` alone."""
+"""``junit.xml``: the outcome of a gate for a CI system. Made from the content of ``parity.json`` alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.pages.markup import element, xml_text
 from toolkit.parity.job import files
 from toolkit.parity.report.json import with_infinities
 
-#: By verdict and dtype, the test cases of a suite.
+#: (verdict, dtype) -> test cases of a suite.
 Suites = dict[tuple[str, str], list[Element]]
 
 
@@ -24,8 +24,8 @@ def junit(content: Mapping[str, Any]) -> str:
     """JUnit XML.
 
     The first suite, ``gate``, has one test case: the verdict, which fails with the culprit in its message. Then comes a
-    suite per verdict and dtype, with a test case for each tensor compared and for each finding that is of no tensor
-    compared. A tensor of which float32 says nothing is skipped.
+    suite per verdict and dtype, with a test case for each compared tensor and each other finding. A tensor that is
+    noise in its dtype is skipped.
     """
     suites: Suites = {}
     content = with_infinities(content)
@@ -51,7 +51,7 @@ def junit(content: Mapping[str, Any]) -> str:
 
 
 def _gate_suite(content: Mapping[str, Any]) -> Element:
-    """The verdict, with all that a reader of a CI system wants to know of the run."""
+    """Return the suite of the verdict, with the run's facts as properties."""
     culprit = content["culprit"]
     facts = {
         "model": content["model"],
@@ -84,12 +84,12 @@ def _add(
 
 
 def _verdict_of(tensor: Mapping[str, Any]) -> str:
-    """The verdict that compares a tensor: in float64 whether it is the same, in float32 whether it is as accurate."""
+    """The verdict on a tensor: in float64 semantics (is it the same?), else rounding (is it as accurate?)."""
     return tensor.get("verdict") or ("semantics" if tensor["dtype"] == "float64" else "rounding")
 
 
 def _tensor_outcome(tensor: Mapping[str, Any], findings: list[dict[str, Any]]) -> Element | None:
-    """None of a tensor that passed. What ``findings`` say of it is taken out of them."""
+    """Return None if a tensor passed; else remove its finding from ``findings``."""
     verdict = _verdict_of(tensor)
     if not tensor["informative"]:
         is_lowered = tensor["dtype"] == "bfloat16"
@@ -112,7 +112,7 @@ def _share(tensor: Mapping[str, Any]) -> str:
 
 
 def _take(findings: list[dict[str, Any]], verdict: str, name: str, dtype: str) -> dict[str, Any] | None:
-    """The finding of a verdict on a tensor, removed from ``findings``; None where there is none."""
+    """Remove a verdict's finding on a tensor from ``findings`` and return it, or None."""
     wanted = (verdict, name, dtype)
     for index, found in enumerate(findings):
         if (found["verdict"], found["name"], found["dtype"]) == wanted:

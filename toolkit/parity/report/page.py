@@ -1,7 +1,7 @@
 """``parity.html``: the outcome of a gate on one page that loads nothing, made from ``parity.json`` alone.
 
-The verdict comes first, then the curves of the error over depth, what was found, every tensor, and what it was measured
-with.
+The verdict comes first, then the curves of the error over depth, the findings, every tensor, and the conditions of the
+measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolkit.parity.report.assets import SCRIPT, STYLE
 from toolkit.parity.report.curves import SERIES, Point, chart
 from toolkit.parity.report.json import with_infinities
 
-#: Findings on the page; after a drift early in the model nearly every tensor is one.
+#: Largest number of findings shown; an early drift makes nearly every tensor one.
 FINDINGS_SHOWN = 200
 CAPTION = (
     "RMS of the distance from R64, the reference in float64, over the RMS of the tensor. A right port has P32 near R32 "
@@ -145,7 +145,7 @@ def _operations(content: Mapping[str, Any]) -> Iterable[Element]:
 
 
 def _findings(content: Mapping[str, Any]) -> Iterable[Element]:
-    """What is wrong, the culprit first; what is no comparison of a tensor, which the table below lacks, next."""
+    """List the findings: the culprit, then those on no compared tensor, which the table below lacks."""
     if not content["findings"]:
         return
     compared = {(tensor["name"], tensor["dtype"]) for tensor in content["tensors"]}
@@ -188,7 +188,7 @@ def _recomputed(content: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _tensors(content: Mapping[str, Any]) -> Iterable[Element]:
-    """Every tensor compared, the one nearest to its bound first."""
+    """List all compared tensors, the largest margin first."""
     tensors = sorted(content["tensors"], key=_urgency)
     choices = {key: dict.fromkeys(tensor[key] for tensor in tensors) for key in ("kind", "dtype")}
     choices["result"] = dict.fromkeys(_result(tensor) for tensor in tensors)
@@ -237,7 +237,7 @@ def _controls(choices: Mapping[str, Iterable[str]]) -> Element:
 
 
 def _facts(content: Mapping[str, Any]) -> Iterable[Element]:
-    """What it was measured with."""
+    """Measurement conditions."""
     versions = content["versions"]
     names = dict.fromkeys(name for side in versions.values() for name in side)
     sides = list(versions)

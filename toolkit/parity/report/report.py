@@ -1,4 +1,4 @@
-"""The outcome of a gate, from which all reports are made, and the files that they are."""
+"""The outcome of a gate, from which all reports are made, and their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolkit.parity.job.results import CandidateResult, Place, ReferenceResult
 from toolkit.parity.judge.verdict import Finding, Verdict
 from toolkit.parity.report.headline import Headline, headline
 
-#: The report for programs, for a CI system, for a person, and of a gate bit for bit.
+#: Reports for programs, for a CI system, for a person, and of ``parity bitwise``.
 JSON, JUNIT, PAGE, BITWISE = "parity.json", "junit.xml", "parity.html", "bitwise.json"
 #: The reference's constants beside the report.
 CONSTANTS = "constants.safetensors"
@@ -29,11 +29,10 @@ class Report:
     Attributes:
         verdict: what was compared, what was found.
         culprit: the finding nearest to the cause, None where all passed.
-        randomized: parameters that were constant and were given random values.
-        cached: whether the measurements are those of an earlier, equal gate.
-        attribution: what compiled loops that are composed, and the reference's kernels, restore, kind by kind, where
-            float32 alone drifts.
-        trace: which operations are wrong by themselves; None where that was not asked.
+        randomized: number of constant parameters that were given random values.
+        cached: whether the measurements are from an earlier, equal gate.
+        attribution: if float32 alone drifts, what each composed loop and each kind of the reference's kernels restores.
+        trace: which operations are wrong by themselves; None if not traced.
     """
 
     request: GateRequest
@@ -58,7 +57,7 @@ class Report:
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """For each module of the port, its class and source line; likewise of its other code."""
+        """Class and source line of each module of the port, and of its other code."""
         loops = {f"loop:{one.loop}": Place("compiled loop", one.where) for one in self.candidate.loops}
         return {**next(iter(self.candidate.dtypes.values())).places, **self.candidate.tokenizer_places, **loops}
 
@@ -82,7 +81,7 @@ class Report:
 
 
 def short_name(name: str) -> str:
-    """A tensor's name without what all of them share."""
+    """A tensor's name without the common prefix."""
     return name.replace("reformer.encoder.layers.", "layers.").replace("reformer.", "").replace("transformer.", "")
 
 
@@ -90,7 +89,7 @@ def remove_report(folder: Path) -> None:
     """Delete an earlier report, so that an aborted gate leaves none that could be taken for its own.
 
     Raises:
-        UserError: something else is called as a file of it. Nothing is removed.
+        UserError: one of its names is another file's. Nothing is removed.
     """
     earlier = [path for name in (JSON, JUNIT, PAGE, BITWISE, CONSTANTS) if os.path.lexists(path := folder / name)]
     in_a_run = is_report_of_a_run(folder)

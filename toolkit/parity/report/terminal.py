@@ -17,7 +17,7 @@ from toolkit.parity.report.report import Report, short_name
 
 FINDINGS_SHOWN = 8
 NEAREST_SHOWN = 5
-#: What computes, where that is not the CPU's usual way.
+#: Text for kernels that are not the CPU's default.
 OF_KERNELS = {kernels.PADDLE: "Paddle's own kernels", kernels.COMPILED: "compiled kernels"}
 
 
@@ -25,7 +25,7 @@ def print_report(report: Report, page: Path, console: Console) -> None:
     """Print the verdict, the place of a fault, the findings and a table of the nearest tensors of each dtype.
 
     Args:
-        page: where all of it can be looked at.
+        page: path of ``parity.html``.
     """
     verdict = report.verdict
     if report.culprit is None:
@@ -58,12 +58,12 @@ def print_verdict(console: Console, word: str, style: str, text: str) -> None:
 
 
 def say(console: Console, text: str) -> None:
-    """Print an indented line as it is, whatever is in it."""
+    """Print an indented line without interpreting markup."""
     console.print(Text(f"  {text}"), soft_wrap=True)
 
 
 def _short_path(path: Path) -> Path:
-    """From where the user is, if it lies below."""
+    """Relative to the working folder if inside."""
     path = path.resolve()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
@@ -106,8 +106,8 @@ def _table(report: Report) -> Table:
 
 
 def _recomputed_lines(report: Report) -> list[str]:
-    """How far backwards that compute layers again lie from plain autograd at the worst: the port's, the reference's if
-    asked."""
+    """Return the largest distance from plain autograd of the port's backward that computes layers again, and of the
+    reference's if asked."""
     lines = []
     theirs = report.reference.own_backward
     for dtype in report.candidate.dtypes:
