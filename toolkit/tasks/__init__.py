@@ -1,7 +1,7 @@
-"""What a model can be fine-tuned for: a package per task, named as the recipe's ``task:``; their metrics and corpora.
+"""Tasks that a model can be fine-tuned for: a package each, named as the recipe's ``task:``; metrics and corpora.
 
-The module ``task`` of each package has the members of the protocol :class:`.interface.Task`, where reading begins, and
-is reached by :func:`task_of`. No other module asks which task it deals with. It may import `data` and what lies below.
+The module ``task`` of each package implements the protocol :class:`.interface.Task` (start reading there), and
+:func:`task_of` returns it. No other module asks which task it deals with. It may import `data` and what lies below.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ if TYPE_CHECKING:  # mypy checks here that each module has the protocol's member
 
 
 def task_of(recipe: Recipe) -> Task:
-    """The recipe's task."""
+    """Return the recipe's task."""
     return cast(Task, importlib.import_module(f"toolkit.tasks.{recipe.task}.task"))

@@ -35,22 +35,22 @@ class Task(Protocol):
     DESCRIPTION: Description
     #: The options of ``toolkit predict`` that the task needs: the keyword arguments of :meth:`predict`.
     PREDICTS_FROM: tuple[str, ...]
-    #: The columns that ``toolkit predict --input`` reads, by the keys of the recipe's ``data`` that name them; none for
-    #: a task that does not label.
+    #: Keys of the recipe's ``data`` that name the columns which ``toolkit predict --input`` reads; none for a task
+    #: that does not label.
     ROW_COLUMNS: tuple[str, ...]
 
     def check(self, recipe: Recipe) -> None:
         """Raise ``recipe.error`` for what is wrong with the recipe, without reading any data."""
 
     def load_splits(self, recipe: Recipe) -> datasets.DatasetDict:
-        """``train``, ``validation`` and maybe ``test``, in the task's own columns, checked.
+        """Return ``train``, ``validation`` and maybe ``test``, in the task's own columns, checked.
 
         Raises:
-            UserError: at the line of the key that is to be changed.
+            UserError: at the line of the key to change.
         """
 
     def texts(self, rows: datasets.Dataset) -> Sequence[str]:
-        """The texts of a split: on them a tokenizer is trained, and compared with the reference's."""
+        """Return a split's texts: a tokenizer is trained on them and compared with the reference's."""
 
     def control_codes(self, rows: datasets.Dataset) -> Sequence[str]:
         """The control codes of a split, each one token of a CTRL vocabulary; none for most tasks."""
@@ -58,33 +58,33 @@ class Task(Protocol):
     def prepare(
         self, recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None
     ) -> Prepared:
-        """The splits of :meth:`load_splits` as examples for the model.
+        """Turn the splits of :meth:`load_splits` into examples for the model.
 
         Args:
-            length: that the model trains on, to which texts of up to ``data.max_length`` tokens are padded; None for
-                ``data.max_length`` itself.
+            length: the training length, to which texts of up to ``data.max_length`` tokens are padded; None for
+                ``data.max_length``.
 
         Raises:
             UserError: data that does not fit the recipe's model or tokenizer.
         """
 
     def num_loss_terms(self, batch: Mapping[str, Any]) -> int:
-        """The number of terms that the loss of a batch is the mean of; micro-batches are weighted by it."""
+        """Return the number of terms that a batch's loss averages; micro-batches are weighted by it."""
 
     def token_counts(self, dataset: Any) -> np.ndarray | None:
-        """How many tokens each example of what :meth:`prepare` made has before its padding, (N,); None where no
-        evaluation is to leave padding out: none is padded, or labels are padded, too."""
+        """Return the unpadded length in tokens of each example of :meth:`prepare`, (N,). None: evaluation must not
+        leave padding out, because nothing is padded or labels are padded too."""
 
     def outputs(self, output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-        """What evaluation keeps of the model's output for a batch: small tensors [B, ...]."""
+        """Return what evaluation keeps of the model's output for a batch: small tensors [B, ...]."""
 
     def compute_metrics(self, outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-        """Metric -> value, from what :meth:`outputs` kept of all examples, in their order."""
+        """Return metric -> value, from what :meth:`outputs` kept of all examples, in order."""
 
     def predictions(
         self, run: Run, rows: datasets.Dataset, dataset: Any, outputs: tuple[np.ndarray, ...]
     ) -> Iterator[dict[str, Any]]:
-        """A row of ``predictions-SPLIT.csv`` for each example, all with the same keys.
+        """Yield a row of ``predictions-SPLIT.csv`` for each example, all with the same keys.
 
         Args:
             rows: a split of :meth:`load_splits`.
@@ -93,7 +93,7 @@ class Task(Protocol):
         """
 
     def report(self, folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-        """The sections of a run's page that the task has to say, made of files alone.
+        """Yield the task's sections of a run's page, made from files alone.
 
         Args:
             folder: the run folder.
@@ -111,12 +111,12 @@ class Task(Protocol):
         """The columns that :meth:`label_rows` fills, and the type of their values: str, float or int."""
 
     def label_rows(self, run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-        """Predictions for rows of a file.
+        """Make predictions for rows of a file.
 
         Args:
             run: a finished run.
-            columns: by the names in ``ROW_COLUMNS``, a text of each row, none of them empty; at least one row.
-            advance: is told, time and again, how many more rows are done.
+            columns: name in ``ROW_COLUMNS`` -> a text for each row, none empty; at least one row.
+            advance: called repeatedly with the number of rows newly done.
         """
 
 
@@ -128,13 +128,13 @@ class Prepared:
         train, validation, test: map-style data sets of dicts of arrays, each array of one shape; test is None where the
             data has none.
         summary: what they are, in a few words.
-        label_names: a label's id is its place in this list; None for a task without labels.
-        notes: what the user should know about the data, a line each; found when they are asked for, since looking takes
-            longer than all the rest.
+        label_names: a label's id is its index in this list; None for a task without labels.
+        notes: what the user should know about the data, a line each; computed on demand, since this takes longer than
+            all the rest.
         offsets: whether the task uses the character span of each token, so that the gate compares them.
         truncated: split -> how many of its texts were longer than the model and were cut.
         baseline: split -> metric -> its value without a model (from token frequencies, say), to compare with.
-        class_weights: float32, by label, how much it counts in the loss that trains; None for all alike.
+        class_weights: float32, the weight of each label in the training loss; None for equal weights.
     """
 
     train: Any
@@ -160,8 +160,8 @@ class Labelled:
     """Predictions for some rows.
 
     Attributes:
-        columns: in the order of :meth:`Task.prediction_columns`, a value of each row; None where there is none.
-        notes: what a row can have that the user should know -> the places of the rows that have it.
+        columns: in the order of :meth:`Task.prediction_columns`, a value for each row; None where there is none.
+        notes: what the user should know about a row -> indices of the rows that it applies to.
     """
 
     columns: list[list[Any]]
@@ -175,7 +175,7 @@ class Description:
     Attributes:
         name: as in "A Reformer for NAME".
         pipeline_tag, metrics: in the words of the Hugging Face hub.
-        auto_class: of transformers, which loads the model.
+        auto_class: of transformers; loads the model.
         examples: what the examples are called.
         next_command: what to do with a run, with ``{run}`` for its folder.
     """
@@ -188,7 +188,7 @@ class Description:
     next_command: str
 
     def command(self, folder: Path | str) -> str:
-        """What to do with the run in this folder."""
+        """Return the command for the run in this folder."""
         return self.next_command.format(run=shlex.quote(str(folder)))
 
 

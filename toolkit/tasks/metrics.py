@@ -1,7 +1,7 @@
 """Classification metrics, and which metrics of all tasks are counts.
 
-Those of labels are counted here, digit for digit as scikit-learn does (the tests compare them): importing it takes
-longer than anything that it would count. Regression, which is rarer, is measured by scikit-learn and SciPy.
+Label metrics are computed here and equal scikit-learn's to the last digit (the tests compare them): importing it takes
+longer than computing any of them. Regression, which is rarer, is measured by scikit-learn and SciPy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Metrics that say of how many examples others are: shown without decimals, and no score of a model.
+#: Metrics that count the examples of other metrics: shown without decimals, and no score of a model.
 COUNTS = ("HasAns_total", "NoAns_total")
 
 
 class LabelScores(NamedTuple):
-    """How good each of L labels is; 0 where there is nothing to divide by.
+    """Scores of each of L labels; 0 where the divisor is 0.
 
     Attributes:
         precision, recall, f1: (L,) float64.
-        support: (L,) texts that have it.
-        given: (L,) texts that are given it.
+        support: (L,) number of texts that have it.
+        given: (L,) number of texts that are given it.
     """
 
     precision: np.ndarray
@@ -31,13 +31,13 @@ class LabelScores(NamedTuple):
 
 
 def confusion(labels: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Texts (count, count) by the id of their label and of the predicted one, both [N]."""
+    """Count texts (count, count) by the id of their label and of the predicted one, both [N]."""
     pairs = np.bincount(np.asarray(labels) * count + np.asarray(predicted), minlength=count * count)
     return pairs.reshape(count, count)
 
 
 def scores_of_labels(right: np.ndarray, support: np.ndarray, given: np.ndarray) -> LabelScores:
-    """The scores of labels from counts (L,): texts that have a label and are given it, that have it, are given it."""
+    """Score labels from counts (L,) of texts: those that both have a label and are given it, have it, are given it."""
     return LabelScores(_share(right, given), _share(right, support), _share(2 * right, support + given), support, given)
 
 
@@ -46,17 +46,17 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def scores_of_classes(matrix: np.ndarray) -> LabelScores:
-    """The scores of classes, of which each text has one, from :func:`confusion`."""
+    """Score classes (one per text) from :func:`confusion`."""
     return scores_of_labels(np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0))
 
 
 def scores_of_several(labels: np.ndarray, given: np.ndarray) -> LabelScores:
-    """The scores of labels, of which each text may have several: 0 and 1 [N, L] of the data and of the model."""
+    """Score labels (several per text) from 0 and 1 [N, L] of the data and of the model."""
     return scores_of_labels((labels & given).sum(axis=0), labels.sum(axis=0), given.sum(axis=0))
 
 
 def of_texts(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of what labels are: integers classes, numbers [N] those of regression, [N, L] several labels."""
+    """Compute metrics to fit the labels: integers are classes, floats [N] regression, floats [N, L] several labels."""
     if labels.dtype.kind != "f":
         return classification(logits, labels)
     return regression(logits[:, 0], labels) if labels.ndim == 1 else multi_label(logits, labels)

@@ -1,4 +1,4 @@
-"""``train.class_weights``: how much each label counts in the loss that trains, given or by how rare it is."""
+"""``train.class_weights``: the weight of each label in the training loss, given or by how rare it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST, MOST = 1e-6, 1e6
 
 
 def check_class_weights(recipe: Recipe) -> None:
-    """Refuse weights of what has no labels, and what is no weight.
+    """Refuse weights for regression, and values that are no weight.
 
     Raises:
         UserError: at the weight's line.
@@ -39,16 +39,16 @@ def check_class_weights(recipe: Recipe) -> None:
 
 
 def class_weights_of(recipe: Recipe, train: datasets.Dataset) -> np.ndarray | None:
-    """By label, how much it counts in the loss that trains: float32 (labels,), or None for all alike.
+    """Return the weight of each label in the training loss: float32 (labels,), or None for equal weights.
 
-    Of one label a text, ``balanced`` is scikit-learn's n / (k * count), for n texts of k labels that occur. Of several
-    it is that of each label's yes beside its no, (n - count) / count, which is what ``pos_weight`` is.
+    With one label per text, ``balanced`` is scikit-learn's n / (k * count), for n texts of k labels that occur. With
+    several, it weighs texts with a label against those without: (n - count) / count, as ``pos_weight``.
 
     Args:
-        train: the training split, with a column ``label``: the id of each row's, or a list of ids.
+        train: the training split, with a column ``label``: an id per row, or a list of ids.
 
     Raises:
-        UserError: a weight of a label that there is not.
+        UserError: a weight of a label that does not exist.
     """
     given = recipe.train.class_weights
     if given is None:
@@ -64,7 +64,7 @@ def class_weights_of(recipe: Recipe, train: datasets.Dataset) -> np.ndarray | No
 
 
 def balanced_weights(counts: np.ndarray, total: int) -> np.ndarray:
-    """n / (k * count) of each class; one that no text has weighs 1, and is not one of the k.
+    """Return n / (k * count) of each class; one without texts weighs 1 and is not among the k.
 
     Args:
         counts: (classes,) of texts.
@@ -74,7 +74,7 @@ def balanced_weights(counts: np.ndarray, total: int) -> np.ndarray:
 
 
 def positive_weights(counts: np.ndarray, total: int) -> np.ndarray:
-    """(n - count) / count of each label; one that no text has, or every one, weighs 1.
+    """Return (n - count) / count of each label; 1 for a label that no text or every text has.
 
     Args:
         counts: (labels,) of the texts that have it.
@@ -85,7 +85,7 @@ def positive_weights(counts: np.ndarray, total: int) -> np.ndarray:
 
 
 def described(train: datasets.Dataset, weights: np.ndarray) -> str:
-    """What the loss weighs, in a line."""
+    """Describe the weights in a line."""
     each = listed(f"{name} {format_number(weight)}" for name, weight in zip(_names(train), weights, strict=True))
     return f"the training loss weighs labels: {each}; validation and test losses do not"
 
@@ -101,9 +101,9 @@ def _by_name(recipe: Recipe, given: Mapping[str, Any], names: Sequence[str]) -> 
 def _names(train: datasets.Dataset) -> list[str]:
     """The names of a split's labels, in the order of their ids."""
     kind = train.features["label"]
-    return getattr(kind, "feature", kind).names  # of one label a text, or of lists
+    return getattr(kind, "feature", kind).names  # one label per text, or a list
 
 
 def _path(label: str) -> tuple[str, ...]:
-    """Where a label's weight stands."""
+    """Recipe key of a label's weight."""
     return (*KEY.split("."), label)

@@ -1,4 +1,4 @@
-"""What labels are called, and the order of their ids: as the data has it, or as ``data.label_names`` says."""
+"""Names of labels and the order of their ids: as in the data, or as ``data.label_names`` says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.recipe.recipe import Recipe
 
-#: In a file of predictions, the name of a label's probability is this prefix and the label.
+#: Prefix of the column of a label's probability in a predictions file; the label follows.
 PROBABILITY_OF = "probability_"
 
 KEY = "data.label_names"
@@ -17,7 +17,7 @@ WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def named(recipe: Recipe, values: Collection[int | str]) -> dict[int | str, str]:
-    """Label as it is stored -> its name, in the order of the ids.
+    """Return stored label -> its name, in the order of the ids.
 
     Args:
         values: the labels of the training split.
@@ -49,10 +49,10 @@ def named(recipe: Recipe, values: Collection[int | str]) -> dict[int | str, str]
 
 
 def renamed(recipe: Recipe, own: dict[int | str, str]) -> dict[int | str, str]:
-    """Id -> name, of data that has named labels itself; ``data.label_names`` calls them otherwise.
+    """Return id -> name for data whose labels have names; ``data.label_names`` may rename them.
 
     Raises:
-        UserError: it does not call each of them something.
+        UserError: it does not name exactly these labels.
     """
     given = recipe.data.label_names
     if given is None:
@@ -70,7 +70,7 @@ def renamed(recipe: Recipe, own: dict[int | str, str]) -> dict[int | str, str]:
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """The first of some names, and how many more there are."""
+    """Join the first names, and say how many more there are."""
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -88,5 +88,5 @@ def _are_whole(values: Iterable[int | str]) -> bool:
 
 
 def _in_order(numbered: bool) -> Any:
-    """How labels are sorted: by number where all are whole numbers, else by letter."""
+    """Sort key of labels: by number where all are whole numbers, else by letter."""
     return (lambda value: (int(value), str(value))) if numbered else None

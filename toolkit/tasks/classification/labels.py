@@ -1,4 +1,4 @@
-"""Labelled texts: a classification data set's columns checked, its labels as ids, its texts as tokens."""
+"""Labelled texts: check a classification data set's columns, turn labels into ids and texts into tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolkit.recipe.recipe import Recipe, settled
 from toolkit.tasks.classification.label_names import listed, named, renamed
 from toolkit.tasks.classification.pairs import joined_columns
 
-#: What `datasets` makes of a column of JSON that holds several types; earlier versions refuse it.
+#: Feature that `datasets` gives a JSON column of several types; earlier versions refuse the column.
 Json = getattr(datasets, "Json", ())
 
 #: The file of a split in the cache.
@@ -30,15 +30,15 @@ TOKENS = "tokens.arrow"
 
 
 def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
-    """The recipe's data: ``train``, ``validation`` and, where there is one, ``test``, with columns ``text`` (str) and
-    ``label`` (ClassLabel, ids in the order of its names; several of these; or a float32, by ``data.problem_type``).
+    """Return ``train``, ``validation`` and, if there is one, ``test``, with columns ``text`` (str) and ``label`` (by
+    ``data.problem_type`` a ClassLabel, with ids in the order of its names; a list of these; or a float32).
 
     Args:
         corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
 
     Raises:
         UserError: a file that is missing or unreadable, a column that is absent, an empty split, labels that are
-            missing or that training does not have; at the line of the key that is to be changed.
+            missing or that training does not have; at the line of the key to change.
     """
     stored = _from_sources(recipe) if recipe.data.dataset == "text" else load_stored(recipe, corpora)
     splits = _with_targets(recipe, _labelled(recipe, _with_text(recipe, stored)))
@@ -46,7 +46,7 @@ def labelled_splits(recipe: Recipe, corpora: Mapping[str, str]) -> DatasetDict:
 
 
 def _from_sources(recipe: Recipe) -> DatasetDict:
-    """The files under each label, each a text; the recipe's names for the two columns."""
+    """Read each file under a label as one text; the recipe names the two columns."""
     rows = list(named_texts(recipe))
     (column,) = recipe.data.text_columns
     columns = {column: [text for _, text in rows], settled(recipe.data.label): [label for label, _ in rows]}
@@ -54,14 +54,14 @@ def _from_sources(recipe: Recipe) -> DatasetDict:
 
 
 def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = "texts") -> Dataset:
-    """The tokens of a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
+    """Tokenize a split with ``text`` and ``label``, cached by the content of both, the tokenizer and the length.
 
     Returns:
-        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; float32 numbers; or 0 and 1
-        for each label, float32) and ``truncated`` (whether the text is longer).
+        Columns ``input_ids`` (int32, at most max_length, not padded), ``labels`` (int64; or float32, a number or 0 and
+        1 for each label) and ``truncated`` (whether the text is longer).
     """
     kind = split.features["label"]
-    several = getattr(kind, "feature", None)  # of lists of labels
+    several = getattr(kind, "feature", None)  # for lists of labels
     target = Sequence(Value("float32")) if several else kind if isinstance(kind, Value) else Value("int64")
     key = digest(digest_of_rows(split), tokenizer.fingerprint(), max_length, CACHE_VERSION)
     features = {"input_ids": Sequence(Value("int32")), "labels": target, "truncated": Value("bool")}
@@ -96,7 +96,7 @@ def tokenize(split: Dataset, tokenizer: Tokenizer, max_length: int, name: str = 
 
 
 def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """Check that every split has the columns of texts and labels, and that its texts are texts."""
+    """Check that every split has the columns of texts and labels, and that texts are strings."""
     label = settled(recipe.data.label)
     if label in recipe.data.text_columns:
         raise recipe.error("data.label", f"{label} is the text column as well; name the column of the labels")
@@ -112,10 +112,10 @@ def _with_text(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The splits without the rows that are marked as having no label, as the hub's data sets mark them: by -1.
+    """Drop the rows without a label, which the hub's data sets mark by -1.
 
-    Among named labels (ClassLabel) -1 says that of a row. Among others it is one as any other, except where a test
-    split has nothing else and training has none. Nor is a test split measured whose labels are all missing.
+    Among named labels (ClassLabel) -1 always marks such a row. Among others it is an ordinary label, unless a test
+    split has only -1 and training has none. A test split whose labels are all missing is not measured either.
 
     Raises:
         UserError: a split other than test has no labels at all.
@@ -141,7 +141,7 @@ def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _absent(rows: Dataset, column: str) -> np.ndarray:
-    """Which rows have no label: none is stored, or -1 where the labels have names."""
+    """Tell which rows have no label: none is stored, or -1 where labels have names."""
     values = rows.select_columns([column])[:][column]
     unlabelled = (None, -1) if isinstance(rows.features[column], ClassLabel) else (None,)
     return np.array([value in unlabelled for value in values], dtype=bool)
@@ -152,7 +152,7 @@ def _known(rows: Dataset, column: str) -> set[Any]:
 
 
 def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The splits with columns ``text`` and ``label``, of the kind that ``data.problem_type`` says."""
+    """Reduce the splits to ``text`` and ``label``, the latter as ``data.problem_type`` says."""
     if recipe.data.problem_type == "single_label":
         return _with_labels(recipe, splits)
     from toolkit.tasks.classification.targets import with_label_lists, with_numbers
@@ -169,7 +169,7 @@ def _with_targets(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
-    """The splits with columns ``text`` and ``label``, labels as ids of one list of names."""
+    """Reduce the splits to ``text`` and ``label``, labels as ids of one list of names."""
     values = {split: _label_values(recipe, split, rows) for split, rows in splits.items()}
     names = _label_names(recipe, splits["train"], values["train"])
     ids = {value: index for index, value in enumerate(names)}
@@ -186,8 +186,8 @@ def _with_labels(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
 
 
 def _label_names(recipe: Recipe, train: Dataset, values: list[Any]) -> dict[int | str, str]:
-    """Label as it is stored -> its name, in the order of the ids: the data's own order if it has one, else sorted;
-    called as ``data.label_names`` says."""
+    """Return stored label -> its name (see ``data.label_names``), in the order of the ids: the data's own order if it
+    has one, else sorted."""
     kind = train.features[recipe.data.label]
     if len(set(values)) < 2:
         message = f"all {len(values)} rows of the train split have the same label; classification needs two or more"
@@ -246,8 +246,7 @@ def _refuse_missing(recipe: Recipe, key: str, split: str, rows: Dataset, column:
 
 
 def _divide(rows: Dataset, shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """The indices of ``train`` and ``validation``, drawn by the seed: the same share of each label where each text has
-    one."""
+    """Draw the indices of ``train`` and ``validation`` by the seed: the same share of each label if texts have one."""
     fraction = shares["validation"]
     one_each = isinstance(rows.features["label"], ClassLabel)
     labels = np.asarray(rows["label"][:]) if one_each else np.zeros(len(rows), np.int64)

@@ -1,4 +1,4 @@
-"""Two texts that are classified together, as one: neither family's tokenizer has a token that parts them."""
+"""Text pairs, classified as one joined text: neither family's tokenizer has a separator token."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from toolkit.recipe.recipe import Recipe
 
-#: What stands between the two. `transformers` joins a pair by nothing where a tokenizer has no such token.
+#: Separates the two. `transformers` puts nothing between a pair if a tokenizer has no separator token.
 SEPARATOR = "\n"
 
 
 def joined(text: str, pair: str) -> str:
-    """The text that the model reads of two."""
+    """Join two texts to the one the model reads."""
     return f"{text}{SEPARATOR}{pair}"
 
 
 def joined_columns(rows: Dataset, columns: Sequence[str]) -> Dataset:
-    """One column ``text``, of the texts in these columns; none of which may be missing."""
+    """Join the texts of these columns in one column ``text``; none may be missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from datasets import Dataset
@@ -36,7 +36,7 @@ def joined_columns(rows: Dataset, columns: Sequence[str]) -> Dataset:
 
 
 def given_texts(recipe: Recipe, given: Sequence[str | tuple[str, str]]) -> list[str]:
-    """What the model reads of the texts, or pairs of them, of the command line.
+    """Return what the model reads for the texts, or pairs, of the command line.
 
     Raises:
         UserError: a pair for a run that reads one text, or the other way round.

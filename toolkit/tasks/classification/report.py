@@ -1,5 +1,5 @@
-"""What a run's page says of a classifier: which labels it takes for which, how good each is, its most confident
-mistakes, and what the length of a text does. All of it from the file of predictions."""
+"""A classifier's sections of a run's page, from the predictions file alone: confused labels, how good each label is,
+the most confident mistakes, and accuracy by text length."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.metrics import confusion, scores_of_classes
 
-#: Labels of the largest confusion matrix; of more, it has those with the most mistakes.
+#: Most labels of a confusion matrix; beyond that, it has those with the most mistakes.
 MATRIX_LABELS = 30
-#: Pairs of labels, and mistakes, that are listed.
+#: Number of listed label pairs, and of mistakes.
 PAIRS_SHOWN, MISTAKES_SHOWN = 20, 25
 #: How to read the matrix.
 MEANING = (
@@ -31,13 +31,13 @@ MEANING = (
 )
 #: Shades of a cell.
 SHADES = 8
-#: Characters of a label in the head of a column.
+#: Most characters of a label in a column's head.
 HEAD_CHARACTERS = 24
 
 
 @dataclass
 class Outcome:
-    """What became of a split.
+    """Results on a split.
 
     Attributes:
         names: the labels, in the order of their ids.
@@ -79,7 +79,7 @@ def sections(predictions: Path) -> Iterator[Element]:
 
 
 def read_outcome(predictions: Path) -> Outcome:
-    """The file of predictions, of which texts are kept only where they are shown."""
+    """Read the predictions file, keeping only the texts that are shown."""
     outcome: Outcome | None = None
     ids: dict[str, int] = {}
     surest: list[tuple[float, int, dict[str, str]]] = []

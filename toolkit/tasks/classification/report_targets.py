@@ -1,4 +1,4 @@
-"""What a run's page says of a model that gives several labels, or a number: from the file of predictions alone."""
+"""Sections of a run's page for a model that gives several labels, or a number, from the predictions file alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from toolkit.run_folder.read import reading
 from toolkit.tasks.classification.label_names import PROBABILITY_OF
 from toolkit.tasks.metrics import scores_of_several
 
-#: Errors that are listed.
+#: Number of listed errors.
 ERRORS_SHOWN = 25
 
 
 def several_sections(predictions: Path) -> Iterator[Element]:
-    """How good each label is, and what the length of a text does to all of its labels being right.
+    """Yield how good each label is, and the share of texts with all labels right by text length.
 
     Raises:
         UserError: the file is missing or damaged.
@@ -68,7 +68,7 @@ def several_sections(predictions: Path) -> Iterator[Element]:
 
 
 def numbers_sections(predictions: Path) -> Iterator[Element]:
-    """The largest errors, and what the length of a text does to them.
+    """Yield the largest errors, and the mean error by text length.
 
     Raises:
         UserError: the file is missing or damaged.

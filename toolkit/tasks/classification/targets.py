@@ -1,4 +1,4 @@
-"""What a text is to be given where it is not one label: several of them, or a number (``data.problem_type``)."""
+"""Targets other than one label per text: several labels, or a number (``data.problem_type``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "data.label"
 
 
 def with_label_lists(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[list[int]], Any]]:
-    """Split -> the ids of each row's labels, sorted, none of them twice, and their feature.
+    """Return split -> the ids of each row's labels, sorted and unique, and their feature.
 
     Raises:
         UserError: a column that holds no lists of words or whole numbers, or a label that training does not have.
@@ -57,7 +57,7 @@ def _lists(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[list[
 
 
 def with_numbers(recipe: Recipe, splits: DatasetDict) -> dict[str, tuple[list[float], Any]]:
-    """Split -> the number of each row, as float32 has it, and their feature.
+    """Return split -> each row's number, rounded to float32, and their feature.
 
     Raises:
         UserError: a column that holds no numbers, or the same one throughout training.
@@ -88,7 +88,7 @@ def _numbers(recipe: Recipe, split: str, rows: Dataset, column: str) -> list[flo
 
 
 def multi_hot(rows: Sequence[Sequence[int]], count: int) -> np.ndarray:
-    """Lists of ids as float32 (rows, count), 1 where a row has the label."""
+    """Encode lists of ids as float32 (rows, count): 1 where a row has the label."""
     found = np.zeros((len(rows), count), np.float32)
     for index, row in enumerate(rows):
         found[index, list(row)] = 1

@@ -53,9 +53,9 @@ DESCRIPTION = Description(
 SHOWN_CHARACTERS = 60
 #: Rows of a split that are read at once.
 ROWS_AT_ONCE = 256
-#: Of several labels a text has those whose probability is above this.
+#: If a text may have several labels, those above this probability are given.
 THRESHOLD = 0.5
-#: The column of the table of predictions, by the problem.
+#: Problem type -> column of the table of predictions.
 TITLES = {"multi_label": "labels", "regression": "value"}
 
 
@@ -103,9 +103,9 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
     """Tokenize the splits of :func:`load_splits`; tokens are kept unpadded and padded when read.
 
-    An example is ``input_ids`` [T] and ``attention_mask`` [T], cut to ``data.max_length`` tokens and padded on the
-    right to T = ``length``, and ``labels``, all int64: a scalar. Of several labels a text that is
-    float32 [L] of 0 and 1, of regression a float32.
+    An example has ``input_ids`` [T] and ``attention_mask`` [T], int64, cut to ``data.max_length`` tokens and padded on
+    the right to T = ``length``. Its ``labels`` are an int64 scalar; with several labels per text, float32 [L] of 0 and
+    1; in regression, a float32.
     """
     from toolkit.tasks.classification.class_weights import class_weights_of
     from toolkit.tasks.classification.labels import tokenize
@@ -142,30 +142,30 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
 
 
 def token_counts(dataset: datasets.Dataset) -> np.ndarray:
-    """Those of the texts as they are stored."""
+    """Return the lengths of the stored texts."""
     import pyarrow.compute as pc
 
     return pc.list_value_length(dataset.with_format("arrow")[:]["input_ids"]).to_numpy()
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Logits [B, L] and labels: [B], or [B, L] of several labels a text."""
+    """Return logits [B, L] and labels: [B], or [B, L] if texts have several."""
     return output.logits, batch["labels"]
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Any) -> dict[str, float]:
-    """Those of :func:`toolkit.tasks.metrics.of_texts`."""
+    """See :func:`toolkit.tasks.metrics.of_texts`."""
     return metrics.of_texts(*outputs)
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: datasets.Dataset, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Of each text: its number from 1, all of it, how many tokens the model read, its label, the most probable label,
-    the probability of that, and that of every label.
+    """Yield for each text: its number from 1, the whole text, the number of tokens read, its label, the most probable
+    label, the probability of that, and of every label.
 
-    Of several labels a text, these are ``labels`` and ``predicted_labels`` (JSON lists), and the probability of each;
-    of regression ``value`` and ``predicted_value``.
+    With several labels per text, these are ``labels`` and ``predicted_labels`` (JSON lists), and the probability of
+    each; in regression, ``value`` and ``predicted_value``.
     """
     names, logits, problem = settled(run.label_names), outputs[0], settled(run.recipe.data.problem_type)
     tokens = dataset.with_format(None)
@@ -182,7 +182,7 @@ def predictions(
 
 
 def _as_stored(problem: str, names: Sequence[str], label: Any) -> dict[str, Any]:
-    """What the data says of a text."""
+    """Return a text's target columns."""
     if problem == "regression":
         return {"value": label}
     if problem == "multi_label":
@@ -191,7 +191,7 @@ def _as_stored(problem: str, names: Sequence[str], label: Any) -> dict[str, Any]
 
 
 def _columns(problem: str, names: Sequence[str]) -> dict[str, type]:
-    """The columns of what is predicted of a text, and their types."""
+    """Return the columns of a text's prediction, and their types."""
     if problem == "regression":
         return {"predicted_value": float}
     each = {f"{PROBABILITY_OF}{name}": float for name in names}
@@ -218,24 +218,24 @@ def _predicted(problem: str, names: Sequence[str], share: np.ndarray) -> list[An
 
 
 def written_list(names: Iterable[str]) -> str:
-    """Several labels in one field of a table: a JSON list, since names may hold commas."""
+    """Write several labels into one field: a JSON list, since names may hold commas."""
     return json.dumps(list(names), ensure_ascii=False)
 
 
 def probabilities(logits: np.ndarray, problem: str = "single_label") -> np.ndarray:
-    """Those of the labels, in float64, of logits [N, L]: the softmax; of several labels a text the sigmoid of each; of
-    regression the numbers themselves."""
+    """Return float64 probabilities from logits [N, L]: the softmax; with several labels per text, the sigmoid of each;
+    in regression, the numbers themselves."""
     logits = logits.astype(np.float64)
     if problem == "regression":
         return logits
     if problem == "multi_label":
-        return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid, which overflows nowhere so
+        return 0.5 * (1 + np.tanh(0.5 * logits))  # the sigmoid, without overflow
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
 def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-    """Which labels are taken for which, how good each is, the most confident mistakes, and what length does."""
+    """Show confused labels, how good each label is, the most confident mistakes, and accuracy by length."""
     from toolkit.tasks.classification.report import sections
 
     return sections(predictions)
@@ -246,7 +246,7 @@ def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console
 
 
 def _padded(rows: datasets.Dataset, length: int, pad_token_id: int) -> datasets.Dataset:
-    """The rows as padded int64 arrays, made when they are read: stored, padding would often be most of the file."""
+    """Pad the rows to int64 arrays when they are read: if stored, padding would often be most of the file."""
     from models.port.tokenization import pad
 
     whole = np.int64 if getattr(rows.features["labels"], "dtype", None) == "int64" else np.float32
@@ -266,9 +266,9 @@ class Prediction:
     """The most probable label of a text, its probability, that of each label in the order of their ids, and whether the
     text was cut to fit the model.
 
-    Of several labels a text, ``label`` is a JSON list of those whose probability is above 0.5, and ``probability`` the
-    least of theirs (NaN where there is none); of regression, ``label`` is the number in words, ``probability`` NaN, and
-    ``probabilities`` holds the number.
+    With several labels per text, ``label`` is a JSON list of those with a probability above 0.5, and ``probability``
+    the lowest of theirs (NaN if there is none). In regression, ``label`` is the number as text, ``probability`` NaN,
+    and ``probabilities`` holds the number.
     """
 
     text: str
@@ -313,17 +313,17 @@ def predict(run: Run, console: Console, texts: Sequence[str | tuple[str, str]]) 
 
 
 def classify(run: Run, texts: Sequence[str], advance: Callable[[int], None] = lambda count: None) -> list[Prediction]:
-    """The most probable label of each text, which does not depend on the texts beside it but for the rounding of sums.
+    """Return the most probable label of each text. Other texts affect it only through the rounding of sums.
 
     Args:
         run: a finished run.
         texts: any strings; padded and cut as in training.
-        advance: is told how many texts of a batch are done.
+        advance: called with the size of each finished batch.
     """
     longest, size = run.recipe.data.max_length, settled(run.recipe.train.eval_batch_size)
     rows = run.tokenizer.beginnings(texts, longest + 1)
     found: dict[int, Prediction] = {}
-    order = sorted(range(len(texts)), key=lambda index: len(rows[index]))  # beside texts of its length: less padding
+    order = sorted(range(len(texts)), key=lambda index: len(rows[index]))  # batches of like lengths: less padding
     for start in range(0, len(texts), size):
         batch = order[start : start + size]
         for index, row in zip(batch, _probabilities(run, [rows[index][:longest] for index in batch]), strict=True):
@@ -344,13 +344,13 @@ def _best(run: Run, share: np.ndarray) -> tuple[str, float]:
 
 
 def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """(B, labels) float64 of a batch of token ids."""
+    """Return (B, labels) float64 for a batch of token ids."""
     import paddle
 
     from models.port.tokenization import pad
 
     tokens = without_padding(pad(rows, run.length, run.tokenizer.pad_token_id), run.model.config)
-    paddle.seed(run.recipe.seed)  # or LSH would hash a text as its place among the others has it
+    paddle.seed(run.recipe.seed)  # or a text's LSH hashes would depend on its place among others
     with paddle.no_grad():
         logits = run.model(**{name: paddle.to_tensor(value) for name, value in tokens.items()}).logits  # (B, labels)
         return probabilities(logits.astype("float64").numpy(), settled(run.recipe.data.problem_type))
@@ -360,8 +360,8 @@ def _probabilities(run: Run, rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def prediction_columns(run: Run) -> dict[str, type]:
-    """``predicted_label``, its ``probability``, and ``probability_LABEL`` for each label; of several labels a text
-    ``predicted_labels`` (a JSON list) in place of the first two; of regression ``predicted_value`` alone."""
+    """Return ``predicted_label``, its ``probability``, and ``probability_LABEL`` for each label; for several labels
+    per text ``predicted_labels`` (a JSON list) instead of the first two; for regression only ``predicted_value``."""
     return _columns(settled(run.recipe.data.problem_type), settled(run.label_names))
 
 

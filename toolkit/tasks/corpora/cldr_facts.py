@@ -1,13 +1,13 @@
 """The built-in corpus for question answering: facts about countries that every installation already holds.
 
-The Unicode CLDR, which Babel carries, records what each territory pays with and since when, what its people speak, its
-code and its time zone, and how many languages write all these names and dates. A context is a shuffled list of English
+The Unicode CLDR, which Babel carries, records each territory's currency and since when it is used, its languages, its
+code and its time zone, with these names and dates as many languages write them. A context is a shuffled list of English
 sentences about a few territories, with the names of one language in them; a question asks for one of the facts, and its
-answer is a span of the context. Other sentences speak of the same territory, and others of the same kind of fact, so
-that neither alone finds the answer.
+answer is a span of the context. Other sentences are about the same territory, and others about the same kind of fact,
+so that neither alone finds the answer.
 
-A territory belongs to one split, by the hash of its name, in whatever language: what is measured on validation and test
-is about countries that no training question and no training context speaks of.
+The hash of a territory's name puts it in one split for all languages, so that no training question and no training
+context is about a country of validation or test.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "territories"
-#: Keys of a recipe's data section -> what they say of this corpus.
+#: Keys of a recipe's data section -> their values for this corpus.
 COLUMNS = {key: key for key in ("id", "question", "context", "answers")}
-#: The corpus has them itself: nothing is held out of ``train``.
+#: It has its own splits: nothing is held out of ``train``.
 HAS_SPLITS = True
 
 ANSWER, SUBJECT = "{answer}", "{subject}"
@@ -79,7 +79,7 @@ PHRASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 #: Characters; longer names, and those with parentheses, are mostly explanations ("Brazilian Cruzeiro (1990–1993)").
 LONGEST_NAME = 28
 
-#: A territory of which fewer facts are known is left out.
+#: A territory with fewer known facts is left out.
 FEWEST_FACTS = 4
 
 Count = Annotated[int, Field(gt=0)]
@@ -91,8 +91,8 @@ class Options(BaseModel):
 
     Attributes:
         train, validation, test: how many questions a split holds.
-        min_facts, max_facts: a context has so many sentences, drawn evenly between the two.
-        territories: a context is about at most so many of them, drawn evenly from 1 on.
+        min_facts, max_facts: bounds of a context's number of sentences, drawn uniformly.
+        territories: most territories of a context; their number is drawn uniformly from 1.
         unanswerable: the share of questions whose answer is left out of the context; they have no answer.
         seed: draws the contexts and questions; which territories a split may use does not depend on it.
     """
@@ -110,11 +110,11 @@ class Options(BaseModel):
 
 
 def check(options: Options) -> None:
-    """Nothing: all options can be used."""
+    """Do nothing: all options are usable."""
 
 
 def load(options: Options) -> DatasetDict:
-    """The corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), in three splits."""
+    """Make the corpus in SQuAD's columns (``id``, ``context``, ``question``, ``answers``), three splits."""
     from datasets import Dataset, DatasetDict
 
     known = facts_by_split()
@@ -145,7 +145,7 @@ def facts_by_split() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
 def example(
     known: Mapping[str, Mapping[str, Mapping[str, str]]], split: str, index: int, options: Options
 ) -> dict[str, Any]:
-    """One question with its context, drawn by a generator of its own."""
+    """Draw one question with its context by a generator of its own."""
     random = generator(options.seed, "facts", split, index)
     there = known[str(random.choice(sorted(known)))]
     subjects = sorted(there)
@@ -154,7 +154,7 @@ def example(
     facts = [(subject, kind) for subject in about for kind in there[subject]]
     count = int(random.integers(min(options.min_facts, options.max_facts), options.max_facts + 1))
     asked = facts[random.integers(len(there[about[0]]))]
-    # As many others as there are of the same kind of fact, up to a half of the sentences.
+    # All others of the same kind of fact, up to half of the sentences.
     rivals = [fact for fact in facts if fact[0] != asked[0] and fact[1] == asked[1]]
     others = [fact for fact in facts if fact != asked and fact not in rivals]
     said = _some(rivals, (count - 1) // 2, random)
@@ -176,7 +176,7 @@ def example(
 
 
 def sentence(kind: str, subject: str, answer: str, random: np.random.Generator) -> tuple[str, str, str]:
-    """A sentence that states a fact: what stands before the answer, the answer, what stands behind it."""
+    """Make a sentence that states a fact: the text before the answer, the answer, the text after it."""
     before, _, after = _phrase(PHRASES[kind][0], subject, random).partition(ANSWER)
     return before, answer, after
 

@@ -1,8 +1,8 @@
-"""The built-in corpus: which language is this? Real text in 52 languages that every installation already holds.
+"""Built-in corpus to identify languages: real text in 52 languages that every installation already holds.
 
 The Unicode CLDR, which Babel carries, records the names of territories, languages, currencies and scripts as each
-language writes them. A document is a shuffled list of such names in one language. A name belongs to one split, by its
-hash, in whatever languages it occurs: what is measured on validation and test was never seen in training.
+language writes them. A document is a shuffled list of such names in one language. The hash of a name puts it in one
+split for all languages it occurs in: training has no name of validation or test.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Count = Annotated[int, Field(gt=0)]
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "languages"
-#: Keys of a recipe's data section -> what they say of this corpus.
+#: Keys of a recipe's data section -> their values for this corpus.
 COLUMNS = {"text": "text", "label": "label", "problem_type": "single_label"}
-#: The corpus has them itself: nothing is held out of ``train``.
+#: It has its own splits: nothing is held out of ``train``.
 HAS_SPLITS = True
 
 
@@ -48,7 +48,7 @@ class Options(BaseModel):
     Attributes:
         languages: CLDR codes, two or more; each is a label.
         train, validation, test: how many documents of each language a split holds.
-        min_bytes, max_bytes: a document's length is drawn evenly between them (UTF-8 bytes).
+        min_bytes, max_bytes: a document's length is drawn uniformly between them (UTF-8 bytes).
         seed: draws the documents; which names a split may use does not depend on it.
     """
 
@@ -64,11 +64,11 @@ class Options(BaseModel):
 
 
 def check(options: Options) -> None:
-    """Find what :func:`load` cannot use, without making the corpus; raises what that would."""
+    """Raise what :func:`load` would for unusable options, without making the corpus."""
     if len(set(options.languages)) < len(options.languages):
         raise ValueError(f"a language is listed twice: {', '.join(options.languages)}")
     for code in options.languages:
-        if code not in LANGUAGES:  # of these it is known that there are enough
+        if code not in LANGUAGES:  # which are known to have enough names
             names_by_split(code)
 
 
@@ -76,7 +76,7 @@ def load(options: Options) -> DatasetDict:
     """The corpus: columns ``text`` and ``label`` (the language), splits train, validation and test, shuffled.
 
     Raises:
-        ValueError: a language that is listed twice, that CLDR does not have, or has too few names for.
+        ValueError: a language is listed twice, is not in CLDR, or has too few names there.
     """
     from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
@@ -117,12 +117,12 @@ def names_by_split(code: str) -> dict[str, list[str]]:
 
 
 def place(name: str) -> int:
-    """A number from 0 to 19 that decides the split of a name, however it is capitalised."""
+    """Return a number from 0 to 19 that decides the split of a name, ignoring its case."""
     return int.from_bytes(hashlib.sha256(name.casefold().encode()).digest()[:8], "big") % 20
 
 
 def document(names: Sequence[str], random: np.random.Generator, options: Options) -> str:
-    """Names in random order, as many whole ones as fit the drawn length, at least one."""
+    """Join names in random order: as many whole ones as fit the drawn length, at least one."""
     room = int(random.integers(min(options.min_bytes, options.max_bytes), options.max_bytes + 1))
     chosen: list[str] = []
     for index in random.permutation(len(names)):
@@ -134,6 +134,6 @@ def document(names: Sequence[str], random: np.random.Generator, options: Options
 
 
 def generator(seed: int, *place: str | int) -> np.random.Generator:
-    """A generator of its own for every place it is used in: one more language changes no other's documents."""
+    """Make a generator for each place of use: one more language does not change another's documents."""
     digest = hashlib.sha256("/".join(map(str, (seed, *place))).encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))

@@ -2,8 +2,8 @@
 
 `pydoc_data.topics` holds it for `help()`, by topic. Its topics overlap (the text on "if" stands under "if", under
 "else" and within "compound"), so a document here is a *section*, from one underlined heading to the next, or part of a
-long one, and a section or paragraph that was there before is left away: what is measured on validation and test was
-never seen in training.
+long one. A section or paragraph that occurred before is dropped: what is measured on validation and test was never
+seen in training.
 
 A section's control code is the chapter of the reference that its topic belongs to.
 """
@@ -48,7 +48,7 @@ CHAPTERS = {
 }  # fmt: skip
 OTHER = "Language"
 
-#: A line of text and a line under it that is all of one of these.
+#: A line of text, underlined with a row of one of these.
 HEADING = re.compile(r"^(?=\S[^\n]*\n([*=\-~])\1{3,}\n)", re.MULTILINE)
 
 #: A longer section is cut at blank lines into documents of about so many characters.
@@ -59,9 +59,9 @@ SHORT_PARAGRAPH = 60
 
 #: The option that a ``ValueError`` of :func:`load` is about.
 CHECKED_OPTION = "chapters"
-#: Keys of a recipe's data section -> what they say of this corpus: nothing, its columns have names of their own.
+#: Keys of a recipe's data section -> their values for this corpus: none, its columns have their own names.
 COLUMNS: dict[str, str] = {}
-#: There is but one; others are held out of it.
+#: Only ``train``; others are held out of it.
 HAS_SPLITS = False
 
 
@@ -78,10 +78,10 @@ class Options(BaseModel):
 
 
 def check(options: Options) -> None:
-    """Find what :func:`load` cannot use, without making the corpus.
+    """Refuse what :func:`load` cannot use, without making the corpus.
 
     Raises:
-        ValueError: a chapter that there is not, or none.
+        ValueError: an unknown chapter, or none.
     """
     known = [*CHAPTERS, OTHER]
     strange = [chapter for chapter in options.chapters if chapter not in known]
@@ -93,7 +93,7 @@ def load(options: Options) -> DatasetDict:
     """The corpus: a split ``train`` with columns ``text`` (a section) and ``control`` (its chapter).
 
     Raises:
-        ValueError: a chapter that there is not, or none.
+        ValueError: an unknown chapter, or none.
     """
     from datasets import Dataset, DatasetDict
 

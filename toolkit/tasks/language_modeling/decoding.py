@@ -1,6 +1,6 @@
 """How a language model chooses tokens: the most probable one, a drawn one, or by beam search.
 
-The algorithms know no model. They are given a function that computes the next token's logits (:class:`NextToken` makes
+The algorithms know no model: they are given a function that computes the next token's logits (:class:`NextToken` makes
 one of the port), and choose as ``transformers`` does: logits are rounded to float32 first; the repetition penalty
 (Keskar et al. 2019, section 4.1) covers the prompt too, and comes before the temperature, top-k and top-p; beam search
 applies it to log-probabilities.
@@ -54,7 +54,7 @@ class Decoding:
 
 
 def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> Iterator[int]:
-    """The new tokens, each as soon as it is chosen; beam search gives all at the end."""
+    """Yield the new tokens, each as soon as it is chosen; beam search, all at the end."""
     if decoding.beams > 1:
         yield from beam_search(next_logits, prompt, decoding)
         return
@@ -72,7 +72,7 @@ def generate(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding)
 
 
 def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.ndarray:
-    """Logits [B, V], lowered for the tokens that sequences [B, n] already hold."""
+    """Lower logits [B, V] of the tokens that sequences [B, n] already hold."""
     if penalty == 1.0:
         return logits
     present = np.take_along_axis(logits, sequences, axis=1)
@@ -83,13 +83,13 @@ def penalise(logits: np.ndarray, sequences: np.ndarray, penalty: float) -> np.nd
 
 
 def draw(logits: np.ndarray, decoding: Decoding, rng: np.random.Generator) -> int:
-    """A token drawn by its probability (:func:`distribution`) from logits [V]."""
+    """Draw a token from logits [V] by its probability (:func:`distribution`)."""
     probabilities = distribution(logits, decoding)
     return int(np.searchsorted(np.cumsum(probabilities), rng.random() * probabilities.sum(), side="right"))
 
 
 def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
-    """The probabilities [V], float64, that a token is drawn with: temperature, then top-k, then top-p."""
+    """Return each token's probability, [V] float64, to be drawn: temperature, then top-k, then top-p."""
     logits = logits.astype(np.float64) / decoding.temperature
     if decoding.top_k is not None and decoding.top_k < len(logits):
         logits = np.where(logits < np.partition(logits, -decoding.top_k)[-decoding.top_k], -np.inf, logits)
@@ -103,11 +103,11 @@ def distribution(logits: np.ndarray, decoding: Decoding) -> np.ndarray:
 
 
 def beam_search(next_logits: NextLogits, prompt: Sequence[int], decoding: Decoding) -> list[int]:
-    """The new tokens of the sequence with the highest score: its log-probability / its length ** `length_penalty`.
+    """Return the new tokens of the best-scoring sequence, by its log-probability / its length ** `length_penalty`.
 
     Each step considers twice as many candidates as beams, so that enough remain when some end. The search stops when no
-    beam can overtake the worst finished sequence, which the reference judges by the score that a beam would have if it
-    ended now.
+    beam can overtake the worst finished sequence. As in the reference, a beam counts with the score that it would have
+    if it ended now.
     """
     beams, first = decoding.beams, len(prompt)
     running = np.tile(np.asarray(prompt, dtype=np.int64), (beams, 1))  # (beams, n)
@@ -159,7 +159,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def longest_text(model: Any) -> int:
-    """How many tokens a text of a model may have, the prompt included."""
+    """Return the most tokens a model's text may have, prompt included."""
     return families.part(model.config.model_type, "lengths").longest(vars(model.config))
 
 
@@ -170,7 +170,7 @@ class NextToken:
         model: with a ``causal_lm`` head, in evaluation mode.
         use_cache: keep the keys and values of earlier positions, and compute only the last position. A model that has
             no such cache computes all positions each time.
-        vocab_size: how many tokens there are to choose from, where the model has scores for more; None: all.
+        vocab_size: number of tokens to choose from, if the model has scores for more; None: all.
     """
 
     def __init__(self, model: Any, use_cache: bool = True, vocab_size: int | None = None) -> None:
@@ -197,7 +197,7 @@ class NextToken:
             return logits[:, : self.vocab_size].numpy()
 
     def _whole(self, sequences: np.ndarray) -> np.ndarray:
-        """As :meth:`__call__`, of a model that computes lengths of certain multiples alone: the rest is padding."""
+        """As :meth:`__call__`, for a model whose lengths must be certain multiples: the rest is padding."""
         import paddle
 
         config = self.model.config

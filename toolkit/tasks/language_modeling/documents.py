@@ -1,5 +1,5 @@
-"""Text, under control codes or without: cut into documents, divided into splits, packed into blocks of tokens. No text
-is lost, and none is predicted twice, except for white space that the tokenizer drops.
+"""Text, with or without control codes: cut into documents, divided into splits, packed into blocks of tokens. No text
+is lost, except white space that the tokenizer drops, and none is predicted twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[
 
     Args:
         rows: columns ``text`` (the documents; equal ones come into the same split) and ``control`` (their codes).
-        shares: split -> its share of the text; what is left is ``train``.
+        shares: split -> its share of the text; the rest is ``train``.
 
     Returns:
         Split -> the indices of its documents, in their order. Each document is in one split.
@@ -73,13 +73,13 @@ def divide(rows: Any, shares: Mapping[str, float], seed: int) -> dict[str, list[
 
 
 class Blocks:
-    """Streams of tokens as blocks of one length, each beginning with its stream's control code, or where there are no
-    codes with the token before it.
+    """Streams of tokens as blocks of one length. Each begins with its stream's control code or, if there are no codes,
+    with the token before it.
 
     A block is ``input_ids`` [T], ``attention_mask`` [T] and ``labels`` [T], int64: the control code, or the last token
-    of the block before, then the next tokens of the stream. The last block of a stream may be shorter; what is left is
-    padded on the right, under a mask of 0 and labels of -100. So every token of a stream is predicted once, except
-    where there are no codes the very first, and a control code never is.
+    of the block before, then the next tokens of the stream. The last block of a stream may be shorter; the rest is
+    padded on the right, with a mask of 0 and labels of -100. So every token of a stream is predicted once, except the
+    very first if there are no codes. A control code is never predicted.
 
     Args:
         streams: control code, or the name of a group of texts -> its tokens, [N] each.
@@ -90,7 +90,7 @@ class Blocks:
 
     Attributes:
         codes: the control codes or groups, in order.
-        code_of: [blocks], the place in `codes` of each block's.
+        code_of: [blocks], the index in `codes` for each block.
         length: T.
     """
 
@@ -138,24 +138,24 @@ class Blocks:
         }
 
     def stream(self, code: str) -> np.ndarray:
-        """The tokens under a control code or of a group, as they went in."""
+        """Return the tokens of a control code or group, as they went in."""
         first = np.asarray(self.first.get(code, ()), dtype=np.int32)
         return np.concatenate([first, self.predicted(code)])
 
     def predicted(self, code: str) -> np.ndarray:
-        """Those that are predicted: all, or without a control code all but the first."""
+        """Return the predicted tokens: all, or without a control code all but the first."""
         chosen = np.flatnonzero(self.code_of == self.codes.index(code))
         return np.concatenate([self.input_ids[i, 1 : self.lengths[i]] for i in chosen] or [np.zeros(0, np.int32)])
 
     @property
     def tokens(self) -> int:
-        """How many tokens are predicted."""
+        """Number of predicted tokens."""
         return int((self.lengths - 1).sum())
 
 
 def unigram_perplexity(train: Blocks, other: Blocks, vocab_size: int) -> float:
-    """The perplexity on `other` of the token frequencies in `train` with add-one smoothing: that of the best model
-    without context."""
+    """Return the perplexity on `other` of the token frequencies in `train` with add-one smoothing: that of the best
+    model without context."""
     counts = np.ones(vocab_size)
     np.add.at(counts, np.concatenate([train.stream(code) for code in train.codes]), 1)
     surprise = -np.log(counts / counts.sum())

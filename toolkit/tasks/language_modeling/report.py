@@ -1,5 +1,5 @@
-"""What a run's page says of a language model: the perplexity of each control code, the blocks that it expected
-least and most, and samples of its text. From the files of predictions and samples alone."""
+"""A language model's sections of a run's page: the perplexity of each control code, the blocks that it expected
+least and most, and samples of its text, from the files of predictions and samples alone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 from toolkit.tasks.language_modeling.samples import SAMPLES
 
-#: Blocks that are listed at each end.
+#: Number of blocks listed at each end.
 BLOCKS_SHOWN = 5
 
 
 @dataclass
 class Code:
-    """What became of the text under a control code: the sum of its tokens' losses, their number, its blocks."""
+    """Results on a control code's text: the sum of its tokens' losses, the numbers of tokens and of blocks."""
 
     loss: float = 0.0
     tokens: int = 0
@@ -34,7 +34,7 @@ class Code:
 
 @dataclass
 class Outcome:
-    """What became of a split: its control codes, and the rows with the highest and with the lowest loss."""
+    """Results on a split: its control codes, and the rows with the highest and with the lowest loss."""
 
     codes: dict[str, Code] = field(default_factory=dict)
     hardest: list[dict[str, str]] = field(default_factory=list)
@@ -45,7 +45,7 @@ def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Ite
     """The sections, in order.
 
     Raises:
-        UserError: a file is damaged, or that of the predictions is missing.
+        UserError: a file is damaged, or the predictions file is missing.
     """
     found = read_outcome(predictions)
     yield element("h2", "Perplexity by control code")
@@ -65,7 +65,7 @@ def sections(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Ite
 
 
 def read_outcome(predictions: Path) -> Outcome:
-    """The file of predictions, of which texts are kept only where they are shown."""
+    """Read the predictions file, keeping only the texts that are shown."""
     outcome = Outcome()
     with reading(predictions, REMEDY):
         for row in read_predictions(predictions):
@@ -90,7 +90,7 @@ def _blocks(rows: Sequence[Mapping[str, str]], caption: str) -> Element:
 
 
 def _samples(path: Path) -> Iterator[Element]:
-    """What the model said after the first words of texts that it was not trained on."""
+    """Show how the model continues the first words of texts not used in training."""
     if not path.exists():
         return
     yield element("h2", "Samples")

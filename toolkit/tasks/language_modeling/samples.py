@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
-#: New tokens of a sample, and the most tokens of the prompt before it.
+#: New tokens of a sample, and the most tokens of its prompt.
 SAMPLE_LENGTH, SAMPLE_PROMPT = 60, 16
 #: The samples as data.
 SAMPLES = "samples.json"
 
 
-#: What the text of tokens ends with where the last word or character is not whole.
+#: Ends of a decoded text whose last word or character is incomplete.
 UNFINISHED = ("@@", "\ufffd")
 
 

@@ -1,6 +1,6 @@
-"""Language modelling: predict the next token from the tokens before it; for CTRL (Keskar et al. 2019) and a control
-code, which names the kind of text. For a family without control codes texts may have a group, which names the kind of
-text in the results alone."""
+"""Language modelling: predict the next token from those before it; for CTRL (Keskar et al. 2019), also from a control
+code, which names the kind of text. For a family without control codes, texts may have a group, which names their kind
+only in the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DESCRIPTION = Description(
     next_command='toolkit generate {run} --prompt "..."',
 )
 
-#: The name of a control code's or group's perplexity is this prefix and its own name.
+#: Prefix of the perplexity of a control code or group, whose name follows.
 PERPLEXITY_OF = "perplexity_"
 
 #: The group of texts that have none.
@@ -54,7 +54,7 @@ def has_control_codes(family: str) -> bool:
 
 
 def check(recipe: Recipe) -> None:
-    """See that the recipe says where the texts come from, and for CTRL their control codes: the data set, `sources`, or
+    """Check that the recipe says where texts, and for CTRL their control codes, come from: the data set, `sources`, or
     a column."""
     data, codes = recipe.data, has_control_codes(recipe.model.name)
     if data.dataset == "text":
@@ -84,7 +84,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     control codes its group, a word or :data:`NO_GROUP`).
 
     Raises:
-        UserError: at the recipe's line: a file or column that is not there, no text, no split to hold out.
+        UserError: at the recipe's line: a missing file or column, no text, no split to hold out.
     """
     from toolkit.data.load import hold_out, limited, load_stored
     from toolkit.tasks.language_modeling.documents import divide
@@ -103,20 +103,20 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def _check_group(name: str) -> None:
-    """Raise ``ValueError`` where a group's perplexity could not be named by it."""
+    """Raise ``ValueError`` if the name cannot name a group's perplexity."""
     if name != NO_GROUP and (len(name.split()) != 1 or not name.isprintable()):
         raise ValueError(f"{name!r} cannot be the name of a group: it is not one word")
 
 
 def _key_of(recipe: Recipe, code: str) -> str | tuple[str, ...]:
-    """The recipe's key that a control code comes from; for a built-in data set, that of the tokenizer it must fit."""
+    """Return the recipe key that gives a control code; for a built-in data set, that of the tokenizer it must fit."""
     if recipe.data.dataset in CORPORA:
         return "tokenizer.path" if recipe.tokenizer.path else "tokenizer.kind"
     return ("data", "sources", code) if recipe.data.sources else "data.control"
 
 
 def _from_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
-    """The rows of a file of a split: a plain text, cut into documents, or what `datasets` reads.
+    """Read the rows of a split's file: plain text, cut into documents, or what `datasets` reads.
 
     Raises:
         UnreadableFile: it is not text, or holds none.
@@ -151,7 +151,7 @@ def _from_sources(recipe: Recipe) -> datasets.DatasetDict:
 
 
 def _columns(recipe: Recipe, splits: datasets.DatasetDict) -> datasets.DatasetDict:
-    """The two columns of a file or hub data set, under the names that they have here."""
+    """Return the two columns of a file or hub data set, under their names here."""
     import datasets
 
     from toolkit.data.load import check_columns
@@ -191,7 +191,7 @@ def prepare(recipe: Recipe, tokenizer: Any, splits: datasets.DatasetDict, length
     padded to ``length``.
 
     Raises:
-        UserError: a control code that is not one token of the vocabulary, or that a split has no text under.
+        UserError: a control code is not one token of the vocabulary, or a split has no text under it.
     """
     from toolkit.tasks.language_modeling.documents import Blocks, streams, unigram_perplexity
 
@@ -266,11 +266,11 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
 
 
 def token_counts(dataset: Any) -> None:
-    """None: blocks are full, and where one is not, its labels are padded, too."""
+    """Return None: blocks are full, or their labels are padded too."""
 
 
 def outputs(output: Any, batch: Mapping[str, Any], dataset: Any) -> tuple[Any, ...]:
-    """Of each block, the sum of its tokens' losses [B] and their number [B], float64; logits are not kept."""
+    """Return each block's sum of token losses [B] and number of them [B], float64; logits are not kept."""
     from models.operations.ops import cross_entropy
 
     labels = batch["labels"][:, 1:]
@@ -301,7 +301,7 @@ def _exponential(loss: float) -> float:
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: Blocks, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Of each block: its number from 1, its control code, how many tokens were predicted, their mean loss, the
+    """Yield for each block: its number from 1, its control code, the number of predicted tokens, their mean loss, the
     perplexity, and its text."""
     for index, (total, count) in enumerate(zip(*outputs, strict=True)):
         loss = float(total / count)
@@ -324,8 +324,8 @@ def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Itera
 
 
 def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console) -> None:
-    """Write `samples.md` and `samples.json`: for each control code or group, how the first words of a validation block
-    go on."""
+    """Write `samples.md` and `samples.json`: for each control code or group, continuations of the first words of a
+    validation block."""
     from toolkit.tasks.language_modeling.samples import write_samples
 
     write_samples(run, prepared.validation, console)
@@ -346,5 +346,5 @@ def prediction_columns(run: Run) -> dict[str, type]:
 
 
 def label_rows(run: Run, columns: Mapping[str, Sequence[str]], advance: Callable[[int], None]) -> Labelled:
-    """Not supported; nothing asks for it, as ``ROW_COLUMNS`` is empty."""
+    """Not supported, and never called, as ``ROW_COLUMNS`` is empty."""
     raise NotImplementedError

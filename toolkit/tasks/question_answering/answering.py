@@ -49,10 +49,10 @@ def answer(run: Run, question: str, context: str) -> list[Answer]:
 
 
 def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lambda count: None) -> list[list[Answer]]:
-    """The best answers to each question, best first, which do not depend on the questions beside it.
+    """Return the best answers to each question, best first. Other questions do not affect them.
 
     Args:
-        advance: is told how many more questions are done.
+        advance: called with the number newly done.
     """
     import paddle
 
@@ -63,7 +63,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
     for start in range(0, len(windows), size):
         past = min(start + size, len(windows))
         batch = without_padding(collate([windows[index] for index in range(start, past)]), run.model.config)
-        paddle.seed(run.recipe.seed)  # or LSH would hash a window as its place among the others has it
+        paddle.seed(run.recipe.seed)  # or a window's LSH hashes would depend on its place among others
         with paddle.no_grad():
             inputs = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "attention_mask")}
             found.append(spans.best_of_batch(run.model(**inputs), inputs, windows))
@@ -75,7 +75,7 @@ def answers_of(run: Run, windows: Windows, advance: Callable[[int], None] = lamb
 
 
 def sentence_around(context: str, start: int, end: int) -> tuple[int, int]:
-    """Where the sentence, or the line, that holds ``context[start:end]`` begins and ends."""
+    """Return the start and end of the sentence or line that holds ``context[start:end]``."""
     breaks = [match.end() for match in re.finditer(r"[.!?…。]['\"”’)\]]*\s+|\n+", context)]
     first = max((place for place in breaks if place <= start), default=0)
     last = min((place for place in breaks if place >= end), default=len(context))

@@ -1,7 +1,7 @@
-"""Answers that do not stand where their data say: counted all at once, left out, or found again in their contexts.
+"""Answers that are not where their data say: counted all at once, left out, or found again in their contexts.
 
-Published data has them: offsets one off, counted in another unit (UTF-16 in files that JavaScript made), of another
-version of the text, or answers whose blanks, quotes and composed characters are not those of the context.
+Published data has them: offsets off by one, counted in another unit (UTF-16 in files that JavaScript made), or from
+another version of the text, and answers whose blanks, quotes or composed characters differ from the context's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from toolkit.errors import UserError
 from toolkit.tasks.question_answering.squad import Example, shown
 from toolkit.tasks.question_answering.words import GRAPHEME
 
-#: Questions that a message names.
+#: Most questions that a message names.
 NAMED = 3
 
-#: How an answer was found again -> in words.
+#: How an answer was found again, in words.
 UTF16, UTF8 = "by offsets in UTF-16 units, as JavaScript counts them", "by offsets in bytes of UTF-8"
 NEAREST, NORMALIZED = "as the nearest occurrence of the answer", "where blanks, quotes or Unicode forms differ"
 
-#: Characters that are written for each other: quotes and dashes. Those that are not seen are left out.
+#: Variant of a character -> its plain form, for quotes and dashes. Invisible ones are left out.
 ALIKE = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4`", "'"),
@@ -37,7 +37,7 @@ ALIKE = str.maketrans(
 
 @dataclass(frozen=True)
 class Found:
-    """Where an answer stands: ``context[start:start + len(text)]`` is ``text``, the context's own characters."""
+    """Place of an answer: ``context[start:start + len(text)]`` is ``text``, the context's own characters."""
 
     start: int
     text: str
@@ -45,11 +45,11 @@ class Found:
 
 
 def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[Example], str | None]:
-    """The questions whose answers all stand where they say, and a note on the others.
+    """Return the questions whose answers are all in place, and a note on the others.
 
     Args:
-        policy: what becomes of the others: ``refuse``; ``drop``, left out; ``find``, moved to where the answers are
-            found, and left out where one is not.
+        policy: for the others: ``refuse``; ``drop`` leaves them out; ``find`` moves answers to where they are found,
+            and leaves out questions with one that is not.
         where: the file or split, for messages.
 
     Raises:
@@ -82,8 +82,8 @@ def placed(examples: Sequence[Example], policy: str, where: str) -> tuple[list[E
 
 
 def find(context: str, text: str, start: int) -> Found | None:
-    """Where an answer stands that does not stand at ``start``: where an offset in another unit leads to, else its
-    occurrence nearest to there, else that of a text that reads the same; None where there is none."""
+    """Find an answer that is not at ``start``: at this offset in another unit, else its occurrence nearest to there,
+    else the nearest one of a text that reads the same. None if there is none."""
     if not text.strip():
         return None
     for how, place in ((UTF16, _units(context, start, "utf-16-le", 2)), (UTF8, _units(context, start, "utf-8", 1))):
@@ -104,13 +104,13 @@ def _misplaced(item: Example) -> bool:
 
 
 def _within(item: Example) -> Example:
-    """With the start of an answer that is empty, which says nothing, inside of the context."""
+    """Clip starts to the context: those of empty answers mean nothing and may be outside."""
     starts = tuple(min(max(start, 0), len(item.context)) for start in item.answer_starts)
     return item if starts == item.answer_starts else replace(item, answer_starts=starts)
 
 
 def _mended(item: Example) -> tuple[Example | None, set[str]]:
-    """The question with all of its answers where they stand, None where one does not; and how they were found."""
+    """Return the question with all answers in place, None if one is not found; and how they were found."""
     answers, starts, ways = [], [], set()
     for text, start in zip(item.answers, item.answer_starts, strict=True):
         if not text or (start >= 0 and item.context.startswith(text, start)):
@@ -127,7 +127,7 @@ def _mended(item: Example) -> tuple[Example | None, set[str]]:
 
 
 def _units(context: str, start: int, encoding: str, size: int) -> int | None:
-    """The character at which an offset in code units of an encoding lies; None where it lies inside of one."""
+    """Convert an offset in code units of an encoding to characters; None if it lies inside a character."""
     if start < 0 or context.isascii():
         return None
     before = representable(context).encode(encoding)[: size * start]
@@ -138,7 +138,7 @@ def _units(context: str, start: int, encoding: str, size: int) -> int | None:
 
 
 def _find_normalized(context: str, text: str, start: int) -> Found | None:
-    """The occurrence nearest to ``start`` of what reads the same as a text."""
+    """Find what reads the same as a text, at the place nearest to ``start``."""
     wanted = _normalized(text)[0].strip()
     if not wanted:
         return None
@@ -147,7 +147,7 @@ def _find_normalized(context: str, text: str, start: int) -> Found | None:
     place = characters.find(wanted)
     while place >= 0:
         last = place + len(wanted) - 1
-        # A part of what one character is written out as, such as the i of a ligature, is no occurrence.
+        # A part of one character's expansion, such as the i of a ligature, is no occurrence.
         begins = place == 0 or firsts[place - 1] != firsts[place]
         ends = last + 1 == len(characters) or pasts[last + 1] != pasts[last]
         if begins and ends:
@@ -159,8 +159,8 @@ def _find_normalized(context: str, text: str, start: int) -> Found | None:
 
 @functools.lru_cache(maxsize=2)  # questions about one context follow each other
 def _normalized(text: str) -> tuple[str, list[int], list[int]]:
-    """A text in NFKC, with single blanks, plain quotes and dashes; and of each of its characters, where what it stands
-    for begins and ends in the text. Normal forms compose within a grapheme cluster, so that each is taken by itself."""
+    """Return a text in NFKC, with single blanks, plain quotes and dashes, and where the source of each character begins
+    and ends in the text. Normal forms compose within a grapheme cluster, so each cluster is normalized by itself."""
     characters: list[str] = []
     firsts: list[int] = []
     pasts: list[int] = []
@@ -177,7 +177,7 @@ def _normalized(text: str) -> tuple[str, list[int], list[int]]:
 
 
 def _first(wrong: Sequence[Example]) -> str:
-    """The first of them: the id, what the answer is, and what stands there."""
+    """Describe the first: the id, what is at the start, and the answer."""
     said = []
     for item in wrong[:NAMED]:
         text, start = next(
@@ -196,7 +196,7 @@ def _ids(items: Sequence[Example]) -> str:
 
 
 def _ways(ways: Counter[str]) -> str:
-    """How they were found: one way that explains all, or how many each."""
+    """Say how they were found: one way for all, or the number for each."""
     if not ways:
         return ""
     if len(ways) == 1:

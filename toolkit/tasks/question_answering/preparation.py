@@ -25,10 +25,10 @@ def make_windows(
     length: int | None,
     cached: bool = True,
 ) -> Windows:
-    """The windows of some questions, cut and padded as the recipe says.
+    """Make the windows of some questions, cut and padded as the recipe says.
 
     Args:
-        name: of their split; "" of what is asked of a finished run.
+        name: of their split; "" for questions to a finished run.
         length: that windows are padded to; None for ``data.max_length``.
         cached: whether their tokens are kept.
 
@@ -56,7 +56,7 @@ def make_windows(
 
 
 def notes_of(name: str, windows: Windows) -> list[str]:
-    """What the user should know about a split: questions without an answer, answers that are no span of tokens."""
+    """List what the user should know, such as questions without an answer or answers that are no token span."""
     unanswerable = sum(not item.answers for item in windows.examples)
     notes = []
     if unanswerable and windows.no_answer_threshold is None:
@@ -85,7 +85,7 @@ def notes_of(name: str, windows: Windows) -> list[str]:
 
 
 def inside_words(examples: Sequence[Example]) -> list[Example]:
-    """The questions whose first answer begins or ends inside of a word."""
+    """Return the questions whose first answer begins or ends in a word."""
     from toolkit.tasks.question_answering.words import whole_words
 
     found = []

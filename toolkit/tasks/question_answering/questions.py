@@ -1,4 +1,4 @@
-"""Questions about contexts: a data set's columns checked, in SQuAD's form, whichever way the data has them."""
+"""Questions about contexts: check a data set's columns, and convert any layout to SQuAD's form."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLUMNS = ("id", "context", "question", "answers")
 
 
 def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetDict:
-    """Splits with the columns ``id``, ``context``, ``question`` and ``answers``, whose places are right.
+    """Return splits with the columns ``id``, ``context``, ``question`` and ``answers``, all answers in place.
 
-    A json file may be SQuAD's own nested form, or rows as the hub's data sets have them. What became of answers that do
-    not stand where the data say is a note of the recipe.
+    A json file may have SQuAD's own nested form, or rows like the hub's data sets. A note of the recipe tells what
+    became of answers that are not where the data say.
 
     Args:
         corpora: the task's built-in data sets (:func:`toolkit.data.load.load_stored`).
 
     Raises:
-        UserError: at the line of the key that is to be changed.
+        UserError: at the line of the key to change.
     """
     from datasets import DatasetDict
 
@@ -44,7 +44,7 @@ def load_splits(recipe: Recipe, corpora: Mapping[str, str]) -> datasets.DatasetD
 
 
 def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
-    """A SQuAD file, with the recipe's names for the columns of its rows; a file of another kind than json as it is."""
+    """Read a SQuAD file, using the recipe's column names for its rows, or a file other than json as it is."""
     if recipe.data.dataset != "json":
         from toolkit.data.sources import read_file
 
@@ -58,7 +58,7 @@ def _read_file(recipe: Recipe, split: str, path: Path) -> datasets.Dataset:
 
 
 def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Example]:
-    """The questions whose answers stand where they say; what became of the others is noted."""
+    """Return the questions whose answers are in place; note what became of the others."""
     from toolkit.tasks.question_answering.placement import placed
 
     kept, note = placed(examples, settled(recipe.data.misplaced_answers), where)
@@ -117,8 +117,8 @@ def _dataset(examples: Sequence[Example]) -> datasets.Dataset:
 
 
 def _divide(rows: datasets.Dataset, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
-    """The indices of ``train`` and ``validation``: whole contexts, drawn by the seed, so that no validation question is
-    about a context that was trained on."""
+    """Draw the indices of ``train`` and ``validation`` by the seed, whole contexts at a time, so that no validation
+    question is about a context of training."""
     fraction = shares["validation"]
     contexts = list(dict.fromkeys(rows["context"]))
     count = min(round(len(contexts) * fraction), len(contexts) - 1)

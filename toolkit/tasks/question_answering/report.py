@@ -1,5 +1,5 @@
-"""What a run's page says of question answering: the scores by the question's word and by the length of the context, and
-the worst answers in their contexts. All of it from the file of predictions."""
+"""Question answering's sections of a run's page, from the predictions file alone: scores by question word and by
+context length, and the worst answers in their contexts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from toolkit.pages.plot import named_bins, share
 from toolkit.run_folder.predictions import REMEDY, read_predictions
 from toolkit.run_folder.read import reading
 
-#: Words that ask, in English; a question that has none of them is known by its first word.
+#: English question words; a question without any of them is grouped by its first word.
 QUESTION_WORDS = ("who", "whose", "whom", "what", "which", "when", "where", "why", "how")
-#: Question words, and answers, that are listed.
+#: Number of listed question words, and answers.
 WORDS_SHOWN, WORST_SHOWN = 12, 20
-#: A first word that is longer is none: a language without blanks.
+#: A longer first word is no word: a language without blanks.
 LONGEST_WORD = 20
 #: Exact match, F1.
 Scores = tuple[float, float]
@@ -30,13 +30,13 @@ Scores = tuple[float, float]
 
 @dataclass
 class Outcome:
-    """What became of a split.
+    """Results on a split.
 
     Attributes:
         scores: of each question, 0 to 1.
         words: the question word of each.
         tokens: of each context.
-        worst: the rows of the answers that score lowest though the model was sure of them.
+        worst: the rows of the lowest-scoring answers, of equals the surest.
     """
 
     scores: list[Scores] = field(default_factory=list)
@@ -68,7 +68,7 @@ def sections(predictions: Path) -> Iterator[Element]:
 
 
 def read_outcome(predictions: Path) -> Outcome:
-    """The file of predictions, of which texts are kept only where they are shown."""
+    """Read the predictions file, keeping only the texts that are shown."""
     outcome = Outcome()
     worst: list[tuple[float, float, int, dict[str, str]]] = []
     with reading(predictions, REMEDY):
@@ -88,7 +88,7 @@ def read_outcome(predictions: Path) -> Outcome:
 
 
 def question_word(question: str) -> str:
-    """The word that a question is known by, in small letters; "others" where it has no blanks."""
+    """Return the word that groups a question, in lower case; "others" if it has no blanks."""
     words = [word.strip("¿¡?!.,;:\"'«»“”()").lower() for word in question.split()]
     words = [word for word in words if word]
     asking = next((word for word in words if word in QUESTION_WORDS), None)
@@ -142,7 +142,7 @@ def _worst(rows: Sequence[dict[str, str]]) -> Iterator[Element]:
 
 
 def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
-    """The passage of a row with the two answers marked; where they overlap, both marks hold."""
+    """Mark the two answers in a row's passage; where they overlap, both marks apply."""
     text, shift = row["passage"], int(row["passage_start"])
     marks = [_span(row["start"], row["prediction"], shift, "ours")]
     marks.append(_span(row["answer_start"], answers[0] if answers else "", shift, "theirs"))
@@ -159,7 +159,7 @@ def marked_passage(row: dict[str, str], answers: Sequence[str]) -> Element:
 
 
 def _span(start: str, text: str, shift: int, kind: str) -> tuple[int, int, str]:
-    """Where an answer stands in the passage; nowhere for none."""
+    """Span of an answer in the passage; empty without an answer."""
     if not (start and text):
         return 0, 0, kind
     return int(start) - shift, int(start) - shift + len(text), kind

@@ -1,5 +1,5 @@
-"""Scoring answers as SQuAD's official scripts do (v1.1; v2, where a question may have no answer), and answers that need
-no model, to compare a model's with."""
+"""Score answers as SQuAD's official scripts do (v1.1; v2, where a question may have no answer), and guess answers
+without a model, as a baseline."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def score(examples: Sequence[Example], predictions: Mapping[str, str]) -> dict[str, float]:
-    """``exact_match`` and ``f1`` in percent, as the official script of v1.1 gives them, or that of v2 where a question
-    has no answer: the mean over all questions of the best agreement with one of the references.
+    """Return ``exact_match`` and ``f1`` in percent, as the official script of v1.1 gives them, or that of v2 if any
+    question has no answer: the mean over all questions of the best agreement with one of the references.
 
-    Where a question has no answer, also ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total``, how many they are, of the
-    questions that have one, and ``NoAns_...`` of the others, by the names of v2's script.
+    If any question has no answer, add ``HasAns_exact``, ``HasAns_f1`` and ``HasAns_total`` (their number) for those
+    with an answer, and ``NoAns_...`` for the others, named as in v2's script.
 
     A question that has no prediction counts as wrong, as in v1.1; the script of v2 leaves it out of the mean, so that
     a file with one right answer scores 100.
 
     Args:
-        predictions: id -> text; ids that are no question's are ignored. "" for no answer.
+        predictions: id -> text, "" for no answer; ids of no question are ignored.
 
     Raises:
         ValueError: there are no examples.
@@ -61,7 +61,7 @@ def _percent(agreed: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def agreement(prediction: str, answers: Sequence[str], unanswerable: bool) -> tuple[float, float]:
-    """Exact match and F1 of a prediction with that of a question's answers with which each is best, 0 to 1.
+    """Return the best exact match and the best F1 of a prediction over a question's answers, 0 to 1.
 
     Args:
         answers: at least one, unless ``unanswerable``.
@@ -94,19 +94,19 @@ def f1(prediction: str, reference: str, unanswerable: bool = False) -> float:
 
 
 def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation, without the words a, an and the, single spaces."""
+    """Lower-case a text, drop ASCII punctuation, a, an and the, and leave single spaces."""
     text = "".join(character for character in text.lower() if character not in PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def _references(answers: Sequence[str]) -> Sequence[str]:
-    """v2: the answers of which something is left after normalisation; where there is none, that there is no answer."""
+    """Return, as v2 does, the answers that are not empty after normalisation; if there are none, no answer ("")."""
     return [answer for answer in answers if normalize(answer)] or [""]
 
 
 def guess(question: str, context: str) -> str:
-    """An answer without a model, to compare one with: in the sentence that shares most words with the question, the
-    longest run of capitalised words and numbers that the question does not hold; where there is none, the sentence."""
+    """Answer without a model, as a baseline: from the sentence that shares most words with the question, take the
+    longest run of capitalised words and numbers that are not in the question; without a run, the sentence."""
     asked = set(normalize(question).split())
     best, _ = max(_sentences(context), key=lambda sentence: len(asked & sentence[1]))
     runs: list[list[str]] = [[]]

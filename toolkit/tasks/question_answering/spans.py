@@ -11,7 +11,7 @@ from toolkit.tasks.question_answering.squad import Answer
 from toolkit.tasks.question_answering.windows import NO_ANSWER, SEPARATOR, Windows
 from toolkit.tasks.question_answering.words import whole_words
 
-#: Spans that are kept of each window, and answers of each question.
+#: Number of spans kept per window, and of answers per question.
 N_BEST = 20
 
 
@@ -65,7 +65,7 @@ def _sliding_max(scores: np.ndarray, width: int) -> np.ndarray:
 
 
 def answers(windows: Windows, found: Sequence[np.ndarray]) -> list[list[Answer]]:
-    """The best answers of each question over all its windows, best first, at least one.
+    """Return each question's best answers over all its windows, best first, at least one.
 
     Args:
         windows: the questions.
@@ -74,7 +74,7 @@ def answers(windows: Windows, found: Sequence[np.ndarray]) -> list[list[Answer]]
     """
     firsts, lasts, scores, nothing = found
     bounds = np.searchsorted(windows.example_of, np.arange(len(windows.examples) + 1))
-    # A window's position as a token of all contexts'.
+    # Window position + shift = token of all contexts'.
     shift = (windows.first_of - windows.offset_of)[:, None]
     real = np.isfinite(scores)
     spans = windows.contexts.spans
@@ -91,7 +91,7 @@ def answers(windows: Windows, found: Sequence[np.ndarray]) -> list[list[Answer]]
 
 
 def _distinct(context: str, starts: Any, ends: Any, scores: Any, widen: bool) -> list[tuple[float, int, int]]:
-    """Scores and character spans, best first, without blanks at their ends, each once, none empty.
+    """Return scores and character spans, best first, stripped of blanks, unique, none empty.
 
     Args:
         widen: to whole words.
@@ -112,7 +112,7 @@ def _distinct(context: str, starts: Any, ends: Any, scores: Any, widen: bool) ->
 def _ranked(
     context: str, candidates: list[tuple[float, int, int]], null: float, threshold: float | None
 ) -> list[Answer]:
-    """The candidates as answers; no answer is one of them where a threshold is set or there are no others."""
+    """Turn candidates into answers, with "no answer" among them if a threshold is set or there are no others."""
     if threshold is not None or not candidates:
         # It comes first only where it scores by more than the threshold above the best span.
         place = sum(score >= null - (threshold or 0.0) for score, _, _ in candidates)
@@ -127,7 +127,7 @@ def _ranked(
 
 
 def best_of_batch(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[Any, ...]:
-    """The best spans of each window (first positions, last positions, scores: [B, N]), and no answer's score [B]."""
+    """Return each window's best spans (first positions, last positions, scores: [B, N]), no answer's score [B]."""
     import paddle
 
     start, end = (scores.astype("float32").numpy() for scores in (output.start_logits, output.end_logits))

@@ -2,9 +2,9 @@
 
 Rajpurkar et al. 2016 (v1.1), 2018 (v2, with questions that have no answer). A file is *nested*, as published
 (articles, paragraphs, questions), or *flat*, as the hub's data sets are: a JSON list or JSON lines of rows with
-``id``, ``context``, ``question`` and ``answers`` (``text`` and ``answer_start``, lists of equal length). Of both,
-others publish variants; those are read that can only mean one thing. Whether answers stand where a file says is the
-business of :mod:`.placement`, how good answers are that of :mod:`.scoring`.
+``id``, ``context``, ``question`` and ``answers`` (``text`` and ``answer_start``, lists of equal length). Others
+publish variants of both; unambiguous ones are read. :mod:`.placement` checks that answers are where a file says,
+:mod:`.scoring` how good they are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 from models.files.plain import UnreadableFile, read_text
 from toolkit.errors import UserError
 
-#: Between the paragraphs of a document.
+#: Separates a document's paragraphs.
 BETWEEN = "\n\n"
 
 #: The keys of a question, by SQuAD's names.
 SQUAD_COLUMNS = {name: name for name in ("id", "context", "question", "answers")}
 
-#: Keys that a question may have beside those, whatever the others are called.
+#: Further keys of a question, with these names even if the others are renamed.
 OTHER_KEYS = ("is_impossible", "answer", "answer_start")
 
-#: Keys of a paragraph or an article that are not those of the questions in it.
+#: Keys of a paragraph or an article that its questions do not take over.
 OWN_KEYS = {"paragraphs", "qas", "id", "question", "answers", *OTHER_KEYS}
 
 #: Characters of a value that a message shows.
@@ -74,14 +74,14 @@ class Example:
 def read_examples(
     path: str | Path, columns: Mapping[str, str] = SQUAD_COLUMNS, document: str | None = None
 ) -> list[Example]:
-    """The questions of a SQuAD file, nested or flat, in the file's order, with the answers where it says.
+    """Read the questions of a SQuAD file, nested or flat, in its order, with the answer places it gives.
 
     Args:
         columns: SQuAD's key -> the file's, where its rows have other names.
         document: the key that says which document a context is a part of; ``title`` in SQuAD's own files.
 
     Raises:
-        UserError: no such file, not JSON, a question that lacks something, or an id that is there twice; with the place
+        UserError: no such file, not JSON, a question that lacks something, or an id that occurs twice; with the place
             in the file.
     """
     path = Path(path)
@@ -94,7 +94,7 @@ def read_examples(
 
 
 def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
-    """Flat rows as questions, each checked.
+    """Check flat rows, and return questions.
 
     Args:
         where: what the rows are, for the error.
@@ -108,7 +108,7 @@ def check_rows(rows: Iterable[Mapping[str, Any]], where: str) -> list[Example]:
 
 
 def check_ids(ids: Sequence[str], where: str) -> None:
-    """Refuse ids of which one is there twice: a predictions file could not tell the two questions apart.
+    """Refuse ids that are not all unique: a predictions file could not tell the two questions apart.
 
     Raises:
         UserError: with the first, and how many there are.
@@ -123,7 +123,7 @@ def check_ids(ids: Sequence[str], where: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it, a long one cut."""
+    """Format a value for a message; cut a long one."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
@@ -140,7 +140,7 @@ def read_predictions(path: str | Path) -> dict[str, str]:
     """The answers of a predictions file in the official format: one JSON object, id -> text.
 
     Raises:
-        UserError: no such file, or something else in it.
+        UserError: no such file, or another content.
     """
     found = read_json(Path(path))
     if not isinstance(found, dict):
@@ -177,14 +177,14 @@ def read_json(path: Path) -> Any:
             try:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError):
-                # In a file of lines the broken line is the news; in one document, its own position.
+                # For a file of lines, name the broken line; for one document, the error's own position.
                 reason = f"line {number} is not JSON" if len(rows) > 1 else f"is not JSON: {whole}"
                 raise UserError(f"{path}: {reason}") from None
     return rows
 
 
 def example(row: Mapping[str, Any], where: str) -> Example:
-    """A flat row, its keys checked. Ids, and names of documents, may be whole numbers; they are texts from here on.
+    """Check a flat row and return its question. Ids and document names may be whole numbers; they become texts.
 
     Args:
         where: the row's place, for the error.
@@ -209,7 +209,7 @@ def _is_name(value: Any) -> bool:
 
 
 def join_documents(examples: Sequence[Example]) -> list[Example]:
-    """The questions, each about its whole document: its contexts in their order, each once, an empty line between."""
+    """Give each question its whole document as context: the contexts in order, each once, an empty line between."""
     contexts: dict[str, dict[str, int]] = {}
     ends: dict[str, int] = {}
     for item in examples:
@@ -231,8 +231,8 @@ def join_documents(examples: Sequence[Example]) -> list[Example]:
 def _answers(row: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Texts and starts of a row's answers: two lists, a list of objects with a text and a start, or one answer alone.
 
-    None for a question that is marked as impossible (what v2 has in ``plausible_answers`` is no answer), and where all
-    texts are empty.
+    There are none if the question is marked as impossible (v2's ``plausible_answers`` are no answers), or if all texts
+    are empty.
     """
     impossible = row.get("is_impossible")
     if impossible not in (None, True, False):
@@ -267,7 +267,7 @@ def _all_are(values: Any, kind: type) -> bool:
 
 def _rows(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
     """Each question as a flat row, with its place in the file."""
-    if isinstance(content, Mapping):  # the published form, or JSON lines of which there is one
+    if isinstance(content, Mapping):  # the published form, or a single JSON line
         content = content.get("data", [content])
     if not isinstance(content, list):
         raise UserError(f"{path}: expected SQuAD's data, or a list of rows with id, context, question and answers")
@@ -291,7 +291,7 @@ def _of_article(article: Mapping[str, Any], place: str, path: Path) -> Iterator[
 def _of_paragraph(
     paragraph: Any, about: Mapping[str, Any], place: str, path: Path
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The questions of a paragraph; what is said of it, or of its article (``about``), is said of each."""
+    """Yield a paragraph's questions; each takes over its keys and those of its article (``about``)."""
     if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("qas"), list):
         raise UserError(f"{path}: {place}: expected an object with context and qas, a list")
     about = {**about, **{key: value for key, value in paragraph.items() if key not in OWN_KEYS}}

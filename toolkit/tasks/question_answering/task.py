@@ -89,8 +89,8 @@ def control_codes(rows: datasets.Dataset) -> Sequence[str]:
 
 
 def prepare(recipe: Recipe, tokenizer: Tokenizer, splits: datasets.DatasetDict, length: int | None = None) -> Prepared:
-    """The windows of the splits of :func:`load_splits` (:class:`.windows.Windows`), of up to ``data.max_length`` tokens
-    and padded to ``length``.
+    """Cut the splits of :func:`load_splits` into windows (:class:`.windows.Windows`) of up to ``data.max_length``
+    tokens, padded to ``length``.
 
     Raises:
         UserError: a question that leaves its context no room.
@@ -121,7 +121,7 @@ def num_loss_terms(batch: Mapping[str, Any]) -> int:
 
 
 def token_counts(dataset: Windows) -> np.ndarray:
-    """Those of the windows: the question, what separates it, and a part of the context."""
+    """Return each window's tokens: question, separator and part of the context."""
     return dataset.offset_of + dataset.size_of
 
 
@@ -133,7 +133,7 @@ def outputs(output: Any, batch: Mapping[str, Any], dataset: Windows) -> tuple[An
 
 
 def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[str, float]:
-    """``exact_match`` and ``f1`` in percent of the whole questions: many windows, one answer.
+    """Return ``exact_match`` and ``f1`` in percent of whole questions: many windows, one answer.
 
     The answers themselves are left in ``dataset.answered``.
     """
@@ -144,17 +144,17 @@ def compute_metrics(outputs: tuple[np.ndarray, ...], dataset: Windows) -> dict[s
 
 
 def _first(windows: Windows) -> dict[str, str]:
-    """Id -> the best answer, as a predictions file has it."""
+    """Return id -> best answer, as in a predictions file."""
     return {item.id: best[0].text for item, best in zip(windows.examples, windows.answered or (), strict=True)}
 
 
 def predictions(
     run: Run, rows: datasets.Dataset, dataset: Windows, outputs: tuple[np.ndarray, ...]
 ) -> Iterator[dict[str, Any]]:
-    """Of each question: the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the
-    answer's score and probability, both places in the context, how long that is, and a passage of it that shows them.
+    """Yield for each question: the best answer, the reference answers as a JSON list, exact match and F1 (0 to 1), the
+    answer's score and probability, both starts in the context, its number of tokens, a passage that shows them.
 
-    Places are in characters of the context, an empty cell where there is none.
+    Starts are in characters of the context; the cell is empty without an answer.
     """
     from toolkit.tasks.question_answering import spans
 
@@ -193,7 +193,7 @@ def passage(item: Example, answer: Answer) -> tuple[int, int]:
 
 
 def report(folder: Path, predictions: Path, results: Mapping[str, Any]) -> Iterator[Element]:
-    """How good the answers are by the question's word and by the context's length, and the worst of them."""
+    """Show scores by question word and by context length, and the worst answers."""
     from toolkit.tasks.question_answering.report import sections
 
     return sections(predictions)
@@ -206,7 +206,7 @@ def write_artifacts(run: Run, trainer: Any, prepared: Prepared, console: Console
 
     split = "validation" if prepared.test is None else "test"
     windows = getattr(prepared, split)
-    if split == "validation" or windows.answered is None:  # what the last weights answered, which may not be the best
+    if split == "validation" or windows.answered is None:  # its answers are the last weights', maybe not the best
         trainer.measure(windows, split)
     ranked = {
         item.id: [

@@ -2,8 +2,8 @@
 
 A window is ``question, separator, part of the context, padding``. A question is never cut. A context that does not fit
 is cut into windows that overlap by ``stride`` tokens, so that every answer of up to ``stride`` tokens is whole in one
-of them. Reformer's tokenizers have no separator token; id 1 serves as one, which both have (``<s>`` in SentencePiece,
-unused by google/reformer-enwik8's bytes) and produce for no text.
+of them. Reformer's tokenizers have no separator token, so id 1 serves as one: both have it (``<s>`` in SentencePiece,
+unused by google/reformer-enwik8's bytes), and neither produces it.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Windows:
         max_length: the most tokens that a window has.
         stride: tokens that a window shares with the one before.
         max_answer_length: the most tokens that an answer found in a window may have.
-        no_answer_threshold: an answer is withheld where no answer scores by more than this above the best; None:
-            there always is an answer.
+        no_answer_threshold: no answer is given if "no answer" scores above the best span by more than this; None:
+            there always is one.
         whole_words: an answer is widened to the words that it begins and ends in (:mod:`.words`).
         name: of the split, for the progress bar.
         length: T, to which windows are padded; None for ``max_length``.
@@ -145,7 +145,7 @@ class Windows:
         self.answered: list[list[Answer]] | None = None
 
     def _cut(self) -> None:
-        """Lay the windows out: each one's question, first context token (of all contexts') and number of them."""
+        """Lay out the windows: each one's question, first context token (of all contexts') and number of these."""
         room = self.max_length - 1 - self.questions.sizes()
         if len(room) and room.min() <= self.stride:
             worst = self.examples[int(room.argmin())]
