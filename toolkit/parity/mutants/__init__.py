@@ -1,8 +1,8 @@
-"""The faults that real ports, tokenizers, loaders, new weights and training loops have, each as a change to the running
-port: the gate is judged by what it does to them.
+"""Faults that real ports, tokenizers, loaders, new weights and training loops have, each as a change to the running
+port. The gate is judged by whether it catches them.
 
-A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` names where the gate must say
-the fault lies: a part of the name of the finding nearest to the cause.
+A mutant is applied in the Paddle worker's process, for the time of one step. ``expected`` says where the gate must
+locate the fault: it is a part of the name of the finding nearest to the cause.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ __all__ = [
 
 @functools.cache
 def catalogue(model: str) -> tuple[Mutant, ...]:
-    """The faults of a family that float64 and float32 show."""
+    """Return the faults of a family that float64 and float32 show."""
     return family_part(model, "mutants").CATALOGUE
 
 
 @functools.cache
 def faults_of_precision(model: str) -> tuple[Mutant, ...]:
-    """The faults of a family in mixed precision, which no other dtype shows."""
+    """Return the faults of a family in mixed precision, which no other dtype shows."""
     return family_part(model, "mutants").PRECISION
 
 
 @functools.cache
 def faults_of_loops(model: str) -> tuple[Mutant, ...]:
-    """The faults of the compiled loops that a family computes with, which are below float32's noise in a step."""
+    """Return the faults of a family's compiled loops, which are below float32's noise in a step."""
     return family_part(model, "mutants").LOOPS
 
 
 def by_name(name: str) -> Mutant:
-    """The mutant of that name: of the catalogues, of class weights, of an adapter, of a compiled loop, a change of one
-    parameter, or a fault of a pair's port. Raises KeyError."""
+    """Return the mutant of a name: of the catalogues, of class weights, of an adapter, of a compiled loop, a change of
+    one parameter, or a fault of a pair's port. Raises KeyError."""
     if made := change.of_name(name) or generic.of_name(name):
         return made
     catalogues = (

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from toolkit.parity.mutants.fault import Mutant, around, built, settings
 
-#: Of both families' trials.
+#: Pad token of both families' trials.
 PAD = 0
 
 
@@ -42,7 +42,7 @@ def _ctrl() -> SimpleNamespace:
 
 
 def _whole_blocks_alone(port):
-    """Column sums without the rows beyond the last whole block."""
+    """Leave the rows beyond the last whole block out of column sums."""
     sums, block = port.ops._column_sums, port.ops.ROWS
 
     def whole(matrix):
@@ -53,7 +53,7 @@ def _whole_blocks_alone(port):
 
 
 def _no_gradient_where(port, chosen: Callable):
-    """Tokens' embeddings send no gradient back from the positions that ``chosen`` names."""
+    """Let embeddings send no gradient back from the positions that ``chosen`` names."""
 
     def change(model) -> None:
         table = getattr(model, port.tokens)
@@ -73,13 +73,13 @@ def _pad_token(tokens):
 
 
 def _met_before(tokens):
-    """Where a token of the same text stood before."""
+    """Return where the text has had the same token before."""
     same = tokens.unsqueeze(2) == tokens.unsqueeze(1)
     return same.astype("int64").tril(-1).sum(-1) > 0
 
 
 def _mask_by(port, rule: Callable):
-    """The body's attention mask by another rule."""
+    """Make the body's attention mask by another rule."""
 
     def forward(original, self, input_ids, attention_mask=None, *rest, **options):
         return original(self, input_ids, rule(input_ids, attention_mask), *rest, **options)
@@ -111,7 +111,7 @@ def _hash_in_bfloat16(port):
 
 
 def _head_at_last_of_padded(port):
-    """The classification head reads the last column of a text that has padding."""
+    """Let the classification head read the last column of a text that has padding."""
     kept: list = []
 
     def body(original, self, input_ids, attention_mask=None, *rest):
@@ -125,7 +125,7 @@ def _head_at_last_of_padded(port):
 
 
 def _with_counts(port, mean: Callable):
-    """The loss as ``mean`` of the losses (B, T) and of where labels count."""
+    """Make the loss ``mean`` of the losses (B, T) and of where labels count."""
 
     def next_token_loss(logits, labels):
         targets = port.losses.next_tokens(labels)

@@ -1,4 +1,4 @@
-"""Small changes to single parameters, by which the gate's sight is measured."""
+"""Small changes to single parameters, which measure how small a fault the gate sees."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 from toolkit.parity.mutants.fault import Mutant, around
 
-#: A relative change that shows, and that everything answers to in proportion.
+#: A relative change large enough to show, and so small that all effects are proportional to it.
 CHANGE = 1e-6
 _PREFIX = "changed:"
 
 
 def weight_changed(parameter: str) -> str:
-    """The name of the mutant in which that parameter's values are too large or too small by :data:`CHANGE`."""
+    """Return the name of the mutant in which that parameter's values are off by :data:`CHANGE`, up or down."""
     return _PREFIX + parameter
 
 
 def of_name(name: str) -> Mutant | None:
-    """The mutant of a name that :func:`weight_changed` gave; None for any other."""
+    """Return the mutant of a name that :func:`weight_changed` gave; None for any other."""
     if not name.startswith(_PREFIX):
         return None
     parameter = name.removeprefix(_PREFIX)
@@ -30,7 +30,7 @@ def _port() -> SimpleNamespace:
 
     from models.families import FAMILIES, part
 
-    # Of a pair's job it has been imported; to import it changes what Paddle does.
+    # In a pair's job it is already imported; importing it changes what Paddle does.
     pair = sys.modules.get("toolkit.parity.families.pair.candidate")
     return SimpleNamespace(np=np, weights=[part(model, "weights") for model in FAMILIES], pair=pair)
 

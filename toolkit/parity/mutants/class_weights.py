@@ -21,7 +21,7 @@ def _port() -> SimpleNamespace:
 
 
 def _weights(port, change: Callable):
-    """The loss takes ``change(weights)`` for its class weights."""
+    """Let the loss take ``change(weights)`` for its class weights."""
     plain = port.losses.classification
 
     def classification(config, logits, labels, weights=None):
@@ -31,7 +31,7 @@ def _weights(port, change: Callable):
 
 
 def _over_the_count(port):
-    """The weighted losses are divided by how many there are."""
+    """Divide the weighted losses by their number."""
     plain = port.losses.weighted_cross_entropy
 
     def cross_entropy(logits, labels, weights):
@@ -41,7 +41,7 @@ def _over_the_count(port):
 
 
 def _over_the_weights(port):
-    """The loss of several labels is divided by what they weigh, not by how many there are."""
+    """Divide the loss of several labels by their weights, not by their number."""
     plain = port.losses.classification
 
     def classification(config, logits, labels, weights=None):
@@ -55,7 +55,7 @@ def _over_the_weights(port):
 
 
 def _weighs_the_negatives(port):
-    """Of several labels, what a text lacks weighs as much as what it has."""
+    """Let labels that a text lacks weigh as much as labels that it has."""
     plain = port.losses.classification
 
     def classification(config, logits, labels, weights=None):
@@ -72,13 +72,13 @@ def _in_evaluation(port):
 
 
 def _accumulated_by_count(port):
-    """A micro-batch counts by its examples, whatever they weigh."""
+    """Weigh a micro-batch by its number of examples, not by their weights."""
     return [(port.finetuner, "num_loss_terms", lambda self, batch: self.task.num_loss_terms(batch))]
 
 
 _fault = partial(Mutant, port=_port, operation="loss")
 
-#: By the configuration's ``problem_type``.
+#: Faults by the configuration's ``problem_type``.
 CLASS_WEIGHTS: dict[str, tuple[Mutant, ...]] = {
     "single_label_classification": (
         _fault("class-weights-ignored", "class weights are ignored", "loss", lambda p: _weights(p, lambda given: None)),

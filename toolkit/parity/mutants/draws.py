@@ -1,5 +1,5 @@
 """Faults of the port's own random draws, and of dropout itself. The recorded draws, with which all else is compared,
-never meet the former."""
+never show faults of the port's own draws."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def _ctrl() -> type:
 
 
 def _masks(port, change: Callable):
-    """Masks become ``change(random_mask, p, shape)``."""
+    """Replace masks by ``change(random_mask, p, shape)``."""
     plain = port.ops.random_mask
     return [(port.ops, "random_mask", lambda p, shape: change(plain, p, shape))]
 
 
 def _paired(plain, p, shape):
-    """One random number for two cells."""
+    """Use one random number for two cells."""
     count = math.prod(shape)
     return plain(p, [-(-count // 2)]).astype("int32").repeat_interleave(2)[:count].astype("bool").reshape(shape)
 
 
 def _striped(port):
-    """Every tenth cell, at a rate of 0.1, from a random one on."""
+    """Drop every tenth cell, at a rate of 0.1, starting from a random one."""
 
     def striped(plain, p, shape):
         period = round(1.0 / p)
@@ -58,7 +58,7 @@ def _striped(port):
 
 
 def _keep(port, forward: Callable, backward: Callable):
-    """What is done with a mask becomes ``forward(x, kept, p)``, and of the gradient ``backward``."""
+    """Apply a mask by ``forward(x, kept, p)``, and to the gradient by ``backward``."""
 
     class Keep(port.paddle.autograd.PyLayer):
         @staticmethod
@@ -86,7 +86,7 @@ def _leaking(x, kept, p):
 
 
 def _reseeded(port):
-    """The generator is seeded before each mask."""
+    """Seed the generator before each mask."""
 
     def kept(original, self, p, shape):
         port.paddle.seed(0)
@@ -96,7 +96,7 @@ def _reseeded(port):
 
 
 def _same_every_step(port):
-    """The generator is seeded before each forward."""
+    """Seed the generator before each forward."""
 
     def forward(original, self, *args, **kwargs):
         port.paddle.seed(0)
@@ -106,7 +106,7 @@ def _same_every_step(port):
 
 
 def _same_every_layer(port):
-    """All masks of a step are drawn from the state at its beginning; each step begins elsewhere."""
+    """Draw all masks of a step from the state at its beginning; each step begins with another."""
     begun = SimpleNamespace()
 
     def forward(original, self, *args, **kwargs):
@@ -125,7 +125,7 @@ def _same_every_layer(port):
 
 
 def _normal(port, change: Callable):
-    """Rotations become ``change(normal, shape, dtype, seed)``, ``normal`` being the port's own."""
+    """Replace rotations by ``change(normal, shape, dtype, seed)``; ``normal`` is the port's own."""
 
     def normal(original, self, shape, dtype, seed):
         return change(partial(original, self), shape, dtype, seed)
@@ -141,12 +141,12 @@ def _equal_along(axis: int):
 
 
 def _uniform(port):
-    """Of mean 0 and variance 1, too."""
+    """Use uniform rotations, also of mean 0 and variance 1."""
     return _normal(port, lambda plain, shape, dtype, seed: port.paddle.uniform(shape, dtype, -(3**0.5), 3**0.5))
 
 
 def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, ...]:
-    """The faults of masks, for one family."""
+    """Return the faults of masks, for one family."""
 
     def fault(name: str, what: str, apply: Callable) -> Mutant:
         return Mutant(prefix + name, what, "dropout:", apply, port)
@@ -171,8 +171,8 @@ def _faults(prefix: str, port: Callable[[], SimpleNamespace]) -> tuple[Mutant, .
 
 
 def _backwards(prefix: str, port: Callable[[], SimpleNamespace], first: str, dropped: str) -> tuple[Mutant, ...]:
-    """The faults of dropout's backward, for one family: ``first`` is the gradient that shows them first, ``dropped``
-    the first dropout that a backward meets."""
+    """Return the faults of dropout's backward, for one family: ``first`` is the gradient that shows them first,
+    ``dropped`` the first dropout that a backward meets."""
     fault = partial(Mutant, expected=first, port=port, operation=f"gradient:input:{dropped}")
     return (
         fault(

@@ -1,4 +1,4 @@
-"""Faults of a port in evaluation mode, which its training step does not meet."""
+"""Faults of a port in evaluation mode, which its training step does not show."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _ctrl() -> SimpleNamespace:
 
 
 def _drops(port):
-    """Dropout in evaluation, too."""
+    """Drop in evaluation, too."""
     plain = port.randomness.dropout
 
     def dropout(x, p, training, mask_shape=None):
@@ -47,7 +47,7 @@ def _drops(port):
 
 
 def _by_columns(port):
-    """The axial table is read column by column in evaluation."""
+    """Read the axial table column by column in evaluation."""
 
     def forward(plain, self, position_ids):
         if self.training:
@@ -59,7 +59,7 @@ def _by_columns(port):
 
 
 def _rows_from_the_end(port):
-    """A text that is shorter than the table takes its last positions."""
+    """Let a text shorter than the table take the table's last positions."""
 
     def forward(plain, self, position_ids):
         rows, columns = self.axial_pos_shape
@@ -69,7 +69,7 @@ def _rows_from_the_end(port):
 
 
 def _padding_seen(port):
-    """What a short text is filled up with is attended to."""
+    """Let the padding of a short text be attended to."""
     plain = port.modeling.F.pad
 
     def forward(original, self, input_ids, attention_mask=None, read=None):
@@ -85,7 +85,7 @@ def _padding_seen(port):
 
 
 def _norm_skipped(port):
-    """The last norm is left out in evaluation."""
+    """Leave out the last norm's gain in evaluation."""
 
     def forward(plain, self, *given):
         if self.training:
@@ -102,7 +102,7 @@ def _norm_skipped(port):
 
 
 def _all_padding_left_out(port):
-    """A text ends where its last chunk does: the first chunk sees that in place of padding."""
+    """End a text with its last chunk: the first chunk sees that instead of padding."""
 
     def read_alike(config, length, whole):
         return min(whole, port.lengths.evaluated(config, length))
@@ -111,7 +111,7 @@ def _all_padding_left_out(port):
 
 
 def _attends_to_what_is_read(port):
-    """Where the head reads the first position alone, that sees no other in the last layer."""
+    """Where the head reads only the first position, let that see no other in the last layer."""
 
     def forward(plain, self, hidden_states, attention_mask=None, buckets=None, read=None):
         if read is None:
@@ -122,7 +122,7 @@ def _attends_to_what_is_read(port):
 
 
 def _streams_of_the_last(port):
-    """Where the head reads the first position alone, the streams go on with their last one."""
+    """Where the head reads only the first position, let the streams go on with their last one."""
 
     def first(plain, self, count):
         return type(self)(self.value[:, -count:], self.rest[:, -count:])
@@ -131,7 +131,7 @@ def _streams_of_the_last(port):
 
 
 def _positions_from_zero(port):
-    """Tokens that follow a cache begin at position 0 again."""
+    """Let tokens that follow a cache begin at position 0 again."""
 
     def embed(plain, self, input_ids, position_ids, token_type_ids=None):
         return plain(self, input_ids, position_ids - position_ids.min(), token_type_ids)
@@ -140,7 +140,7 @@ def _positions_from_zero(port):
 
 
 def _cache(port, change):
-    """The keys and values of the past become ``change(past)`` where the layers compute a token."""
+    """Replace the cached keys and values by ``change(past)`` where the layers compute a token."""
 
     def forward(plain, self, hidden_states, bias, past=None):
         return plain(self, hidden_states, bias, None if past is None else change(past))
@@ -149,12 +149,12 @@ def _cache(port, change):
 
 
 def _cache_of_continuation(port, change):
-    """The same where a token is computed without them."""
+    """Do the same where a token is computed without the layers."""
     return around(port.continuation._Layer, "attend", lambda plain, *given: plain(*given[:-1], change(given[-1])))
 
 
 def _mask_of_the_first(port):
-    """The mask of the past is that of the text's first tokens, whatever comes now."""
+    """Leave out the attention mask where there is a past."""
     plain = port.modeling.attention_bias
 
     def attention_bias(past, length, attention_mask, dtype):
@@ -164,7 +164,7 @@ def _mask_of_the_first(port):
 
 
 def _halves_exchanged(port):
-    """The scores of a text that goes on alone, whose halves are computed side by side, change places."""
+    """Exchange the halves of a single text's scores, which are computed side by side."""
 
     def scores(plain, self, x):
         found = plain(self, x)

@@ -19,13 +19,13 @@ class Mutant:
         expected: what the name of the culprit must contain.
         operation: what the name of the first operation that is wrong by itself must contain; empty where the fault is
             in none (the tokenizer, a draw, a recomputed backward), or where one place is as good as another.
-        apply: given the family's modules as a namespace, gives (owner, attribute, value) to be set.
+        apply: takes the family's modules as a namespace and gives (owner, attribute, value) to be set.
         port: makes that namespace.
-        tokenizer, loader, initialisation: whether the tokenizer is at fault, what reads a checkpoint, or what makes new
-            weights, and not the model.
-        settings: of the port (:attr:`toolkit.parity.job.job.Job.port`), in which alone the fault shows.
+        tokenizer, loader, initialisation: whether the fault is not in the model but in the tokenizer, in what reads a
+            checkpoint, or in what makes new weights.
+        settings: settings of the port (:attr:`toolkit.parity.job.job.Job.port`) without which the fault is not seen.
         dtype: in which it is tried.
-        harmless: why the fault changes nothing, where mathematics says so; empty for a real fault.
+        harmless: the mathematical reason why the fault changes nothing; empty for a real fault.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Mutant:
 
     @property
     def is_of_the_step(self) -> bool:
-        """Whether the model's step, or its draws, may show it."""
+        """Whether the model's step or its draws may show the fault."""
         return not (self.tokenizer or self.loader or self.initialisation)
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
-        """The port carries the fault inside the ``with`` block."""
+        """Put the fault into the port inside the ``with`` block."""
         with contextlib.ExitStack() as undo:
             for owner, attribute, value in self.apply(self.port()):
                 if attribute in vars(owner):
@@ -75,7 +75,7 @@ def result(owner, attribute: str, change: Callable) -> list[tuple[Any, str, Any]
 
 
 def built(owner, change: Callable) -> list[tuple[Any, str, Any]]:
-    """Change a layer right after it was made."""
+    """Change a layer right after it is made."""
 
     def changed(original, self, *args, **kwargs):
         original(self, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Faults of any Paddle layer, made from its tree of modules: what the gate would catch in a port that nobody knows.
+"""Faults of any Paddle layer, made from its tree of modules: what the gate would catch in an unknown port.
 
 A fault's name says all of it: ``KIND:MODULE``, or ``KIND:MODULE+OTHER``, by the port's paths. The layer is changed
-when it holds the weights that it is compared with.
+once it holds the weights that it is compared with.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant, around
 
-#: What a norm calls its epsilon.
+#: Names of a norm's epsilon.
 EPSILONS = ("_epsilon", "epsilon", "variance_epsilon", "eps")
-#: What a layer calls a function that it applies between two maps.
+#: Names of the function that a layer applies between two maps.
 ACTIVATIONS = ("activation", "act", "act_fn", "activation_fn", "hidden_act")
-#: By how much a product is off where it is off by little.
+#: Relative error of a product that is slightly off.
 SLIGHTLY = 1e-6
 
 
@@ -79,7 +79,7 @@ def _dropout_always(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _asking(port: SimpleNamespace, layer: Any, kept: Callable, path: str = "") -> None:
-    """While a layer runs, ``kept(draws, p, shape)`` gives the mask of each dropout of its own."""
+    """Let ``kept(draws, p, shape)`` give the mask of each dropout of a layer's own while it runs."""
     forward, path = layer.forward, path or port.paths[0]
 
     def asking(*given: Any, **more: Any) -> Any:
@@ -92,7 +92,7 @@ def _asking(port: SimpleNamespace, layer: Any, kept: Callable, path: str = "") -
 
 
 class _Asked:
-    """Draws that are other draws, but for what is asked for by the layer at a path."""
+    """Wraps other draws, and replaces those that the layer at a path asks for."""
 
     def __init__(self, draws: Any, path: str, **instead: Callable) -> None:
         self.draws, self.path, self.instead = draws, path, instead
@@ -123,7 +123,7 @@ def _second_best(port: SimpleNamespace, layer: Any) -> None:
 
 
 def masks_of(layer: Any, given: Sequence[Any], more: Mapping[str, Any]) -> Iterator[str]:
-    """The arguments of a layer that are masks, by their names: tensors of two axes and more."""
+    """Yield the names of a layer's arguments that are masks: tensors of two axes and more."""
     bound = inspect.signature(type(layer).forward).bind(layer, *given, **more)
     for name, value in bound.arguments.items():
         if "mask" in name.lower() and getattr(value, "ndim", 0) >= 2:
@@ -204,7 +204,7 @@ def _copied(port: SimpleNamespace, layer: Any) -> None:
 
 
 def _with_weight(layer: Any, change: Callable) -> None:
-    """A layer runs with its weight changed."""
+    """Let a layer run with its weight changed."""
     forward = layer.forward
 
     def changed(*given: Any, **more: Any) -> Any:
@@ -218,7 +218,7 @@ def _with_weight(layer: Any, change: Callable) -> None:
     layer.forward = changed
 
 
-#: Kind -> what is wrong, in words, and what does it to one layer or two.
+#: Kind -> what is wrong, in words, and what changes one layer or two so.
 FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
     "epsilon": ("its epsilon is ten times as large", _epsilon),
     "no-bias": ("its bias is not added", _no_bias),
@@ -243,7 +243,7 @@ FAULTS: dict[str, tuple[str, Callable[..., None]]] = {
 }
 
 
-#: Kind -> what it hangs on that the fault changes nothing, where it changes nothing.
+#: Kind -> why the fault changes nothing, where it changes nothing.
 HARMLESS = {
     "no-bias": "what follows depends on differences alone, as a softmax does, or is not used",
     "swapped": "both weights are equal, or what they make is not used",
@@ -258,7 +258,7 @@ NOT_USED = "nothing that is computed depends on it"
 
 
 def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mutant:
-    """A fault of the module at ``paths``.
+    """Return a fault of the module at ``paths``.
 
     Args:
         expected, operation: as :class:`.fault.Mutant`; by the reference's names.
@@ -279,7 +279,7 @@ def fault(kind: str, *paths: str, expected: str = "", operation: str = "") -> Mu
 
 
 def of_name(name: str) -> Mutant | None:
-    """The fault of a name that :func:`fault` gave; None for any other."""
+    """Return the fault of a name that :func:`fault` gave; None for any other."""
     kind, colon, paths = name.partition(":")
     return fault(kind, *paths.split("+")) if colon and kind in FAULTS else None
 

@@ -1,4 +1,4 @@
-"""Faults of new weights. The step never meets them: both sides are given the same weights, wherever they are from."""
+"""Faults of new weights. The step never shows them: both sides get the same weights, wherever these are from."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from toolkit.parity.mutants.fault import Mutant
 
-#: From a configuration and the width of each role to other widths.
+#: Maps a configuration and the width of each role to other widths.
 Widths = Callable[[Mapping[str, Any], dict[str, float]], dict[str, float]]
-#: From the values of a parameter to others.
+#: Maps the values of a parameter to others.
 Values = Callable[[np.ndarray], np.ndarray]
 Changes = list[tuple[Any, str, Any]]
 
 
 def _widths(change: Widths) -> Callable[[SimpleNamespace], Changes]:
-    """Roles are drawn as wide as ``change`` says."""
+    """Draw roles with the widths that ``change`` gives."""
 
     def apply(port: SimpleNamespace) -> Changes:
         deviations = port.weights.deviations
@@ -28,7 +28,7 @@ def _widths(change: Widths) -> Callable[[SimpleNamespace], Changes]:
 
 
 def _values(role: str, change: Values) -> Callable[[SimpleNamespace], Changes]:
-    """New parameters of a role are what ``change`` makes of them."""
+    """Replace new parameters of a role by what ``change`` makes of them."""
 
     def apply(port: SimpleNamespace) -> Changes:
         initial_weights, parameters = port.weights.initial_weights, port.weights.parameters
@@ -44,7 +44,7 @@ def _values(role: str, change: Values) -> Callable[[SimpleNamespace], Changes]:
 
 
 def _draw(value: np.ndarray) -> np.random.Generator:
-    """Another for every parameter and seed."""
+    """Return a generator that differs for every parameter and seed."""
     return np.random.default_rng(value.view(np.uint32).flat[0])
 
 
@@ -53,7 +53,7 @@ def _uniform(value: np.ndarray) -> np.ndarray:
 
 
 def _truncated(value: np.ndarray) -> np.ndarray:
-    """What lies more than two standard deviations out is drawn again."""
+    """Draw again what lies more than two standard deviations out."""
     draw, width, value = _draw(value), value.std(), value.copy()
     while (far := np.abs(value) > 2 * width).any():
         value[far] = width * draw.standard_normal(far.sum(), np.float32)
@@ -65,7 +65,7 @@ def _shifted(value: np.ndarray) -> np.ndarray:
 
 
 def _faults(family: str, embedding: str, linear: str, bias: str, norm: str) -> tuple[Mutant, ...]:
-    """Of a family.
+    """Return the faults of a family.
 
     Args:
         embedding, linear, bias, norm: the first parameter of each role, or its module.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def norm_backward_without_mean(port: SimpleNamespace) -> list[tuple[Any, str, Any]]:
-    """The backward of layer normalisation without the mean of the gradient; those of gain and bias are right."""
+    """Leave the mean of the gradient out of layer normalisation's backward; those of gain and bias are right."""
     right = port.ops._LayerNorm.backward
 
     def backward(ctx, grad):
@@ -21,7 +21,7 @@ def norm_backward_without_mean(port: SimpleNamespace) -> list[tuple[Any, str, An
 
 
 def bias_gradient_of_whole_blocks(port: SimpleNamespace) -> list[tuple[Any, str, Any]]:
-    """The gradient of a bias leaves out the rows beyond the last whole block of 100."""
+    """Leave the rows beyond the last whole block of 100 out of the gradient of a bias."""
     right, block = port.ops._column_sums, 100
 
     def column_sums(matrix):
@@ -31,6 +31,6 @@ def bias_gradient_of_whole_blocks(port: SimpleNamespace) -> list[tuple[Any, str,
 
 
 def softmax_in_float32(port: SimpleNamespace) -> list[tuple[Any, str, Any]]:
-    """The softmax of attention computes in float32 whatever it is given."""
+    """Compute the softmax of attention in float32 whatever the input is."""
     right = port.ops._softmax
     return [(port.ops, "_softmax", lambda scores: right(scores.astype("float32")).astype(scores.dtype))]

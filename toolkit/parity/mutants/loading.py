@@ -1,4 +1,4 @@
-"""Faults of what reads a checkpoint. The gate's own weights, which both sides are given, never meet them."""
+"""Faults in reading a checkpoint. The gate's own weights, which both sides are given, never show them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _port() -> SimpleNamespace:
 
 
 def _read(port: SimpleNamespace, change: Callable[[str, np.ndarray], Stored]) -> list[tuple]:
-    """Each tensor is read as ``change`` makes it."""
+    """Read each tensor as ``change`` makes it."""
     read_tensors = port.hub.read_tensors
 
     def read(folder) -> Iterator[Stored]:
@@ -30,7 +30,7 @@ def _read(port: SimpleNamespace, change: Callable[[str, np.ndarray], Stored]) ->
 
 
 def _exchanged(one: str, other: str) -> Callable[[str, np.ndarray], Stored]:
-    """What is stored under the one name is read under the other."""
+    """Read what is stored under one name under the other."""
     return lambda name, value: (name.replace(one, "\0").replace(other, one).replace("\0", other), value)
 
 
@@ -43,11 +43,11 @@ def _halved(name: str, value: np.ndarray) -> Stored:
 
 
 def _faults(family: str, query: str, key: str, layers: str, first: str, embedding: str) -> tuple[Mutant, ...]:
-    """Of a family.
+    """Return the faults of a family.
 
     Args:
-        query, key: a part of the names of two square matrices.
-        layers: what stands before a layer's number; layers 0 and 2 are alike.
+        query, key: part of the names of two square matrices.
+        layers: prefix of a layer's number; layers 0 and 2 are alike.
         first: the first module of layer 0.
         embedding: the module of the first parameter of all.
     """

@@ -1,6 +1,6 @@
-"""Faults of the compiled loops (:mod:`models.operations.loops`): one that keeps too few digits. Only float32 shows
-them, and each must be named by what its loop computes. Those of :data:`BELOW_THE_NOISE` a step in float32 does not show
-either."""
+"""Faults of the compiled loops (:mod:`models.operations.loops`): loops that keep too few digits. Only float32 shows
+them, and each must be named by what its loop computes. Not even a step in float32 shows those of
+:data:`BELOW_THE_NOISE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant
 
-#: Of a float32 number, added and taken away again, it leaves 12 bits: what is lost is 1e-4 of the number.
+#: Multiplier that splits off 12 bits of a float32 number: what is lost is 1e-4 of the number.
 SPLITTER = 2.0**12 + 1
 
 
@@ -27,7 +27,7 @@ def _port() -> SimpleNamespace:
 
 
 def _coarse(port: SimpleNamespace, value: Any) -> Any:
-    """With 12 bits instead of 24 (Dekker 1971); what is no float32 as it is."""
+    """Keep 12 bits instead of 24 (Dekker 1971); leave what is no float32."""
     if isinstance(value, tuple):
         return tuple(_coarse(port, one) for one in value)
     if value is None or value.dtype != port.paddle.float32:
@@ -42,7 +42,7 @@ def _of_loop(name: str, port: SimpleNamespace) -> list[tuple[Any, str, Callable]
 
 
 def _faults(**functions: str) -> tuple[Mutant, ...]:
-    """Of functions of :mod:`models.operations.compiled`, and in words what each computes."""
+    """Return faults of functions of :mod:`models.operations.compiled`, given what each computes."""
     return tuple(
         Mutant(
             f"float32-{name.replace('_', '-')}",
@@ -56,7 +56,7 @@ def _faults(**functions: str) -> tuple[Mutant, ...]:
     )
 
 
-#: By compiled loop, of :data:`models.operations.compiled.LOOPS`.
+#: Faults by compiled loop, of :data:`models.operations.compiled.LOOPS`.
 LOOPS: dict[str, tuple[Mutant, ...]] = {
     "softmax": _faults(softmax="attention's softmax", softmax_backward="the backward of attention's softmax"),
     "cross_entropy": _faults(
@@ -82,10 +82,10 @@ class Edit:
     after: str
 
     def made_in(self, source: str) -> str:
-        """The source with this change.
+        """Return the source with this change.
 
         Raises:
-            ValueError: there is no such text.
+            ValueError: the function has no such text.
         """
         head, start, rest = source.partition(f"def {self.where}(")
         if not (start and self.before in rest.partition("\n\n\n")[0]):
@@ -94,7 +94,7 @@ class Edit:
 
 
 def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
-    """A loop's object file, of :mod:`models.operations.loops` with these edits."""
+    """Return a loop's object file, compiled from :mod:`models.operations.loops` with these edits."""
     from models.operations import loop_code
 
     file = Path(loop_code.__file__).with_name("loops.py")
@@ -106,7 +106,7 @@ def edited_code(loop: str, edits: Sequence[Edit]) -> bytes:
 
 
 def loaded(loop: str, code: bytes) -> tuple[Any, int]:
-    """What holds an object file's code, and its address."""
+    """Load an object file, and return what holds its code, and its address."""
     import llvmlite.binding as llvm
 
     from models.operations import loop_code
@@ -124,7 +124,7 @@ def _loaded(loop: str, edits: tuple[Edit, ...]) -> tuple[Any, int]:
 
 
 def _edited(loop: str, edits: tuple[Edit, ...], port: SimpleNamespace) -> list[tuple[Any, str, Callable]]:
-    """The loop's own code with these edits, in place of what was compiled of the source as it is."""
+    """Use the loop's code with these edits instead of that compiled from the source as it is."""
     from models.operations import loop_code
 
     plain = loop_code._address
@@ -132,7 +132,7 @@ def _edited(loop: str, edits: tuple[Edit, ...], port: SimpleNamespace) -> list[t
 
 
 def _below(name: str, fault: str, *loops: str, edits: tuple[Edit, ...]) -> dict[str, Mutant]:
-    """A fault of several loops, by a name for each."""
+    """Return a fault of several loops, under a name for each."""
     return {
         f"{name}-in-{loop.replace('_', '-')}": Mutant(
             f"{name}-in-{loop.replace('_', '-')}",
@@ -146,7 +146,7 @@ def _below(name: str, fault: str, *loops: str, edits: tuple[Edit, ...]) -> dict[
     }
 
 
-#: The same loops, wrong by less than a step in float32 may be off by: each is named by itself alone.
+#: Faults of the same loops, smaller than the error that a step in float32 may have: only the loop itself shows them.
 BELOW_THE_NOISE: dict[str, Mutant] = {
     **_below(
         "short-exp",
@@ -182,5 +182,5 @@ BELOW_THE_NOISE: dict[str, Mutant] = {
 
 
 def below_the_noise(*loops: str) -> tuple[Mutant, ...]:
-    """Those of these loops."""
+    """Return those of these loops."""
     return tuple(mutant for mutant in BELOW_THE_NOISE.values() if mutant.expected.partition(":")[2] in loops)

@@ -1,5 +1,5 @@
-"""Faults of an adapter: what it adds, what it leaves as it is, and what becomes of it in a saved model. They show where
-a model is adapted, and are the same for every family."""
+"""Faults of an adapter: what it adds, what it leaves as it is, and what becomes of it in a saved model. They show only
+in an adapted model, and are the same for every family."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _scaled(port, scale):
 
 
 def _swapped(port):
-    """B is given what goes in, and A what comes of it, both the other way round."""
+    """Give B the input and A what B makes of it, both transposed."""
 
     def update(plain, self, x):
         dropped = port.dropout(x, self.dropout, self.training)
@@ -44,7 +44,7 @@ def _swapped(port):
 
 
 def _dropped_twice(port):
-    """What goes into the frozen map is dropped, too."""
+    """Drop what goes into the frozen map, too."""
 
     def forward(plain, self, x):
         dropped = port.dropout(x, self.dropout, self.training)
@@ -54,7 +54,7 @@ def _dropped_twice(port):
 
 
 def _update_dropped(port):
-    """Dropout is of the update, not of what goes into it."""
+    """Apply dropout to the update, not to what goes into it."""
 
     def update(plain, self, x):
         return port.dropout(self.lora_B(self.lora_A(x)) * self.scale, self.dropout, self.training)

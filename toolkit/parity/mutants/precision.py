@@ -1,5 +1,5 @@
-"""Faults of mixed precision: what is to stay in float32 and does not. But for Reformer's hashing they are the same for
-every model, and are tried in bfloat16 alone: in float64 and float32 there are no casts to be wrong."""
+"""Faults of mixed precision: what should stay in float32 and does not. Except for Reformer's hashing they are the same
+for every model. They are tried in bfloat16 alone: in float64 and float32 no cast can be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.parity.mutants.fault import Mutant, around
 
-#: What a loss is scaled by for float16, whose small gradients would be lost.
+#: Loss scale for float16, which would lose small gradients.
 LOSS_SCALE = 2.0**16
 #: The lowest score that is still finite when it is rounded to bfloat16.
 LOWEST = -3.3e38
@@ -30,7 +30,7 @@ def _port() -> SimpleNamespace:
 
 
 def _in_bfloat16(port, function: Callable) -> Callable:
-    """A function whose tensors go in and come out rounded, forward and backward."""
+    """Return a function whose input and output tensors are rounded, forward and backward."""
 
     def rounded(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -42,7 +42,7 @@ def _in_bfloat16(port, function: Callable) -> Callable:
 
 
 def _softmax(port):
-    """Scores go in rounded, after the masks, so that these are as they were; and what comes out is rounded."""
+    """Round scores after the masks, so that the masks stay as they were; and round what comes out."""
     masked, whole = port.ops._masked, _in_bfloat16(port, lambda *results: results)
 
     def lowered(scores, masks):
@@ -87,7 +87,7 @@ def _scaled_loss(port):
 
 
 def _gradients(port):
-    """The sum so far is rounded whenever a micro-batch has added its own."""
+    """Round the accumulated gradient whenever a micro-batch has added its own."""
 
     def add(plain, self, loss):
         plain(self, loss)
@@ -99,7 +99,7 @@ def _gradients(port):
 
 
 def _master_weights(port):
-    """An update is added to weights in bfloat16, and is lost where it is less than half a unit of theirs."""
+    """Add updates to weights in bfloat16, which lose those smaller than half a unit of theirs."""
 
     def step(plain, self):
         plain(self)
@@ -111,7 +111,7 @@ def _master_weights(port):
 
 _fault = partial(Mutant, port=_port, dtype="bfloat16")
 
-#: Of every model.
+#: Faults of every model.
 PRECISION: tuple[Mutant, ...] = (
     _fault("bfloat16-softmax", "softmax in bfloat16", "probabilities:", _softmax, operation="probabilities:"),
     _fault("bfloat16-layer-norm", "layer norm in bfloat16", "norm", _layer_norm, operation="norm"),
@@ -121,5 +121,5 @@ PRECISION: tuple[Mutant, ...] = (
     _fault("bfloat16-master-weights", "updates are applied to weights in bfloat16", "updated:", _master_weights),
 )
 
-#: Of a model that hashes.
+#: Fault of a model that hashes.
 HASHING = _fault("bfloat16-hashing", "LSH hashing in bfloat16", "buckets:", _hashing, operation="buckets:")

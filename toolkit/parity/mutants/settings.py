@@ -1,4 +1,4 @@
-"""Faults that a port has under settings of its own alone: how it adds to its streams, how it makes its gradients."""
+"""Faults that a port has only under settings of its own: how it adds to its streams, how it makes its gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _port() -> SimpleNamespace:
 
 
 def _way_back(port, change):
-    """A plain stream's way back becomes ``change(stream, update)``."""
+    """Replace a plain stream's way back by ``change(stream, update)``."""
     return around(port.stream, "minus", lambda plain, self, update: change(self, update))
 
 
 def _half_of_a_stream(port):
-    """Under plain autograd one stream sends back half of its gradient."""
+    """Let one stream send back half of its gradient under plain autograd."""
 
     def run(*given):
         attention, hidden = plain(*given)

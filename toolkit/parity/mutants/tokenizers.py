@@ -21,7 +21,7 @@ def _port() -> SimpleNamespace:
 
 
 def _reading(kind: type, change):
-    """Every text changed before it is encoded."""
+    """Change every text before it is encoded."""
     return around(kind, "encode_batch", lambda encode, self, texts: encode(self, [change(text) for text in texts]))
 
 
@@ -30,7 +30,7 @@ def _ids(kind: type, change):
 
 
 def _padding(port, change):
-    """The rows, ids and masks of padded texts changed."""
+    """Change the rows, ids and masks of padded texts."""
     pad = port.tokenization.pad
     return [(port.tokenization, "pad", lambda *args: change(pad, *args))]
 
@@ -56,7 +56,7 @@ def _offsets(kind: type, change):
 
 
 def _cached_across_texts(port):
-    """Words remembered by their first three letters: right until two words begin alike."""
+    """Cache words by their first three letters: right until two words begin alike."""
 
     def pieces(plain, self, word):
         known = self.__dict__.setdefault("_by_beginning", {})
@@ -69,12 +69,12 @@ _fault = partial(Mutant, port=_port, tokenizer=True)
 
 
 def _misread(kind: str, name: str, fault: str, change) -> Mutant:
-    """A fault that changes every text before it is encoded."""
+    """Return a fault that changes every text before it is encoded."""
     return _fault(name, fault, "tokenizer:ids", lambda port: _reading(getattr(port, kind), change))
 
 
 def _special_not_before_blanks(kind: str, name: str) -> Mutant:
-    """White space in front of a special piece is read as part of it, which then is none."""
+    """Read white space before a special piece as part of it, so that it no longer is one."""
     return _misread(
         kind,
         name,
@@ -83,7 +83,7 @@ def _special_not_before_blanks(kind: str, name: str) -> Mutant:
     )
 
 
-#: Of SentencePiece.
+#: Faults of SentencePiece.
 REFORMER_TOKENIZER: tuple[Mutant, ...] = (
     _fault("lower-case", "texts in lower case", "tokenizer:ids", lambda p: _reading(p.reformer, str.lower)),
     _fault(
@@ -192,7 +192,7 @@ REFORMER_TOKENIZER: tuple[Mutant, ...] = (
     _misread("reformer", "full-width-lost", "full-width forms dropped", lambda t: re.sub("[\uff01-\uff5e]", "", t)),
 )
 
-#: Of byte-pair pieces.
+#: Faults of byte-pair pieces.
 CTRL_TOKENIZER: tuple[Mutant, ...] = (
     _fault("ctrl-lower-case", "texts in lower case", "tokenizer:ids", lambda p: _reading(p.ctrl, str.lower)),
     _fault("ctrl-one-line", "line breaks are no tokens", "tokenizer:ids", lambda p: _reading(p.ctrl, _one_line)),

@@ -20,7 +20,7 @@ def _port() -> SimpleNamespace:
 
 
 def _arguments(port, **changes: Any):
-    """The Trainer's arguments are not those of the recipe."""
+    """Give the Trainer other arguments than the recipe's."""
     plain = port.trainer._training_arguments
 
     def changed(recipe, folder, schedule):
@@ -33,7 +33,7 @@ def _arguments(port, **changes: Any):
 
 
 def _schedule(port, change: Callable):
-    """The schedule of the rate is changed once it is made."""
+    """Change the schedule of the rate once it is made."""
 
     def create(plain, self, num_training_steps):
         scheduler = plain(self, num_training_steps)
@@ -44,13 +44,13 @@ def _schedule(port, change: Callable):
 
 
 def _late(scheduler) -> None:
-    """Each update has the rate of the one before it."""
+    """Give each update the rate of the one before it."""
     plain = scheduler.lr_lambda
     scheduler.lr_lambda = lambda step: plain(max(0, step - 1))
 
 
 def _floored(scheduler) -> None:
-    """The rate never falls below a half."""
+    """Let the rate never fall below a half."""
     plain = scheduler.lr_lambda
     scheduler.lr_lambda = lambda step: plain(step) if step < 4 else max(0.5, plain(step))
 
@@ -60,7 +60,7 @@ def _weights(port, change: Callable):
 
 
 def _whole_micro_batches(port):
-    """The last micro-batch is left out if it is short."""
+    """Leave out the last micro-batch if it is short."""
     plain = port.trainer.split_batch
 
     def split(batch, size):
@@ -71,7 +71,7 @@ def _whole_micro_batches(port):
 
 
 def _first_ones(port, key: str):
-    """Each micro-batch has the first one's tensor of that name."""
+    """Give each micro-batch the first one's tensor of that name."""
     plain = port.trainer.split_batch
 
     def split(batch, size):
@@ -82,7 +82,7 @@ def _first_ones(port, key: str):
 
 
 def _third_update_doubled(port):
-    """AdamW's third step is made twice."""
+    """Make AdamW's third step twice."""
     counts: dict[int, int] = {}
 
     def step(plain, self):

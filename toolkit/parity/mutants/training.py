@@ -18,7 +18,7 @@ def _port() -> SimpleNamespace:
 
 
 def _given(port, **changes):
-    """Other settings than those that were asked for."""
+    """Use other settings than those that were asked for."""
     adamw = port.optimizer.adamw
     return [(port.optimizer, "adamw", lambda model, rate, **given: adamw(model, rate, **{**given, **changes}))]
 
@@ -51,7 +51,7 @@ def _made(port, change: Callable):
 
 
 def _coupled_decay(port):
-    """Decay as a part of the gradient, as Adam's (not AdamW's) is."""
+    """Add decay to the gradient, as Adam (not AdamW) does."""
 
     def adam(model, rate, *, weight_decay, beta1, beta2, epsilon, max_grad_norm):
         return port.paddle.optimizer.Adam(

@@ -1,1 +1,1 @@
-"""Pairs of the user's: which parameter, module and draw of the port is which of the reference."""
+"""Matches parameters, modules and draws of a user's port with those of the reference."""

@@ -1,4 +1,4 @@
-"""The first half of a pair's gate: both sides are built and run once, and what corresponds to what is settled."""
+"""First half of a pair's gate: build and run both sides once, and settle what corresponds to what."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import Note
 from toolkit.parity.pairs.match import leaf, propose
 
-#: What is said where the reference's interpreter lacks torch, or memory was short: then nothing is wrong with the
-#: user's file.
+#: Words of messages that the reference's interpreter lacks torch, or memory was short: nothing is wrong with the
+#: user's file then.
 NOT_THE_USERS = ("--reference-python", KILLED)
 
 
 @dataclass
 class Sides:
-    """What both sides said of themselves, and how they correspond.
+    """Descriptions of both sides, and how they correspond.
 
     Attributes:
-        weights: those that the reference's ``build`` made, float32.
+        weights: the weights that the reference's ``build`` made, float32.
     """
 
     reference: Description
@@ -37,7 +37,7 @@ class Sides:
     weights: Mapping[str, np.ndarray]
 
     def alone(self) -> tuple[list[str], list[str]]:
-        """Parameters of the reference and of the port that have no counterpart."""
+        """Return parameters of the reference and of the port that have no counterpart."""
         matched = self.map.parameters
         theirs, ours = {match.reference for match in matched}, {match.port for match in matched}
         return (
@@ -46,7 +46,7 @@ class Sides:
         )
 
     def notes(self) -> list[Note]:
-        """What a report says of the map."""
+        """Return what a report says of the map."""
         guessed = sum(not match.certain for match in self.map.parameters)
         data = {
             "parameters": len(self.map.parameters),
@@ -57,7 +57,7 @@ class Sides:
         return [Note("pair-matched", data), *self._unmatched_choices(), *self._unmatched_tables()]
 
     def _unmatched_choices(self) -> Iterator[Note]:
-        """Discrete choices of a side that are not given to the other."""
+        """Yield notes on discrete choices of a side that are not given to the other."""
         draws = {
             "reference": (self.reference.draws, self.map.draws.values()),
             "port": (self.port.draws, self.map.draws),
@@ -68,7 +68,7 @@ class Sides:
                 yield Note("choices-alone", {"side": side, "places": ", ".join(places)})
 
     def _unmatched_tables(self) -> Iterator[Note]:
-        """Buffers of a side that say nothing of its state."""
+        """Yield notes on unmatched buffers of a side that are not part of its state."""
         matches = self.map.buffers + self.map.parameters
         sides = {
             "reference": (self.reference.buffers, {match.reference for match in matches}),
@@ -81,10 +81,10 @@ class Sides:
 
 
 def described(request: GateRequest, job: Path, console: Console) -> Sides:
-    """Let both sides of a pair be built and run once, and match them.
+    """Build and run both sides of a pair once, and match them.
 
     Raises:
-        UserError: a side cannot be built or run, a name of the user's map is none, or the sides do not fit together.
+        UserError: a side cannot be built or run, the user's map has an unknown name, or the sides do not fit together.
         Inconclusive: the reference's interpreter lacks torch, or a side was killed.
     """
     ask([request], [job], console, workers_of(request))
@@ -92,7 +92,7 @@ def described(request: GateRequest, job: Path, console: Console) -> Sides:
 
 
 def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console, workers: Mapping[str, str]) -> None:
-    """Let sides be built and run once, and say what they are made of; of several pairs one after another.
+    """Build and run sides once and let them describe themselves, of several pairs one after another.
 
     Args:
         workers: both sides, or one of them, with the interpreter of each.
@@ -113,13 +113,13 @@ def ask(requests: Sequence[GateRequest], jobs: Sequence[Path], console: Console,
 
 
 def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) -> Sides:
-    """What corresponds to what, by what both sides of a job have said of themselves.
+    """Match the two sides of a job by their descriptions.
 
     Args:
         weights: of :class:`Sides`.
 
     Raises:
-        UserError: a name of the user's map is none, or the sides do not fit together.
+        UserError: the user's map has an unknown name, or the sides do not fit together.
     """
     reference, port = (description_of(job, side) for side in ("reference", "candidate"))
     check_names(request.pair_names, reference, port)
@@ -129,17 +129,17 @@ def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) 
 
 
 def description_of(job: Path, side: str) -> Description:
-    """What a worker has said of its side."""
+    """Read a worker's description of its side."""
     return files.read(files.result_path(job, side, DESCRIBE), Description)
 
 
 def weights_of(job: Path) -> dict[str, np.ndarray]:
-    """Those that the reference's ``build`` made, float32."""
+    """Read the weights that the reference's ``build`` made, float32."""
     return files.read_tensors(job / "reference" / "weights.safetensors")
 
 
 def check_names(given: Mapping[str, str], reference: Description, port: Description) -> None:
-    """See that a map names what there is.
+    """Check that a map names parameters that exist and have one shape.
 
     Raises:
         UserError: it does not.
@@ -157,7 +157,7 @@ def check_names(given: Mapping[str, str], reference: Description, port: Descript
 
 
 def check_shapes(sides: Sides) -> None:
-    """See that the two are models of one size.
+    """Check that the two are models of one size.
 
     Raises:
         UserError: parameters of one name have different shapes, or most have no counterpart.

@@ -17,7 +17,7 @@ HEAD = """\
 
 
 def text_of(sides: Sides) -> str:
-    """The map of a pair, with what is a guess, transposed or unmatched in comments."""
+    """Return the map of a pair as text; comments mark what is a guess, transposed or unmatched."""
     shapes = {one.name: one.shape for one in sides.reference.parameters}
     lines = [HEAD + "parameters:"]
     for match in sides.map.parameters:
@@ -40,10 +40,10 @@ def _quoted(name: str) -> str:
 
 
 def read_map(path: Path) -> dict[str, str]:
-    """The parameters that a map names.
+    """Return the parameters that a map names.
 
     Raises:
-        UserError: it is none.
+        UserError: it is no map.
     """
     right = "write what toolkit parity map prints: parameters, and below it NAME: NAME"
     try:

@@ -1,7 +1,7 @@
-"""Which parameter, module and random draw of a port is which of the reference, from what both sides say of themselves.
+"""Match parameters, modules and random draws of a port with the reference's, from what both sides say of themselves.
 
-Two things are asked of each parameter, and they know nothing of each other: what it is called, and when its module ran.
-Where both name the same counterpart, the match is certain; where they do not, it is a guess, and is said to be one.
+Each parameter is matched by two independent signs: its name, and when its module ran. If both point to the same
+counterpart, the match is certain; if they do not, it is a guess, and is reported as one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SAME = {
     "linear2": "output", "emb": "embedding", "embeddings": "embedding", "embed": "embedding", "positions": "position",
     "cls": "head", "lm": "head", "classifier": "head", "gamma": "weight", "beta": "bias", "variance": "var",
 }  # fmt: skip
-#: Words that say nothing.
+#: Words without meaning for a match.
 EMPTY = {"proj", "dense", "self", "model", "module", "net"}
-#: So many places apart in the order of execution count as much as names without a common word.
+#: Distance in the order of execution that counts as much as names without a common word.
 FAR = 10.0
-#: What an assignment must not choose.
+#: Cost of a pair that an assignment must not choose.
 NEVER = 1e6
 
 
 def propose(reference: Description, port: Description, given: Mapping[str, str] | None = None) -> PairMap:
-    """The map of a pair.
+    """Return the map of a pair.
 
     Args:
-        given: parameters of the reference -> the port's, which the user has said; they win.
+        given: parameters of the reference -> the port's, as the user says; they win.
     """
     parameters = match_parameters(reference.parameters, port.parameters, given or {})
     modules = match_modules(reference, port, parameters)
@@ -70,7 +70,7 @@ def propose(reference: Description, port: Description, given: Mapping[str, str] 
 def match_parameters(
     reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], given: Mapping[str, str]
 ) -> list[ParameterMatch]:
-    """Each parameter of the reference and its counterpart, of the same shape; those without one are left out."""
+    """Match each parameter of the reference with one of the same shape; leave out those without a counterpart."""
     ours = {one.name: one for one in port}
     theirs = {one.name: one for one in reference}
     found = {
@@ -101,12 +101,12 @@ def _fits(one: ParameterFacts, other: ParameterFacts) -> bool:
 
 
 def _group(one: ParameterFacts) -> tuple[int | str, ...]:
-    """What parameters have in common that may be each other."""
+    """Return what parameters that may be counterparts have in common."""
     return (*one.shape, leaf(one.name))
 
 
 def leaf(name: str) -> str:
-    """``weight``, ``bias`` or what else the last word of a parameter's name is, by the common words."""
+    """Return the last word of a parameter's name, such as ``weight`` or ``bias``, in its common form."""
     last = re.split(r"[._]", name)[-1]
     return SAME.get(last, last)
 
@@ -114,7 +114,7 @@ def leaf(name: str) -> str:
 def _assigned(
     left: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
-    """The cheapest assignment among parameters that could be each other, and whether each pair of it is certain."""
+    """Return the cheapest assignment among possible counterparts, and whether each pair of it is certain."""
     from scipy.optimize import linear_sum_assignment  # takes longer than all the rest, and a run's gate matches nothing
 
     possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
@@ -135,13 +135,13 @@ def _assigned(
 
 
 def _is_best(costs: np.ndarray, place: int) -> bool:
-    """Whether one costs less than all others."""
+    """Whether the cost at a place is below all others."""
     others = np.delete(costs, place)
     return not others.size or bool(costs[place] < others.min() - 1e-9)
 
 
 def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int]:
-    """The places of pairs that ran in another order on one side than on the other, among those of one shape."""
+    """Return the places of pairs that ran in different orders on the two sides, among those of one shape."""
     groups: dict[tuple, list[int]] = defaultdict(list)
     for place, (one, _) in enumerate(pairs):
         groups[_group(one)].append(place)
@@ -159,7 +159,7 @@ def _crossing(pairs: Sequence[tuple[ParameterFacts, ParameterFacts]]) -> set[int
 
 
 def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
-    """Which each parameter's module was to run, among those of its shape and leaf; what never ran comes last."""
+    """Return when each parameter's module ran, among those of its shape and leaf; what never ran comes last."""
     places = np.full(len(parameters), float(len(parameters)))
     groups: dict[tuple, list[int]] = defaultdict(list)
     for index, one in enumerate(parameters):
@@ -172,14 +172,14 @@ def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
 
 
 def words(name: str) -> list[str]:
-    """The words of a path by the common ones, numbers among them."""
+    """Return the words of a path in their common form, numbers included."""
     found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
     common = [SAME.get(word.lower(), word.lower()) for word in found]
     return [word for word in common if word not in EMPTY]
 
 
 def _distance(one: str, other: str) -> float:
-    """How little two names have in common: 0 the same words, 1 none; other numbers count as much as all words."""
+    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words."""
     a, b = words(one), words(other)
     numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
     alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
@@ -191,9 +191,9 @@ def _distance(one: str, other: str) -> float:
 
 
 def match_modules(reference: Description, port: Description, parameters: Sequence[ParameterMatch]) -> dict[str, str]:
-    """The modules whose outputs are compared, the reference's path first: those that hold matched parameters
-    themselves, and those around them that hold the same ones in all, where both sides have as many of these within each
-    other. What one side computes beside its layers, such as an activation after one, makes no counterpart of them."""
+    """Match the modules whose outputs are compared, the reference's path first: those that hold matched parameters
+    themselves, and those around them that hold the same ones in all, if both sides nest equally many of these.
+    What one side computes beside its layers, such as an activation after one, makes no counterpart of them."""
     of_port = {match.port: match.reference for match in parameters}
     names = ({one.name: one.name for one in reference.parameters},
              {one.name: of_port.get(one.name, f"port:{one.name}") for one in port.parameters})  # fmt: skip
@@ -224,7 +224,7 @@ def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -
 def _held(
     modules: Iterable[ModuleFacts], names: Mapping[str, str], themselves: bool
 ) -> dict[frozenset[str], list[ModuleFacts]]:
-    """The parameters that modules hold, ``themselves`` or else in those within them -> the modules, outermost first."""
+    """Group modules, outermost first, by the parameters that they hold ``themselves`` or else in those within them."""
     owners = {name.rpartition(".")[0] for name in names}
     groups: dict[frozenset[str], list[ModuleFacts]] = defaultdict(list)
     for module in dict.fromkeys(modules):
@@ -238,10 +238,10 @@ def _held(
 
 
 def match_draws(reference: Sequence[DrawFacts], port: Sequence[DrawFacts]) -> dict[str, str]:
-    """The port's draws and the reference's, kind by kind, in the order in which both were made.
+    """Match the port's draws with the reference's, kind by kind, in the order in which both were made.
 
-    Only draws of as many numbers are each other's; among the ways to line them up, the names decide. What one side
-    draws and the other does not is left out, and the gate then says so by name.
+    Only draws of equally many numbers match; among possible alignments, the names decide. What only one side draws
+    is left out, and the gate then says so by name.
     """
     found: dict[str, str] = {}
     for kind in dict.fromkeys(draw.kind for draw in port):
@@ -251,7 +251,7 @@ def match_draws(reference: Sequence[DrawFacts], port: Sequence[DrawFacts]) -> di
 
 
 def _lined_up(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts]) -> list[tuple[int, int]]:
-    """The places of draws that are each other's: the best alignment of two sequences (Needleman and Wunsch 1970)."""
+    """Return the places of matching draws: the best alignment of two sequences (Needleman and Wunsch 1970)."""
     alike = np.array([[_alike(one, other) for other in ours] for one in theirs]).reshape(len(theirs), len(ours))
     best = np.zeros((len(theirs) + 1, len(ours) + 1))
     for here in range(len(theirs) - 1, -1, -1):
@@ -271,7 +271,7 @@ def _lined_up(theirs: Sequence[DrawFacts], ours: Sequence[DrawFacts]) -> list[tu
 
 
 def _alike(one: DrawFacts, other: DrawFacts) -> float:
-    """How well two draws go together; 0 of those that cannot."""
+    """Return how well two draws match; 0 if they cannot."""
     if math.prod(one.shape) != math.prod(other.shape):
         return 0.0
     return 3.0 - _distance(one.name.partition(":")[2], other.name.partition(":")[2])

@@ -30,7 +30,7 @@ def pair_request(
     trace: bool = False,
     time_limit: float | None = None,
 ) -> GateRequest:
-    """The comparison of a port and a reference of the user's.
+    """Return the comparison of a user's port and reference.
 
     Args:
         port, reference_model: a Python file or a module's name; both have ``build(config)``, one of them
@@ -41,7 +41,7 @@ def pair_request(
         time_limit: seconds; by default :data:`.pair.TIME_LIMIT`.
 
     Raises:
-        UserError: a file that is none of these.
+        UserError: a file is none of these.
     """
     sources = {"port": port, "reference": reference_model}
     functions = {side: user_code.functions_of(source) for side, source in sources.items() if source is not None}
@@ -70,13 +70,13 @@ def pair_request(
 def replayed(
     recording: Recording, port: str | None, map_file: Path | None, time_limit: float | None = None
 ) -> GateRequest:
-    """What a recording is to be compared with: the port that was recorded for, or one of the user's.
+    """Return the comparison with a recording: of the port that was recorded for, or of one of the user's.
 
     Args:
-        port, map_file, time_limit: as :func:`pair_request`; None of a family here.
+        port, map_file, time_limit: as :func:`pair_request`; None for a family here.
 
     Raises:
-        UserError: a port is missing, or is one too many; it is no side of a pair.
+        UserError: a port is missing, superfluous, or no side of a pair.
     """
     asked = recording.asked
     if asked.pair is None:
@@ -92,10 +92,10 @@ def replayed(
 
 
 def choices_of(pairs: Sequence[str]) -> dict[str, list[Any]]:
-    """``KEY=VALUE`` words in which a key may stand several times: its values.
+    """Return the values of each key in ``KEY=VALUE`` words, where a key may be repeated.
 
     Raises:
-        UserError: one that is none.
+        UserError: a word is not of this form.
     """
     found: dict[str, list[Any]] = {}
     for pair in pairs:

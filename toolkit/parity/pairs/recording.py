@@ -1,7 +1,7 @@
-"""A reference of the user's, recorded where torch is, and a port that is judged by it where torch is not.
+"""Records a user's reference where torch is, and judges a port by it where torch is not.
 
-The reference's file alone is run to record it. Which of its modules will have a counterpart nobody knows then, so that
-of all that could have one the outputs are recorded; the map is made when a port is there.
+Only the reference's file is run to record it. It is not known then which of its modules will have a counterpart, so the
+outputs of all that could have one are recorded. The map is made when a port is there.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def record_pair(request: GateRequest, folder: Path, console: Console) -> None:
 
 
 def describe_port(recording: Recording, request: GateRequest, job: Path, console: Console) -> Sides:
-    """Let a port be built and run once on the recorded batch, match it with the recorded reference, and tell its worker
-    what corresponds to what.
+    """Build and run a port once on the recorded batch, match it with the recorded reference, and tell its worker what
+    corresponds to what.
 
     Args:
         job: a job folder in which the recording is laid out.
 
     Raises:
-        UserError: the port cannot be built or run, a name of the user's map is none, or the port is of another layout
-            than the reference that was recorded.
+        UserError: the port cannot be built or run, the user's map has an unknown name, or the port is of another
+            layout than the recorded reference.
     """
     assert request.pair is not None
     ask([request], [job], console, {"candidate": sys.executable})
@@ -72,7 +72,7 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
 
 
 def of_counterparts(reference: ReferenceResult, found: PairMap) -> ReferenceResult:
-    """What was recorded of a reference, without the modules that the port has no counterpart of."""
+    """Return what was recorded of a reference, without the modules that the port has no counterpart of."""
     facts = reference.facts
     return replace(
         reference,

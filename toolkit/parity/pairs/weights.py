@@ -1,7 +1,7 @@
-"""Weights for a model of the user's on which a fault cannot hide, of the kinds of :mod:`toolkit.parity.job.synthetic`.
+"""Weights for a user's model on which a fault cannot hide, of the kinds of :mod:`toolkit.parity.job.synthetic`.
 
-What a parameter is for, its first values say: those that are all equal are a norm's gain or a bias, and the spread of a
-matrix is the one that the model is made for.
+A parameter's first values say what it is for: if all are equal, it is a norm's gain or a bias. The spread of a matrix
+is the one that the model is made for.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MAPS = ("linear", "conv")
 def made_up(
     parameters: Iterable[ParameterFacts], values: Mapping[str, np.ndarray], kind: str, seed: int
 ) -> dict[str, np.ndarray]:
-    """Weights of a kind, float32 by name.
+    """Make weights of a kind, float32 by name.
 
     Args:
         parameters: of the reference.
-        values: that its ``build`` has made.
+        values: values that its ``build`` has made.
         kind: ``random``: these, with constant ones randomized. ``heavy-tailed``: matrices twice as wide, after
             Student's t with 3 degrees of freedom. ``large-gains``: norm gains of standard deviation 8, linear maps and
             convolutions four times as wide.

@@ -9,11 +9,11 @@ import numpy as np
 
 
 def chooser(seed: int) -> tuple[Callable[..., Any], np.random.Generator]:
-    """A function that picks one of its arguments, and the generator behind it."""
+    """Return a function that picks one of its arguments, and the generator behind it."""
     draw = np.random.default_rng(seed)
     return (lambda *values: values[draw.integers(len(values))]), draw
 
 
 def choices(values: Mapping[str, tuple], one_of: Callable[..., Any]) -> dict[str, Any]:
-    """A choice for each key."""
+    """Return a choice for each key."""
     return {key: one_of(*several) for key, several in values.items()}

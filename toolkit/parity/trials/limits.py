@@ -1,8 +1,8 @@
 """How small a fault the gate sees: each parameter of a right port is changed a little, one after another.
 
-What comes out answers in proportion to so small a change, so that one run tells the smallest that is caught: the change
-over the largest error in units of its bound. A parameter that is not the one given is also caught as such, whatever
-comes out; that is left aside here.
+The outputs change in proportion to so small a change. So one run tells the smallest change that is caught: the change
+over the largest error in units of its bound. The gate also catches directly that a parameter is not the one given; that
+is left aside here.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_changed
 
-#: What must be caught at the latest: in a matrix, in a gradient.
+#: Relative changes that must be caught: in a matrix, in a gradient.
 WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
-#: A gradient whose bound exceeds so much of itself is nothing but rounding, as that of CTRL's key bias.
+#: A gradient whose bound exceeds this part of it is nothing but rounding, as that of CTRL's key bias.
 ZERO_BY_CANCELLATION = 0.1
 #: Roles of parameters that are matrices.
 MATRICES = ("linear", "embedding")
@@ -53,8 +53,8 @@ class Limit:
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """The limit of every parameter of a model, in float64 alone, by as many runs of the reference as measure what is
-    near its bound (:mod:`toolkit.parity.followup.remeasure`)."""
+    """Find the limit of every parameter of a model, in float64 alone, with as many runs of the reference as measure
+    what is near its bound (:mod:`toolkit.parity.followup.remeasure`)."""
     config = part(request.model, "schema").resolve(request.config)
     table = part(request.model, "weights").parameters(config, request.head)
     roles = {name: role for name, (_, role) in table.items()}
@@ -64,10 +64,10 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
 
 
 def limits_of(job: Path, roles: Mapping[str, str], workers: Mapping[str, str], console: Console) -> list[Limit]:
-    """The limits of the parameters of a job whose mutants change each of them.
+    """Return the limits of the parameters of a job whose mutants change each of them.
 
     Args:
-        roles: by parameter.
+        roles: role by parameter.
         workers: both sides, and the interpreter of each.
     """
     run_workers([job], console, workers)
@@ -88,7 +88,7 @@ def _of_weight(name: str, reference: ReferenceResult, candidate: CandidateResult
 
 
 def _of_gradient(name: str, reference: ReferenceResult) -> float:
-    """What the bound allows, over the gradient's size: it is the gradient that is compared."""
+    """Return the bound over the gradient's size: it is the gradient that is compared."""
     theirs = reference.tensors.get(f"gradient:{name}")
     if theirs is None or not theirs.rms:
         return float("inf")
@@ -96,7 +96,7 @@ def _of_gradient(name: str, reference: ReferenceResult) -> float:
 
 
 def print_limits(limits: Sequence[Limit], console: Console) -> None:
-    """A row for each role, then the tensors that are beyond what must be caught."""
+    """Print a row for each role, then the tensors whose limit is above what must be caught."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in (
         "smallest change caught in float64",

@@ -36,7 +36,7 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
 from toolkit.parity.report.report import short_name
 
-#: By label, in trials of class weights.
+#: Weight of each label in trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 
 
@@ -48,7 +48,7 @@ def trial_request(
     reference_python: str | None = None,
     dtype: str = "float64",
 ) -> GateRequest:
-    """The gate on the model that a family is tried with: synthetic weights of a ``kind``, a batch with much padding, an
+    """Return the gate on a family's trial model: synthetic weights of a ``kind``, a batch with much padding, an
     optimizer that decays visibly and clips each update."""
     trial = family_part(model, "trial")
     return GateRequest(
@@ -66,14 +66,14 @@ def trial_request(
 
 
 def trial_tokenizer(model: str, folder: Path) -> TokenizerJob:
-    """A small tokenizer of the family, learnt from text that comes with Python, and that text; it is left in
-    ``folder``."""
+    """Train a small tokenizer of the family on text that comes with Python, and leave it in ``folder``. The result
+    holds that text, too."""
     texts = list(pydoc_data.topics.topics.values())[:20]
     return family_part(model, "trial").train_tokenizer(texts, folder)
 
 
 def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
-    """The request's weights as a checkpoint, left in ``folder``."""
+    """Leave the request's weights as a checkpoint in ``folder``."""
     folder.mkdir()
     weights = {name: np.ascontiguousarray(request.weights[name]) for name in request.weights}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -81,7 +81,7 @@ def trial_checkpoint(request: GateRequest, folder: Path) -> Path:
 
 
 def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
-    """The same with class weights, of one label a text and of several; none of a head that has no classes."""
+    """Yield the request with class weights, of one label per text and of several; none for a head without classes."""
     if request.head != "sequence_classification":
         return
     count, labels = len(request.batch["input_ids"]), len(TRIAL_WEIGHTS)
@@ -94,8 +94,8 @@ def weighted_trials(request: GateRequest) -> Iterator[GateRequest]:
 
 
 def faults_of(request: GateRequest) -> tuple[Mutant, ...]:
-    """The catalogue that a request is tried with: its family's, or that of class weights or of an adapter where it has
-    them."""
+    """Return the catalogue that a request is tried with: its family's, or that of class weights or of an adapter if
+    it has them."""
     if request.lora is not None:
         return LORA
     if request.class_weights is None:
@@ -111,9 +111,9 @@ class Trial:
 
     Attributes:
         caught: whether anything was found.
-        culprit: what it named, empty where nothing was found; of a gradient of the backward that computes layers
-            again with the verdict before it.
-        verdict: by which verdict.
+        culprit: what the gate named, empty where nothing was found. For a gradient of the recomputing backward, the
+            verdict is put before it.
+        verdict: the verdict that found it.
         margin: the culprit's error in units of its bound; None where it is no matter of size.
         operation: the first operation that is wrong by itself, with its line; empty where there is none, None where no
             tensor of the step differs.
@@ -167,7 +167,7 @@ def verdicts_on(
     workers: Mapping[str, str],
     console: Console,
 ) -> list[Trial]:
-    """What the gate makes of each mutant of a job that both workers have run, and traced."""
+    """Return what the gate makes of each mutant of a job that both workers have run, and traced."""
     verdicts = {mutant.name: _verdict_on(mutant, reference, candidate) for mutant in mutants}
     if near := [name for name, one in verdicts.items() if one is not None and remeasure.is_near_bound(one)]:
         [more] = remeasure.measure_again([job], console, workers["reference"])
@@ -185,7 +185,7 @@ def verdicts_on(
 
 
 def _verdict_on(mutant: Mutant, reference: ReferenceResult, candidate: CandidateResult) -> Verdict | None:
-    """None where the port did not get through the step with it."""
+    """Return the verdict on a mutant; None if the port did not get through the step with it."""
     measured = candidate.mutants[mutant.name]
     if measured.raised is not None:
         return None
@@ -231,7 +231,7 @@ def _to_be_named(mutant: Mutant) -> str:
 
 
 def print_trials(trials: Sequence[Trial], console: Console) -> None:
-    """A row for each mutant, then the score."""
+    """Print a row for each mutant, then the score."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("mutant", "caught", "by", "named", "wrong by itself"):
         table.add_column(title, overflow="fold")

@@ -22,10 +22,10 @@ from toolkit.parity.trials.limits import Limit, limits_of
 
 
 def find_pair_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """The limit of every parameter of the reference that has a counterpart and is trained.
+    """Find the limit of every parameter of the reference that has a counterpart and is trained.
 
     Raises:
-        UserError: the port is not right to begin with, so that nothing can be said of what is done to it.
+        UserError: the port is wrong to begin with, so that faults put into it tell nothing.
     """
     with scratch_job() as job:
         sides = described(request, job, console)
@@ -43,8 +43,8 @@ def find_pair_limits(request: GateRequest, console: Console) -> list[Limit]:
 
 
 def role_of(one: ParameterFacts) -> str:
-    """What a parameter is, in the words of the families' limits: ``linear``, ``embedding``, ``bias``, ``norm_gain``,
-    ...; of a layer of the user's own, ``other``."""
+    """Return a parameter's role, in the words of the families' limits: ``linear``, ``embedding``, ``bias``,
+    ``norm_gain``, ...; ``other`` for a layer of the user's own."""
     if one.role == "norm":
         return "norm_bias" if leaf(one.name) == "bias" else "norm_gain"
     return "bias" if leaf(one.name) == "bias" and one.role != "other" else one.role

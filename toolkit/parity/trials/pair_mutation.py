@@ -27,9 +27,9 @@ from toolkit.parity.mutants.generic import HARMLESS, NOT_USED, fault
 from toolkit.parity.pairs.describe import Sides, described, write_pair
 from toolkit.parity.trials.mutation import Trial, verdicts_on
 
-#: A fault that moves the loss and every gradient by no more of itself than this has done nothing but round otherwise.
+#: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
 STILL = 64 * UNIT["float64"]
-#: Gives the faults of a kind wherever they can be.
+#: Yields the faults of a kind wherever they can be.
 Sites = Callable[[Sides], Iterator[Mutant]]
 
 
@@ -37,7 +37,7 @@ def try_pair(request: GateRequest, console: Console) -> list[Trial]:
     """Run the gate once for each fault of :func:`faults_of`, all on the same reference run, in float64.
 
     Raises:
-        UserError: the port is not right to begin with, so that nothing can be said of what is done to it.
+        UserError: the port is wrong to begin with, so that faults put into it tell nothing.
     """
     workers = workers_of(request)
     with scratch_job() as job:
@@ -58,11 +58,11 @@ def try_pair(request: GateRequest, console: Console) -> list[Trial]:
 
 
 def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
-    """The trial with what its fault does to the loss and the gradients of the port itself, whatever the gate says of
-    it. One that moves none of them, and that the gate has not seen, is harmless.
+    """Add to a trial what its fault does to the loss and the gradients of the port itself, whatever the gate says. A
+    fault that moves none of them, and that the gate has not seen, is harmless.
 
     Args:
-        moved: by how much it moves each.
+        moved: by how much the fault moves each.
         truth: R64's, with the noise of its float64.
     """
     by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
@@ -77,7 +77,7 @@ def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[s
 
 
 def _relative(moved: TensorStats, true: TensorRecord) -> float:
-    """By how much of itself a tensor is moved; 0 of one that is nothing but rounding in R64 itself."""
+    """Return the relative change of a tensor; 0 for one that is nothing but rounding in R64 itself."""
     noise = [run for run in true.noise["float64"] if run is not None]
     if not true.rms or max(noise, default=0.0) > UNINFORMATIVE * true.rms:
         return 0.0
@@ -85,18 +85,18 @@ def _relative(moved: TensorStats, true: TensorRecord) -> float:
 
 
 def faults_of(sides: Sides) -> list[Mutant]:
-    """Faults of every kind that the port can have, each with what the gate is to name."""
+    """Return faults of every kind that the port can have, each with what the gate must name."""
     found = [one for sites, chosen in _SITES for one in chosen(list(sites(sides)))]
     return list({one.name: one for one in found}.values())
 
 
 def _spread(found: Sequence[Mutant]) -> list[Mutant]:
-    """The first and the last."""
+    """Return the first and the last."""
     return list(dict.fromkeys((found[0], found[-1]))) if found else []
 
 
 def _first_of_each(found: Sequence[Mutant]) -> list[Mutant]:
-    """The first of those whose modules have one name, as all that map queries have: each plays another part."""
+    """Return the first fault for each name of a module, as of all that map queries: each name plays another part."""
     parts: dict[str, Mutant] = {}
     for one in found:
         parts.setdefault(one.name.rpartition(".")[2], one)
@@ -104,7 +104,7 @@ def _first_of_each(found: Sequence[Mutant]) -> list[Mutant]:
 
 
 def _module(sides: Sides, path: str) -> str:
-    """The reference's module of one of the port, or of the nearest around it that has one; else nothing."""
+    """Return the counterpart of a module of the port, or of the nearest around it that has one; else nothing."""
     of_port = {port: reference for reference, port in sides.map.modules.items()}
     while path and path not in of_port:
         path = path.rpartition(".")[0]
@@ -112,8 +112,8 @@ def _module(sides: Sides, path: str) -> str:
 
 
 def _module_after(sides: Sides, path: str) -> str:
-    """The reference's module of the first of the port that runs after one and has one, which is where a fault of a
-    layer without parameters shows; of one with layers inside, its own, as it is not known after which of them it is."""
+    """Return the counterpart of the first module that runs after one of the port and has one: there a fault of a layer
+    without parameters shows. For one with layers inside, return its own: after which of them it is, is not known."""
     if any(one.name.startswith(f"{path}.") for one in sides.port.parameters):
         return _module(sides, path)
     of_port = {port: reference for reference, port in sides.map.modules.items()}
@@ -140,7 +140,7 @@ def _of_linears(kind: str, square: bool = False, biased: bool = False) -> Sites:
 
 
 def _detached(sides: Sides) -> Iterator[Mutant]:
-    """What the gate must name is the way back through the module: what it gives is right."""
+    """Let the gate name the way back through the module: its output is right."""
     for one in _linears(sides):
         yield fault("detached", one.module, operation=f"gradient:input:{_module(sides, one.module)}")
 
@@ -166,7 +166,7 @@ def _of_modules(kind: str, has: str) -> Sites:
 
 
 def _dropout(kind: str, in_a_layer: bool) -> Sites:
-    """The reference's name of the draw is to be named, of one in a layer of its own or in a function."""
+    """Let the gate name the reference's draw, for dropout in a layer of its own or in a function."""
 
     def sites(sides: Sides) -> Iterator[Mutant]:
         for path, reference in _dropouts(sides, in_a_layer).items():
@@ -176,7 +176,7 @@ def _dropout(kind: str, in_a_layer: bool) -> Sites:
 
 
 def _dropouts(sides: Sides, in_a_layer: bool) -> dict[str, str]:
-    """The port's modules that drop, and the reference's name of the first draw of each."""
+    """Return the port's modules that drop, and the reference's name of the first draw of each."""
     layers = {module.name for module in sides.port.modules if "dropout" in module.has}
     found: dict[str, str] = {}
     for port, reference in sides.map.draws.items():
@@ -187,7 +187,7 @@ def _dropouts(sides: Sides, in_a_layer: bool) -> dict[str, str]:
 
 
 def _of_draw(reference: str) -> str:
-    """What all draws of a module have in their names."""
+    """Return what the names of all draws of a module have in common."""
     name = TensorName.parse(reference)
     return f"{name.kind}:{name.module}" if name.module else name.kind
 
@@ -198,7 +198,7 @@ def _unscaled(sides: Sides) -> Iterator[Mutant]:
 
 
 def _shared(sides: Sides) -> Iterator[Mutant]:
-    """Two dropouts that draw masks of one size, one after the other."""
+    """Pair dropouts that draw masks of one size, one after the other."""
     matched = {draw.name for draw in sides.port.draws if draw.name in sides.map.draws}
     made = [draw for draw in sides.port.draws if draw.kind == "dropout" and draw.name in matched]
     for index, one in enumerate(made):
@@ -212,7 +212,7 @@ def _shared(sides: Sides) -> Iterator[Mutant]:
 
 
 def _masks(sides: Sides) -> Iterator[Mutant]:
-    """The innermost modules that are given one."""
+    """Yield a fault for each innermost module that is given a mask."""
     given = list(dict.fromkeys(module.name for module in sides.port.modules if "mask" in module.has))
     for path in given:
         if not any(other.startswith(f"{path}.") for other in given):

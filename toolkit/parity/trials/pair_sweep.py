@@ -24,7 +24,7 @@ from toolkit.parity.pairs.describe import ask, settled, weights_of, write_pair
 from toolkit.parity.pairs.weights import made_up
 from toolkit.parity.trials.sweep import judge_jobs
 
-#: Settings of the optimizer, which a pair's updates are made with.
+#: Optimizer settings that a pair's updates are made with.
 TRAINING: dict[str, tuple] = {
     "max_steps": (2, 12, 700),
     "lr_scheduler": ("linear", "cosine", "constant"),
@@ -40,7 +40,7 @@ class PairSweep:
     Args:
         request: the pair, without a configuration.
         choices: key of the configuration -> the values that it may have.
-        kind: of the weights; None for all of them.
+        kind: kind of the weights; None for all kinds.
     """
 
     def __init__(self, request: GateRequest, choices: Mapping[str, Sequence[Any]], kind: str | None = None) -> None:
@@ -49,18 +49,18 @@ class PairSweep:
         self.kind = kind
 
     def make(self, seed: int) -> GateRequest:
-        """The gate of a seed."""
+        """Return the gate of a seed."""
         draw = np.random.default_rng(seed)
         config = {key: values[draw.integers(len(values))] for key, values in self.choices.items()}
         settings = {key: values[draw.integers(len(values))] for key, values in TRAINING.items()}
         return replace(self.request, config=config, seed=seed, training=TrainingSettings(**settings))
 
     def kind_of(self, request: GateRequest) -> str:
-        """The kind of its weights."""
+        """Return the kind of a gate's weights."""
         return self.kind or KINDS[np.random.default_rng([request.seed, 1]).integers(len(KINDS))]
 
     def shown(self, request: GateRequest) -> str:
-        """What varies most, for the line that reports it."""
+        """Return what varies most, for the line that reports it."""
         config = [f"{key} {value}" for key, value in request.config.items() if len(self.choices[key]) > 1]
         training = [f"{key} {getattr(request.training, key)}" for key in ("max_steps", "lr_scheduler")]
         return ", ".join([f"{self.kind_of(request)} weights", *config, *training])
@@ -93,7 +93,7 @@ class PairSweep:
 
     @staticmethod
     def _drawn(request: GateRequest) -> str:
-        """What was drawn for a gate, as it would be asked for alone."""
+        """Return what was drawn for a gate, as the options that ask for it alone."""
         return " ".join([f"--seed {request.seed}", *(f"{key}={value}" for key, value in request.config.items())])
 
 

@@ -1,4 +1,4 @@
-"""Right ports, none of which the gate may stop: of random shapes and weights, or a checkpoint's on random batches.
+"""Sweeps over right ports, which the gate may not stop: random shapes and weights, or a checkpoint on random batches.
 
 The specification's "How the gate is tried": false alarms.
 """
@@ -29,9 +29,9 @@ from toolkit.parity.job.synthetic import KINDS, SyntheticWeights, random_batch, 
 from toolkit.parity.judge.verdict import Verdict, judge
 from toolkit.parity.trials.choices import choices, chooser
 
-#: Gates of a sweep that two processes do one after another, before they are shown.
+#: Number of a sweep's gates that two processes do one after another before they are shown.
 AT_A_TIME = 20
-#: How a run changes the parameters.
+#: Settings of a run's updates.
 TRAINING: dict[str, tuple] = {
     "max_steps": (2, 12, 700),
     "batch_size": (1, 2),
@@ -45,13 +45,13 @@ BATCH_SIZES = (1, 2, 5)
 
 
 class Gates(Protocol):
-    """How right ports are judged, and what varies among them."""
+    """Says how right ports are judged, and what varies among them."""
 
     def judge_all(self, requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
         """As :func:`judge_all`."""
 
     def shown(self, request: GateRequest) -> str:
-        """What varies, for the line that reports it."""
+        """Return what varies, for the line that reports it."""
 
 
 def sweep(
@@ -60,10 +60,10 @@ def sweep(
     """Gate the right port that ``make`` makes of each seed, and trace it to the operation.
 
     Args:
-        gates: of a pair of the user's.
+        gates: for a pair of the user's.
 
     Returns:
-        The seeds of those that were stopped, or of which an operation was said to be wrong.
+        The seeds of gates that were stopped, or in which an operation was said to be wrong.
     """
     alarms, unmeasured = [], 0
     shown = gates.shown if gates else _shown
@@ -96,7 +96,7 @@ def _shown(request: GateRequest) -> str:
 
 
 def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[Verdict, OperationTrace]]:
-    """The verdicts of many gates, whose jobs two processes do one after another, and the operation trace of each."""
+    """Return the verdict and operation trace of each of many gates, whose jobs two processes do one after another."""
     workers = workers_of(requests[0])
     with scratch_folder("sweep-") as scratch:
         jobs = [scratch / str(number) for number in range(len(requests))]
@@ -112,7 +112,7 @@ def judge_all(requests: Sequence[GateRequest], console: Console) -> list[tuple[V
 def judge_jobs(
     jobs: Sequence[Path], console: Console, workers: Mapping[str, str]
 ) -> list[tuple[Verdict, OperationTrace]]:
-    """As :func:`judge_all`, of job folders that are filled."""
+    """As :func:`judge_all`, for job folders that are filled."""
     run_workers(jobs, console, workers)
     results = [read_results(job) for job in jobs]
     first = [(reference, judge(reference, candidate)) for reference, candidate in results]
@@ -125,7 +125,7 @@ def judge_jobs(
 
 
 def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> GateRequest:
-    """The same model with the same parameters on another batch, with other draws, dropout rates and hash rounds.
+    """Return a gate on the same model and parameters with another batch, draws, dropout rates and hash rounds.
 
     Args:
         fixed: keys of the configuration that stay.
@@ -140,13 +140,13 @@ def varied(request: GateRequest, seed: int, fixed: Collection[str] = ()) -> Gate
 
 
 def random_request(model: str, seed: int, kind: str | None = None) -> GateRequest:
-    """A right port of a random shape, which ``sweep`` of its family draws: the head, the configuration, the length; of
-    a random kind of weights, or of ``kind``."""
+    """Return a right port of a random shape: head, configuration and length, drawn with ``sweep`` of its family. The
+    weights are of a random kind, or of ``kind``."""
     one_of, _ = chooser(seed)
     known = family_part(model, "sweep")
     head = one_of(*part(model, "weights").HEADS)
     config, length = known.draw(head, one_of)
-    drawn = one_of(*KINDS)  # whether it is wanted or not: a seed has the same shape with weights of any kind
+    drawn = one_of(*KINDS)  # always drawn, so that a seed has the same shape with weights of any kind
     resolved = part(model, "schema").resolve(config)
     return GateRequest(
         model=model,

@@ -1,7 +1,7 @@
-"""A search for texts of which the port's tokenizer makes something else than the reference's.
+"""Search for texts that the port's tokenizer encodes differently from the reference's.
 
-Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.drawn`), so short that all that can be left of one
-can be tried at once: what is reported is the shortest of these that still shows the difference.
+Texts are drawn at random (:func:`toolkit.parity.job.tokenizer_texts.drawn`). They are so short that all parts of a text
+can be tried at once. The shortest part that still shows the difference is reported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from toolkit.parity.judge.tokens import differing, message
 from toolkit.parity.report.headline import place_of
 from toolkit.parity.report.terminal import print_verdict
 
-#: The task of both workers that makes tokens and nothing else.
+#: Task of both workers that only makes tokens.
 TASK = "tokens"
-#: Tokens to which each text is padded or cut.
+#: Number of tokens to which each text is padded or cut.
 MAX_LENGTH = 8
 
 
@@ -33,7 +33,7 @@ def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int,
 
     Args:
         request: of any model of the family; it is not run.
-        tokenizer: whose texts are left aside.
+        tokenizer: its texts are ignored.
 
     Returns:
         The texts on which they differ, as drawn.
@@ -52,7 +52,7 @@ def search(request: GateRequest, tokenizer: TokenizerJob, seed: int, count: int,
 
 
 def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: Console) -> None:
-    """A line for each thing that differs, with the shortest text of which it does."""
+    """Print a line for each thing that differs, with the shortest text for which it does."""
     theirs, ours = reference.tokens or [], port.tokens or []
     for key, places in differing(theirs, ours).items():
         name = place_of(f"tokenizer:{key}", port.tokenizer_places)
@@ -63,7 +63,7 @@ def _print_shortest(reference: ReferenceResult, port: CandidateResult, console: 
 def _answers(
     request: GateRequest, tokenizer: TokenizerJob, texts: Sequence[str], console: Console
 ) -> tuple[ReferenceResult, CandidateResult]:
-    """What both sides make of texts, each in a process of its own."""
+    """Return what both sides make of texts, each in a process of its own."""
     asked = replace(tokenizer, texts=list(texts), max_length=MAX_LENGTH)
     with scratch_job() as job:
         make_sides(job)

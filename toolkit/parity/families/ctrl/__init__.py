@@ -1,1 +1,1 @@
-"""CTRL: a position table that is computed, masks that are numbers, released so large that it goes stage by stage."""
+"""CTRL: a computed position table, masks that are numbers, a release so large that it is compared stage by stage."""

@@ -1,4 +1,4 @@
-"""What CTRL's port needs beside what every model does: its position table, and layers that are computed again."""
+"""Parts of the port's step that only CTRL needs: its position table, and recomputed layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolkit.parity.job.results import Place
 from toolkit.parity.measure.evaluation import DECODED, DECODING, decoding_inputs, named
 from toolkit.parity.measure.naming import numbered
 
-#: The call of those one after another whose scores are the layers' own.
+#: Number of the decoding call whose scores come from the layers themselves.
 BY_LAYERS = 3
 #: The constant, under the name of the attribute that holds it on both sides.
 TABLE = "transformer.pos_encoding"
@@ -61,8 +61,8 @@ class CTRLStep(PortedStep):
         begun, go_on = self.model.begin(**first)
         whole[:, -1] = begun.numpy()  # all that generation computes is compared, and the positions before it
         measure(named(DECODING, "logits"), whole)
-        # A token is computed in three ways: of one text alone, by the layers, as where they have an adapter, and of
-        # several texts. Each has its turn, the last two with what they have kept of the tokens before.
+        # A token is computed in three ways: for one text alone, by the layers (as with an adapter), and for several
+        # texts. Each has its turn, the last two with their cache of the tokens before.
         _, alone = self.model.begin(**_first_text(first))
         past: Any = list(go_on.past)
         for number, inputs in enumerate(others, 2):
@@ -78,12 +78,12 @@ class CTRLStep(PortedStep):
 
 
 def _first_text(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each tensor (B, ...) the first row."""
+    """Return the first row of each tensor (B, ...)."""
     return {name: tensor[:1] for name, tensor in inputs.items()}
 
 
 def decoding_places() -> dict[str, Place]:
-    """Where the scores of tokens after the first are made, where that is not the head's forward
+    """Return the places that compute scores of tokens after the first, unless that is the head's forward
     (:meth:`CTRLStep.decode`)."""
     place = place_of_code("Continuation.__call__", Continuation.__call__)
     return {
@@ -92,7 +92,7 @@ def decoding_places() -> dict[str, Place]:
 
 
 def table_place() -> Place:
-    """Where the port computes its position table."""
+    """Return the place where the port computes its position table."""
     return place_of_code("position_table", layers.position_table)
 
 

@@ -58,14 +58,14 @@ class StreamedCTRL:
         self.side = stages.Side(folder, "candidate")
         self.rows = np.unique(self.batch["input_ids"].numpy())
         self.length = self.batch["input_ids"].shape[1]
-        #: For parts of the model that know no words: a vocabulary of one, in which no id is that of padding.
+        #: For parts of the model that read no tokens: a vocabulary of one, and no padding id.
         self.without_words = CTRLConfig(**{**self.config.to_hf(), "vocab_size": 1, "pad_token_id": None})
         self.layers = {dtype: self._layer(dtype) for dtype in self.dtypes}
 
     # -- parts of the port --------------------------------------------------------------------------------------------
 
     def _layer(self, dtype: str) -> nn.Layer:
-        """A layer of the port; the model around it is made with a vocabulary of one token."""
+        """Return a layer of the port, taken from a model with a vocabulary of one token."""
         layer = CTRLModel(self.without_words).h[0]
         if self.lora is not None:
             adapt(layer, self.lora, "transformer.h.0")
@@ -74,7 +74,7 @@ class StreamedCTRL:
         return layer
 
     def _load(self, layer: nn.Layer, prefix: str, weights: TensorFile) -> None:
-        """Give a layer its weights, and hand over what it holds then."""
+        """Give a layer its weights, and hand over the values that it then holds."""
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
             role = self.table[full].role
@@ -88,7 +88,7 @@ class StreamedCTRL:
 
     @contextlib.contextmanager
     def _watched(self, layer: nn.Layer, prefix: str, draws: RecordedDraws, over: Sender | None) -> Iterator[None]:
-        """Draws are named, and outputs handed over, inside the ``with`` block."""
+        """Name draws, and hand over outputs, inside the ``with`` block."""
 
         def left(name: str, called: str, layer: nn.Layer, output: Any) -> None:
             tensor = first_tensor(output)
@@ -159,7 +159,7 @@ class StreamedCTRL:
         paddle.autograd.backward([output], [paddle.to_tensor(gradient)])
         for name, parameter in layer.named_parameters():
             full = f"{prefix}.{name}"
-            if parameter.grad is not None:  # one that is missing is for the verdict to find
+            if parameter.grad is not None:  # the verdict finds a missing one
                 self._tensor(f"gradient:{full}", to_paddle(values_of(parameter.grad), self.table[full].role))
         layer.clear_gradients()
         return hidden_states.grad.numpy()
@@ -167,8 +167,8 @@ class StreamedCTRL:
     def _embed(
         self, dtype: str, weights: TensorFile, draws: RecordedDraws, over: Sender | None
     ) -> tuple[paddle.Tensor, paddle.Tensor]:
-        """What goes into the first layer, and the embedding's parameter, handed over; or, with nobody to hand them to,
-        ready for a backward, with no more of the parameter than the batch has."""
+        """Return the first layer's input and the embedding's parameter, and hand them over. Without ``over``, they are
+        ready for a backward, and the parameter has only the batch's rows."""
         body = CTRLModel(self.without_words)
         body.pos_encoding = files.read_tensors(self.folder / "reference" / "constants.safetensors")[POSITIONS]
         body.h = paddle.nn.LayerList()
@@ -185,8 +185,8 @@ class StreamedCTRL:
             return body.embed(self.batch["input_ids"], paddle.arange(self.length).unsqueeze(0)), body.w.weight
 
     def _head(self, dtype: str, weights: TensorFile, hidden: np.ndarray, draws: RecordedDraws) -> Tensors:
-        """The last norm, the logits, the loss and their backward. The port's head is asked for the gradient of its
-        weight block by block, with that of the logits: the weight and its gradient take 2.5 GB each."""
+        """Compute the last norm, the logits, the loss and their backward. The head's weight gets its gradient block by
+        block from that of the logits: the weight and its gradient take 2.5 GB each."""
         tied = self.config.tie_word_embeddings
         name = TABLE if tied else "lm_head.weight"
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if tied else weights
@@ -209,7 +209,7 @@ class StreamedCTRL:
         logits.register_hook(lambda gradient: of_logits.append(gradient))
         loss = losses.next_token_loss(logits, self.batch["labels"])
         self._tensor("loss", loss.numpy())
-        del logits  # of a large vocabulary, the scores take half a gigabyte
+        del logits  # for a large vocabulary, the scores take half a gigabyte
         loss.backward()
         for key, parameter in norm.named_parameters():
             self._tensor(f"gradient:transformer.layernorm.{key}", parameter.grad.numpy())
@@ -222,7 +222,7 @@ class StreamedCTRL:
         return {dtype: hidden_states.grad.numpy(), f"rows:{dtype}": rows}
 
     def _scores(self, normed: paddle.Tensor, table: paddle.Tensor, bias: paddle.Tensor) -> paddle.Tensor:
-        """What the port's head makes of some rows of its weight and bias, or of all."""
+        """Return the scores of the port's head for some rows of its weight and bias, or for all."""
         head = LMHead(self.without_words)
         head.bias = bias
         if not self.config.tie_word_embeddings:
@@ -238,7 +238,7 @@ class StreamedCTRL:
         biases: np.ndarray,
         dtype: str,
     ) -> np.ndarray:
-        """Hand over the gradient of the output layer, and return its rows of the batch's tokens."""
+        """Hand over the gradient of the output layer, and return its rows for the batch's tokens."""
         kept = []
         for start in range(0, len(biases), ROWS):
             end = min(start + ROWS, len(biases))
@@ -269,15 +269,15 @@ class StreamedCTRL:
 
 
 def _parameter(value: np.ndarray, dtype: str) -> paddle.Tensor:
-    """A parameter of these values; the port's own constructors would fill a large one with random numbers first."""
+    """Return a parameter of these values. The port's constructors would first fill a large one with random numbers."""
     return EagerParamBase.from_tensor(paddle.to_tensor(value).astype(dtype))
 
 
 def _table(weights: TensorFile, name: str, dtype: str, rows: np.ndarray | None = None) -> paddle.Tensor:
-    """A large parameter, read piece by piece.
+    """Read a large parameter piece by piece.
 
     Args:
-        rows: those that are of interest; the others may be 0.
+        rows: the rows that are needed; the others may be 0.
     """
     if paddle.get_device() != "cpu":
         return _parameter(weights[name], dtype)

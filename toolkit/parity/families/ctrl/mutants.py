@@ -43,7 +43,7 @@ def _port() -> SimpleNamespace:
 
 
 def _layer_of(port, change):
-    """A layer whose forward is ``change(self, hidden, attended)``, attended being the attention's output."""
+    """Replace a layer's forward by ``change(self, hidden, attended)``; ``attended`` is the attention's output."""
 
     def forward(self, hidden_states, bias, past=None, **how):
         attended, present = self.multi_head_attention(self.layernorm1(hidden_states), bias, past)
@@ -70,7 +70,7 @@ def _dropout_inside(self, hidden_states, attended):
 
 
 def _masked(port, ahead: int = 0, padding: float | None = None):
-    """Attention that sees ``ahead`` positions of the future, and adds ``padding`` to the scores of padding."""
+    """Let attention see ``ahead`` future positions, and add ``padding`` to the scores of padding."""
 
     def attention_bias(past, length, attention_mask, dtype):
         total = past + length
@@ -96,7 +96,7 @@ def _embed(port, scale=None, order="scaled"):
 
 
 def _table(port, change):
-    """The port's own position table changed."""
+    """Change the port's own position table."""
     original = port.modeling.position_table
     return [(port.modeling, "position_table", lambda positions, width: change(original(positions, width)))]
 
@@ -107,7 +107,7 @@ def _interleaved(table: np.ndarray) -> np.ndarray:
 
 
 def _swapped(owner, first: str, second: str):
-    """Two sublayers compute with each other's parameters."""
+    """Let two sublayers compute with each other's parameters."""
 
     def swap(layer) -> None:
         one, other = getattr(layer, first), getattr(layer, second)
@@ -137,7 +137,7 @@ def _dropped_bias(port):
 
 
 def _head_untied(port):
-    """The scores do not send a gradient to the embedding."""
+    """Let the scores send no gradient to the embedding."""
     return around(
         port.modeling.LMHead,
         "forward",
@@ -184,14 +184,14 @@ def _smoothed(port):
 
 
 def _recompute_without_state(port):
-    """Layers that are computed again draw new dropout masks."""
+    """Let recomputed layers draw new dropout masks."""
     from paddle.distributed.fleet.utils import recompute
 
     return [(port.modeling, "recompute", partial(recompute, preserve_rng_state=False))]
 
 
 def _recomputed(port, change):
-    """A layer that is computed again becomes ``change(layer, x)``."""
+    """Replace a recomputed layer by ``change(layer, x)``."""
     original = port.modeling.recompute
     return [(port.modeling, "recompute", lambda layer, x: original(lambda y: change(layer, y), x))]
 
@@ -211,7 +211,7 @@ def _norms(*names: str, factor: float):
 
 
 def _scaled_gradient(port):
-    """The gradient through the identity path of a layer loses a thousandth, its value nothing."""
+    """Cut the gradient through a layer's identity path by a thousandth, and leave its value."""
 
     def change(self, hidden_states, attended):
         after = hidden_states * 0.999 + (hidden_states * 0.001).detach() + self.dropout1(attended)
@@ -484,10 +484,10 @@ CATALOGUE = (
     *CTRL_LOADING,
     *CTRL_INITIALISATION,
 )
-#: In bfloat16.
+#: Faults in bfloat16.
 PRECISION = SHARED
 
-#: In float32, below its noise, and named by the loop itself.
+#: Faults below float32's noise, named by the loop itself.
 LOOPS = below_the_noise(
     "softmax_rows", "cross_entropy_rows", "cross_entropy_rows_backward", "norm_rows", "norm_rows_backward"
 )

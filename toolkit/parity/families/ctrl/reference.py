@@ -1,4 +1,4 @@
-"""What the reference's CTRL needs beside what every model does: its position table, and the masks of CTRL."""
+"""Parts of the reference's step that only CTRL needs: its position table and its masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolkit.parity.reference.points import Keep, Operation, OperationWatch, to_
 from toolkit.parity.reference.recorder import Recorder, set_attribute
 from toolkit.parity.reference.step import Step
 
-#: What a released CTRL adds to the score of a later token.
+#: Number that a released CTRL adds to the score of a later token.
 LATER = -1e4
 #: Releases of transformers write the same step in different ways.
 SCALED = (torch.Tensor.div, torch.Tensor.__truediv__, torch.Tensor.mul, torch.Tensor.__mul__)
@@ -41,7 +41,7 @@ class CTRLStep(Step):
         return config_of(keys)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """The position table: float32, computed when the model is made. Where it is a buffer, a model in float64 holds
+        """Return the position table: float32, computed when the model is made. If it is a buffer, a float64 model holds
         the same numbers in float64."""
         return {"transformer.pos_encoding": to_numpy(self.model.transformer.pos_encoding).astype(np.float32)}
 
@@ -89,18 +89,18 @@ def operation(module: str, function: Callable, arguments: tuple) -> Operation | 
 
 
 def masked_scores_rounded_otherwise(stack: ModuleStack, nudge: int) -> contextlib.AbstractContextManager:
-    """Inside the ``with`` block the scores that a mask pushes to -1e4 are rounded another way; not with ``nudge`` 0.
+    """Round the scores that a mask pushes to -1e4 another way inside the ``with`` block, unless ``nudge`` is 0.
 
-    Down there a score keeps 1e-3 in float32, 1e-12 in float64, and which way it is rounded is luck. Where a position
-    sees nothing but padding, its weights hang on that, and would by the same luck in every run: moving the weights by
-    a unit in the last place moves a score by far less. So all scores of an attention are moved by the same part of a
-    unit of -1e4, which softmax does not see, before the mask is added.
+    Down there the resolution of a score is 1e-3 in float32, 1e-12 in float64, and it is chance which way it is rounded.
+    If a position sees only padding, its weights depend on that chance, which would be the same in every run: moving the
+    weights by a unit in the last place moves a score by far less. So before the mask is added, all scores of an
+    attention are moved by the same part of a unit of -1e4, which softmax does not see.
     """
     return OperationWatch(_MovedScores(stack, nudge), operation) if nudge else contextlib.nullcontext()
 
 
 class _MovedScores:
-    """What :class:`.points.OperationWatch` asks for, in a recorder's place."""
+    """Stands in for the recorder that :class:`.points.OperationWatch` takes."""
 
     def __init__(self, stack: ModuleStack, nudge: int) -> None:
         self.stack = stack
@@ -115,23 +115,23 @@ class _MovedScores:
 
 
 def config_of(keys: Mapping) -> CTRLConfig:
-    """The configuration, with attention written out step by step, where the reference has other kernels for it too."""
+    """Return the configuration, with eager attention where the reference has other kernels too."""
     return CTRLConfig(**keys, use_cache=False, attn_implementation="eager")
 
 
 def makes_its_mask_elsewhere() -> bool:
-    """Whether the reference takes its mask from what all of its models share, and not from CTRL's own code."""
+    """Whether the reference takes its mask from code that all of its models share, not from CTRL's own."""
     return hasattr(modeling_ctrl, "create_causal_mask")
 
 
 def mask_notes() -> list[Note]:
-    """What a report says where the reference had to be given CTRL's own mask."""
+    """Return the report's note if the reference had to be given CTRL's own mask."""
     return [Note("reference-mask")] if makes_its_mask_elsewhere() else []
 
 
 @contextlib.contextmanager
 def own_mask() -> Iterator[None]:
-    """CTRL's mask is in force inside the ``with`` block: -1e4 for later tokens, the dtype's smallest for padding."""
+    """Use CTRL's mask inside the ``with`` block: -1e4 for later tokens, the dtype's smallest for padding."""
     undo = (
         set_attribute(modeling_ctrl, "create_causal_mask", additive_mask)
         if makes_its_mask_elsewhere()
@@ -150,7 +150,7 @@ def additive_mask(
     past_key_values: Any = None,
     **_: object,
 ) -> torch.Tensor:
-    """What is added to the scores: (B or 1, 1, T, past + T)."""
+    """Return what is added to the scores: (B or 1, 1, T, past + T)."""
     past = 0 if past_key_values is None else past_key_values.get_seq_length()
     total = past + inputs_embeds.shape[1]
     added = torch.triu(inputs_embeds.new_ones(total, total), 1)[None, None, past:] * LATER

@@ -57,20 +57,20 @@ class Variant(NamedTuple):
 
 
 def variants(noise_runs: dict[str, int]) -> list[Variant]:
-    """R64, and the runs of :func:`toolkit.parity.reference.noise.measure_noise`."""
+    """Return R64 and the runs of :func:`toolkit.parity.reference.noise.measure_noise`."""
     runs = [Variant("truth", "float64", 0)]
     runs += [Variant(f"float32-{run}", "float32", run) for run in range(noise_runs["float32"])]
     return runs + [Variant(f"float64-{run}", "float64", run) for run in range(1, noise_runs["float64"] + 1)]
 
 
 class Ledger:
-    """What is measured in a stage: R64's tensors, and how far every other run lies from them.
+    """Records what a stage measures: R64's tensors, and the distance of every other run from them.
 
     Args:
         spilled: whether tensors are kept on disk: the scores over a large vocabulary take half a gigabyte.
 
     Attributes:
-        truth: R64's tensors; as ``float32:NAME`` those of the first float32 run that are shown.
+        truth: R64's tensors; as ``float32:NAME`` the shown ones of the first float32 run.
     """
 
     def __init__(self, runs: list[Variant], spilled: bool) -> None:
@@ -79,7 +79,7 @@ class Ledger:
         self.records: dict[str, TensorRecord] = {}
 
     def keep(self, run: Variant, name: str, value: np.ndarray) -> None:
-        """Take in one tensor of one run."""
+        """Record one tensor of one run."""
         if run.name == "truth":
             self._hold(name, value)
             self.add_truth(name, error_stats.describe(value))
@@ -90,23 +90,23 @@ class Ledger:
 
     def _hold(self, name: str, value: np.ndarray) -> None:
         on_disk = isinstance(self.truth, SpilledTensors)
-        self.truth[name] = value if on_disk or is_gradient(name) else value.copy()  # of a layer an output may change
+        self.truth[name] = value if on_disk or is_gradient(name) else value.copy()  # a layer's output may change
 
     def add_noise(self, run: Variant, name: str, error: TensorStats) -> None:
-        """Take in the distance of one tensor of one run from R64's."""
+        """Record the distance of one run's tensor from R64's."""
         self.records[name].add_noise(run.dtype, error)
 
     def add_truth(self, name: str, stats: TensorStats) -> None:
-        """Take in the size of a tensor of R64, which need not be kept."""
+        """Record the size of a tensor of R64, which need not be kept."""
         self.records[name] = TensorRecord.of(stats)
 
 
 @dataclass
 class MeasuredStage:
-    """What a stage leaves.
+    """Results of a stage.
 
     Attributes:
-        partial: by run, the output layer's gradient over the rows of tokens that the batch does not have.
+        partial: by run, the output layer's gradient over the rows of tokens that are not in the batch.
         own_loss: of the head.
     """
 
@@ -119,11 +119,11 @@ class MeasuredStage:
 
 
 class ReachedError(Exception):
-    """The body has come to its first layer."""
+    """Raised when the body reaches its first layer."""
 
 
 class Capture(nn.Module):
-    """In the first layer's place: remembers what it is called with, and goes no further."""
+    """Replaces the first layer: remembers its arguments, and goes no further."""
 
     def forward(self, hidden_states, *arguments, **options):
         self.hidden_states, self.arguments, self.options = hidden_states, arguments, options
@@ -131,7 +131,7 @@ class Capture(nn.Module):
 
     @classmethod
     def first_call(cls, body: nn.Module, *inputs: torch.Tensor, **options: torch.Tensor | None) -> Capture:
-        """What ``body`` calls its first layer with."""
+        """Return the arguments that ``body`` calls its first layer with."""
         capture = cls()
         body.h = nn.ModuleList([capture])
         with own_mask(), contextlib.suppress(ReachedError):
@@ -140,7 +140,7 @@ class Capture(nn.Module):
 
 
 class Blank(nn.Module):
-    """In the embedding's place, where only what is made of the masks is of interest."""
+    """Replaces the embedding where only what is made of the masks matters."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Blank(nn.Module):
 
 
 class Given(nn.Module):
-    """In the body's place: the last norm of what the layers have given."""
+    """Replaces the body: applies the last norm to the output of the layers."""
 
     def __init__(self, layernorm: nn.Module) -> None:
         super().__init__()
@@ -163,13 +163,13 @@ class Given(nn.Module):
 
 
 class GradientOfTable:
-    """Takes the gradient of the output layer, some rows after the others (:class:`.GradientByRows`).
+    """Takes the gradient of the output layer, block by block of rows (:class:`.GradientByRows`).
 
     Args:
-        rows: the batch's, in order, which are kept.
+        rows: the batch's rows, sorted; they are kept.
         left_out: rows that are not measured.
-        size: of R64's gradient, or of another run's distance from it; grows.
-        truth: R64's rows from one number to another; None of R64 itself.
+        size: size of R64's gradient, or of another run's distance from it; grows.
+        truth: gives R64's rows from one number to another; None for R64 itself.
         write: takes all rows.
     """
 
@@ -194,7 +194,7 @@ class GradientOfTable:
         self.kept.append(value[self.rows[(self.rows >= start) & (self.rows < end)] - start])
 
     def rows_of_batch(self) -> np.ndarray:
-        """Those of the batch's tokens."""
+        """Return the rows of the batch's tokens."""
         return np.concatenate(self.kept)
 
 
@@ -220,7 +220,7 @@ class StreamedCTRL:
         self.sums: SumsReordered | None = None
 
     def _each_run(self) -> Iterator[Variant]:
-        """The runs one after another, those that measure float64's noise with every sum in another order."""
+        """Yield one run after another; those that measure float64's noise compute every sum in another order."""
         for run in self.runs:
             is_float64s_noise = run.dtype == "float64" and run.name != "truth"
             self.sums = SumsReordered(run.nudge) if is_float64s_noise else None
@@ -230,7 +230,7 @@ class StreamedCTRL:
     # -- parts of the reference ---------------------------------------------------------------------------------------
 
     def _skeleton(self, kind: type) -> nn.Module:
-        """A model of one layer with no memory behind its parameters."""
+        """Make a model of one layer with no memory behind its parameters."""
         with torch.device("meta"):
             model = kind(self.config)
         body = model if kind is modeling_ctrl.CTRLModel else model.transformer
@@ -238,7 +238,7 @@ class StreamedCTRL:
         return model.train()
 
     def position_table(self) -> torch.Tensor:
-        """As the reference's constructor makes it."""
+        """Return the table as the reference's constructor makes it."""
         return modeling_ctrl.positional_encoding(self.config.n_positions, self.config.n_embd, torch.float)
 
     def _layer(self, dtype: torch.dtype) -> nn.Module:
@@ -247,7 +247,7 @@ class StreamedCTRL:
         return layer.to(dtype).to_empty(device=self.device).train()
 
     def _layer_arguments(self, dtype: torch.dtype) -> Capture:
-        """What the reference's body calls its layers with."""
+        """Return the arguments that the reference's body calls its layers with."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w, body.h, body.layernorm = Blank(self.config.n_embd), nn.ModuleList(), nn.Identity()
         body.to(device=self.device, dtype=dtype)
@@ -255,10 +255,10 @@ class StreamedCTRL:
             return Capture.first_call(body, self.batch["input_ids"], attention_mask=self.batch.get("attention_mask"))
 
     def _table(self, run: Variant, weights: TensorFile, name: str, room: np.ndarray) -> torch.Tensor:
-        """A large parameter as :func:`.step.nudged` gives it, piece by piece.
+        """Read a large parameter piece by piece, as :func:`.step.nudged` gives it.
 
         Args:
-            room: that it is put into.
+            room: memory that it is put into.
         """
         dtype, shape = DTYPES[run.dtype], weights.shape(name)
         flat = torch.from_numpy(room).view(dtype)[: math.prod(shape)]
@@ -270,8 +270,8 @@ class StreamedCTRL:
         return flat.view(shape).to(self.device)
 
     def _rows_of_table(self, run: Variant, value: np.ndarray) -> nn.Parameter:
-        """The rows of the embedding that the batch has, of which they are ``value``, as :meth:`_table` gives them: of
-        246,534 it has some hundreds."""
+        """Return the batch's rows of the embedding, with values ``value``, as :meth:`_table` gives them: some hundreds
+        of 246,534."""
         rows, width = self.rows.cpu(), self.config.n_embd
         taken = torch.from_numpy(value).to(DTYPES[run.dtype], copy=True)
         if run.nudge:
@@ -322,16 +322,16 @@ class StreamedCTRL:
         return {run.name: to_numpy(self._embed(run, rows, ledger)[0]) for run in self.runs}
 
     def _read_rows(self) -> np.ndarray:
-        """The rows of the embedding that the batch has."""
+        """Read the batch's rows of the embedding."""
         weights = stages.open_weights(self.folder, stages.EMBEDDING)
         return np.concatenate([weights.rows(TABLE, row, row + 1) for row in self.rows.tolist()])
 
     def _embed(self, run: Variant, rows: np.ndarray, ledger: Ledger | None) -> tuple[torch.Tensor, nn.Parameter]:
-        """What goes into the first layer, and the rows of the embedding that the batch has; without a ledger, ready
-        for a backward."""
+        """Return the first layer's input and the batch's rows of the embedding; without a ledger, ready for a
+        backward."""
         body = self._skeleton(modeling_ctrl.CTRLModel)
         body.w.weight = self._rows_of_table(run, rows)
-        tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # where each one's row is among them
+        tokens = torch.searchsorted(self.rows, self.batch["input_ids"])  # each token's place among them
         body.h, body.layernorm = nn.ModuleList(), nn.Identity()
 
         def keep(name: str, value: np.ndarray) -> None:
@@ -381,18 +381,18 @@ class StreamedCTRL:
             assert output is not None
             output.backward(torch.from_numpy(state[run.name]).to(self.device))
             for name, parameter in layer.named_parameters():
-                if parameter.grad is not None:  # one that is not frozen
+                if parameter.grad is not None:  # not frozen
                     ledger.keep(run, f"gradient:{prefix}.{name}", parameter.grad.numpy(force=True))
-            layer.zero_grad(set_to_none=True)  # what was kept has them to itself now
+            layer.zero_grad(set_to_none=True)  # the ledger now owns what it keeps
             after[run.name] = to_numpy(hidden_states.grad)
         return after
 
     def _head(self, ledger: Ledger, state: dict[str, np.ndarray], measured: MeasuredStage) -> dict[str, np.ndarray]:
-        """The last norm, the logits, the loss and their backward. The output layer's gradient has a file of its own."""
+        """Compute last norm, logits, loss and their backward. The output layer's gradient has a file of its own."""
         table = TABLE if self.tied else "lm_head.weight"
         weights = stages.open_weights(self.folder, stages.HEAD)
         tables = stages.open_weights(self.folder, stages.EMBEDDING) if self.tied else weights
-        room = zeros_apart((math.prod(tables.shape(table)),), "float64")  # of one run after another
+        room = zeros_apart((math.prod(tables.shape(table)),), "float64")  # reused by each run
         after: dict[str, np.ndarray] = {}
         for run in self._each_run():
             with self._gradient_of_table(run, table, measured.partial) as gradient:
@@ -412,7 +412,7 @@ class StreamedCTRL:
                 loss = output.loss
                 ledger.keep(run, "logits", output.logits.numpy(force=True))
                 ledger.keep(run, "loss", to_numpy(loss))
-                del output  # of a large vocabulary, the scores take half a gigabyte
+                del output  # for a large vocabulary, the scores take half a gigabyte
                 with by_rows:
                     loss.backward()
             for name, parameter in model.named_parameters():
@@ -437,16 +437,16 @@ class StreamedCTRL:
         model.transformer = Given(norm)
         bias = nudged(torch.from_numpy(weights["lm_head.bias"]), DTYPES[run.dtype], run.nudge)
         model.lm_head.bias = nn.Parameter(bias.to(self.device))
-        del model.lm_head.weight  # a parameter, in whose place nothing else may be put
+        del model.lm_head.weight  # only a parameter may replace a parameter
         model.lm_head.weight = table
         return model
 
     @contextlib.contextmanager
     def _gradient_of_table(self, run: Variant, table: str, sizes: dict[str, RunningStats]) -> Iterator[GradientOfTable]:
-        """What takes the output layer's gradient inside the ``with`` block. R64's is in a file of its own after it.
+        """Yield what takes the output layer's gradient. After the ``with`` block, R64's is in a file of its own.
 
-        Where the layer is tied to the embedding, sizes are only those of the rows of tokens that the batch does not
-        have: the others are complete when the embedding's share has been added.
+        If the layer is tied to the embedding, the sizes cover only rows of tokens that are not in the batch: the
+        others are complete when the embedding's share has been added.
         """
         rows, shape = self.rows.cpu().numpy(), (self.config.vocab_size, self.config.n_embd)
         left_out = rows if self.tied else np.array([], int)
@@ -494,8 +494,8 @@ class StreamedCTRL:
 
 
 def fill(parameter: nn.Parameter, value: torch.Tensor, nudge: int) -> None:
-    """Give a parameter its values, moved by ``nudge`` as :func:`.step.nudged` does: in place, where they are in the
-    host's memory, which a copy of a large layer would fill again and again."""
+    """Give a parameter its values, moved by ``nudge`` as :func:`.step.nudged` does. In the host's memory this is done
+    in place: a copy of a large layer would fill it again and again."""
     if parameter.device.type != "cpu":
         value = nudged(value, parameter.dtype, nudge)
     parameter.copy_(value)

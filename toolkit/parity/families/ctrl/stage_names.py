@@ -1,4 +1,4 @@
-"""What belongs to which stage where CTRL is compared stage by stage, by name."""
+"""Names that belong to each stage where CTRL is compared stage by stage."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from toolkit.parity.job import stages
 
-#: Tensors of which the distance between the two float32 runs is measured as well, which people publish: the hidden
+#: Tensors that people publish, so that the distance between the two float32 runs is measured as well: the hidden
 #: states, the scores and the loss.
 SHOWN = re.compile(r"output:transformer\.(h\.\d+|layernorm)|logits|loss")
 
 
 def weights_of(stage: str, names: Iterable[str]) -> list[str]:
-    """Which parameters belong to a forward stage."""
+    """Return the parameters of a forward stage."""
     if stage == stages.EMBEDDING:
         return [name for name in names if name == "transformer.w.weight"]
     if stage == stages.HEAD:

@@ -1,4 +1,4 @@
-"""Random CTRLs, of which the port is right."""
+"""Random CTRLs, for which the port is right."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from toolkit.parity.trials.choices import choices
 
-#: What varies most from gate to gate in a sweep, for the line that reports it.
+#: Keys that vary most from gate to gate in a sweep, for the line that reports it.
 SHOWN = ("n_layer", "n_embd", "n_head", "dff", "resid_pdrop")
-#: What varies of any model, whatever its parameters.
+#: Values that may vary without a change of the parameters.
 VARIED: dict[str, tuple] = {"embd_pdrop": (0.0, 0.1), "resid_pdrop": (0.0, 0.1, 0.3)}
 #: Settings of the port.
 PORT: dict[str, tuple] = {"recompute": (False, True)}
 
 
 def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """A random shape: depth, width, heads, dropout, tied or not; and the length.
+    """Draw a random shape: depth, width, heads, dropout, tied or not; and the length.
 
     Args:
         one_of: picks one of its arguments.

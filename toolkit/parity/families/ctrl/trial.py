@@ -8,8 +8,8 @@ from pathlib import Path
 from models.ctrl import tokenizer
 from toolkit.parity.job.job import TokenizerJob
 
-#: A model in which each fault of the catalogue shows: square matrices in attention, and an epsilon of the last norm
-#: that is not that of the others.
+#: A model in which each fault of the catalogue shows: square matrices in attention, and a last norm whose epsilon
+#: differs from the others'.
 CONFIG = {
     "n_embd": 32,
     "n_head": 4,
@@ -25,6 +25,6 @@ HEAD, LENGTH = "causal_lm", 48
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """A small tokenizer, learnt from the texts and left in the folder."""
+    """Train a small tokenizer on the texts and leave it in the folder."""
     tokenizer.train_bpe(texts, 400, folder)
     return TokenizerJob("ctrl", list(texts), 256, str(folder))

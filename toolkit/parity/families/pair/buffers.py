@@ -1,5 +1,5 @@
-"""What a layer of the user's holds beside its parameters, or as a parameter that nothing trains, as Paddle's batch norm
-holds its running statistics."""
+"""State that a user's layer holds beside its trained parameters: buffers, and parameters that nothing trains. Paddle's
+batch norm holds its running statistics so."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
 
 
 def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
-    """Every buffer, and every parameter that takes no gradient, by its name."""
+    """Return every buffer, and every parameter that takes no gradient, by its name."""
     untrained = {name: value for name, value in model.named_parameters() if value.stop_gradient}
     return {**dict(model.named_buffers()), **untrained}
 
 
 def values_of(model: nn.Layer) -> dict[str, np.ndarray]:
-    """Copies of their values."""
+    """Return copies of their values."""
     return {name: np.array(value.numpy()) for name, value in buffers_of(model).items()}
 
 
 def facts_of(
     model: nn.Layer, before: Mapping[str, np.ndarray], described: Callable[[str, paddle.Tensor], ParameterFacts]
 ) -> list[BufferFacts]:
-    """What is known of each.
+    """Describe each of them.
 
     Args:
         before: their values before a step in training mode.
-        described: gives what is known of a tensor of that name.
+        described: describes a tensor of that name.
     """
     kept, tensors, after = _kept(model), buffers_of(model), values_of(model)
     return [
@@ -43,7 +43,7 @@ def facts_of(
 
 
 def _kept(model: nn.Layer) -> set[str]:
-    """Buffers that a checkpoint holds. Of a parameter that no step changes nothing is asked but what comes of it."""
+    """Return buffers that a checkpoint holds. Of a parameter that no step changes, only the effect is compared."""
     return {
         ".".join(filter(None, [path, name]))
         for path, layer in model.named_sublayers(include_self=True)
@@ -53,7 +53,7 @@ def _kept(model: nn.Layer) -> set[str]:
 
 
 def give(model: nn.Layer, matches: Sequence[ParameterMatch], given: Mapping[str, np.ndarray]) -> None:
-    """Let the port hold the reference's."""
+    """Give the port the reference's values."""
     ours = buffers_of(model)
     for match in matches:
         held = ours[match.port]

@@ -29,7 +29,7 @@ from toolkit.parity.measure.evaluation import RUNS, WHOLE
 from toolkit.parity.measure.naming import TensorName, numbered
 from toolkit.parity.measure.updates import given_gradient
 
-#: The line of a forward in which a loss is made.
+#: Matches the line of a forward that makes a loss.
 LOSS = r"\bloss\w*\s*=.*\(|\w_loss\s*=.*\(|cross_entropy\("
 
 
@@ -41,7 +41,7 @@ class PairStep(Step):
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         assert job.pair is not None
-        self.backwards = (PLAIN, PLAIN)  # it has one
+        self.backwards = (PLAIN, PLAIN)  # one only
         self.port = job.port
         self.lowered = ()
         self.brief = job.brief
@@ -78,8 +78,8 @@ class PairStep(Step):
             ours[match.port].set_value(np.ascontiguousarray(value).astype(self.dtype))
 
     def parameters(self) -> Iterator[tuple[str, paddle.Tensor, bool]]:
-        """The reference's name of every parameter, it, and whether it is the transpose of the reference's; one without
-        a counterpart has its own name."""
+        """Yield the reference's name of every parameter, the parameter, and whether it is the transpose of the
+        reference's. A parameter without a counterpart has its own name."""
         matches = {match.port: match for match in self.map.parameters}
         for name, parameter in self.model.named_parameters():
             match = matches.get(name)
@@ -96,7 +96,7 @@ class PairStep(Step):
             return computed(self.source, self.model, inputs)
 
     def run(self, measure: Measure, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, from the reference's buffers on, and what the step leaves in them."""
+        """As :meth:`.step.Step.run`, but start from the reference's buffers, and measure them after the step."""
         buffers.give(self.model, self.map.buffers, self.given_buffers)
         with user_code.running(self.source, alone=False):  # a backward of its own
             super().run(measure, watched)
@@ -135,12 +135,12 @@ class PairStep(Step):
         return left
 
     def _laid_out(self, name: str, value: np.ndarray) -> np.ndarray:
-        """An output in the reference's shape, where it has as many elements: B x T x D may be B*T x D there."""
+        """Return an output in the reference's shape if it has as many elements: B x T x D may be B*T x D there."""
         shape = self.map.shapes.get(TensorName.parse(name).module, value.shape)
         return value.reshape(shape) if math.prod(shape) == value.size else value
 
     def name_of(self, called: str) -> str:
-        """The reference's name of what is named after a module of the port."""
+        """Return the reference's name for what is named after a module of the port."""
         parsed = TensorName.parse(called)
         return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
 
@@ -154,7 +154,7 @@ class PairStep(Step):
                 yield name, value.T if transposed else value
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
-        """AdamW of Paddle with the reference's gradients, as many updates as the job says."""
+        """Make the job's updates with Paddle's AdamW and the reference's gradients."""
         settings = self.settings
         schedule = [_rate(settings, update) for update in range(1, job.updates + 1)]
         adamw = paddle.optimizer.AdamW(
@@ -199,7 +199,7 @@ class PairStep(Step):
 
 
 def _rate(settings: Any, update: int) -> float:
-    """The learning rate of an update, from 1 on: a linear warm-up, then as the schedule says."""
+    """Return the learning rate of an update, counted from 1: a linear warm-up, then the schedule."""
     warm = math.ceil(settings.max_steps * settings.warmup_ratio)
     done = update - 1
     if done < warm:
@@ -214,7 +214,7 @@ def _rate(settings: Any, update: int) -> float:
 def scaled_gradients(
     step: PairStep, truth: Mapping[str, np.ndarray], update: int, max_norm: float | None
 ) -> Iterator[None]:
-    """Every parameter has the reference's gradient of an update inside the block, all scaled down to ``max_norm``."""
+    """Give every parameter the reference's gradient of an update inside the block, clipped to ``max_norm`` in all."""
     given = {
         name: given_gradient(truth[f"gradient:{name}"], update, [1.0])
         for name, _, _ in step.parameters()
@@ -238,10 +238,10 @@ def scaled_gradients(
 
 
 def built(source: Any, job: Job) -> nn.Layer:
-    """What a side's ``build`` gives.
+    """Return what a side's ``build`` gives.
 
     Raises:
-        UserCodeError: it is no Paddle layer, or one that it has given before, or it stops by itself.
+        UserCodeError: it raises, or gives no Paddle layer, or one that it has given before.
     """
     paddle.seed(job.seed)
     with user_code.running(source):
@@ -251,8 +251,8 @@ def built(source: Any, job: Job) -> nn.Layer:
 
 
 def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) -> Any:
-    """The output of a model with its ``loss``: by the file's own function; else the model's, which PaddleNLP's give
-    first; else cross entropy of what it gives first against ``labels``."""
+    """Return a model's output with its ``loss``: by the file's own function; else the model's, which PaddleNLP's models
+    give first; else the cross entropy of its first output against ``labels``."""
     if hasattr(source, "loss"):
         return SimpleNamespace(loss=source.loss(model, inputs))
     output = model(**inputs)
@@ -273,7 +273,7 @@ def computed(source: Any, model: nn.Layer, inputs: Mapping[str, paddle.Tensor]) 
 
 
 def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.Tensor]:
-    """The batch; numbers with a fraction in the model's dtype."""
+    """Return the batch as tensors; floating-point numbers get the model's dtype."""
     return {
         name: paddle.to_tensor(value.astype(dtype) if value.dtype.kind == "f" else value)
         for name, value in batch.items()
@@ -281,10 +281,10 @@ def as_tensors(batch: Mapping[str, np.ndarray], dtype: str) -> dict[str, paddle.
 
 
 def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
-    """A layer's class, the line of the layer around it that makes it, and that of its class where that is a port's."""
+    """Return a layer's class, the line of the outer layer that makes it, and that of its class if it is a port's."""
     layer = layers[path]
     around, _, attribute = path.rpartition(".")
-    while attribute.isdigit() and around:  # of a list's, where the list is made
+    while attribute.isdigit() and around:  # for a list's, where the list is made
         around, _, attribute = around.rpartition(".")
     made = line_of(type(layers[around]), rf"self\.{attribute}\b.*=") if around in layers else None
     file = inspect.getsourcefile(type(layer)) or ""
@@ -294,7 +294,7 @@ def place_of(layers: Mapping[str, nn.Layer], path: str) -> Place:
 
 
 def _from_here(where: str) -> str:
-    """Lines of the user's files, from the current folder on."""
+    """Return lines of the user's files, relative to the current folder."""
     return where.replace(f"{os.getcwd()}{os.sep}", "")
 
 

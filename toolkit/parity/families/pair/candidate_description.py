@@ -1,4 +1,4 @@
-"""What the port of a pair is made of, before it is compared."""
+"""Describes what the port of a pair is made of, before it is compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from toolkit.parity.job.pair import Description, ModuleFacts, ParameterFacts, ba
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.generic import ACTIVATIONS, EPSILONS, masks_of
 
-#: By layer: what its ``weight`` is.
+#: Role of the ``weight`` of each layer class.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("linear", (nn.Linear, nn.Bilinear)),
     ("embedding", (nn.Embedding,)),
@@ -60,7 +60,7 @@ def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> 
 
 @contextlib.contextmanager
 def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
-    """Gives a set that fills with the layers that are given a mask inside the ``with`` block."""
+    """Yield a set that collects the layers which get a mask inside the ``with`` block."""
     seen: set[nn.Layer] = set()
     layers = [one for one in model.sublayers() if "forward" not in vars(one)]
 
@@ -85,7 +85,7 @@ def masks_seen(model: nn.Layer) -> Iterator[set[nn.Layer]]:
 
 
 def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
-    """What of :attr:`.pair.ModuleFacts.has` a layer has."""
+    """Yield those of :attr:`.pair.ModuleFacts.has` that a layer has."""
     if any(isinstance(getattr(layer, name, None), float) for name in EPSILONS):
         yield "epsilon"
     applied = any(callable(getattr(layer, name, None)) for name in ACTIVATIONS)
@@ -98,14 +98,14 @@ def _has(layer: nn.Layer, masked: Collection[nn.Layer]) -> Iterator[str]:
 
 
 def parameters_of(model: nn.Layer, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
-    """What is known of every parameter."""
+    """Describe every parameter."""
     described = _Describing(model, order)
     for name, parameter in model.named_parameters():
         yield described(name, parameter)
 
 
 class _Describing:
-    """Says what is known of a tensor that a model holds by a name.
+    """Describes a tensor that a model holds by a name.
 
     Args:
         order: by module, when it first ran.

@@ -1,8 +1,8 @@
-"""Discrete choices of a layer of the user's: what ``topk``, ``argmax`` and their like choose is R64's choice.
+"""Discrete choices of a user's layer: ``topk``, ``argmax`` and their like take R64's choice.
 
-Two scores within rounding of each other may come out in either order, and all that follows from which of them is the
-larger is then different: another expert, another path. So the choice is compared by itself (verdict 4), and what
-follows, on the same one. As in :mod:`.replaced`, Paddle's functions are changed once, before the user's file is
+Two scores within rounding of each other may come out in either order. All that depends on which is larger is then
+different: another expert, another path. So the choice is compared by itself (verdict 4), and what follows is compared
+on the same choice. As in :mod:`.replaced`, Paddle's functions are changed once, before the user's file is
 imported.
 """
 
@@ -31,7 +31,7 @@ def install() -> None:
 
 
 def _chosen(x: paddle.Tensor, own: paddle.Tensor, axis: int, descending: bool) -> paddle.Tensor | None:
-    """R64's indices along an axis of ``x`` in place of the port's; None where they are the same, or not known."""
+    """Return R64's indices along an axis of ``x`` to replace the port's; None if they are the same or not known."""
     draws = replaced.draws()
     if draws is None:
         return None
@@ -44,7 +44,7 @@ def _last(x: paddle.Tensor, axis: int) -> paddle.Tensor:
 
 
 def _is_choice(x: Any) -> bool:
-    """Whether rounding may turn it: whole numbers are what they are."""
+    """Whether rounding may turn the choice; whole numbers are exact."""
     return replaced.draws() is not None and isinstance(x, paddle.Tensor) and x.is_floating_point() and x.ndim > 0
 
 

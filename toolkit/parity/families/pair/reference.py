@@ -30,7 +30,7 @@ from toolkit.parity.reference.points import Keep, ignore, to_numpy
 from toolkit.parity.reference.recorder import Draws, Recorder, first_tensor, set_attribute
 from toolkit.parity.reference.step import HELD_IN, Step, nudged
 
-#: By layer: what its ``weight`` is.
+#: Role of the ``weight`` of each layer class.
 ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("linear", (nn.Linear, nn.Bilinear)),
     ("embedding", (nn.Embedding,)),
@@ -64,7 +64,7 @@ class PairStep(Step):
             return computed(self.source, self.model, inputs)
 
     def load(self, dtype: str, nudge: int = 0) -> None:
-        """As :meth:`.step.Step.load`; what is no parameter is as it was when the model was made."""
+        """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
         self.dtype, held = dtype, HELD_IN[dtype]
         self.model.to(device=self.device, dtype=held)
         with torch.no_grad():
@@ -74,8 +74,8 @@ class PairStep(Step):
                 buffer.copy_(self.buffers[name].to(buffer))
 
     def run(self, dtype: str, keep: Keep, nudge: int = 0, plain: bool = True, watched: bool = True) -> None:
-        """As :meth:`.step.Step.run`, with the gradients in the order in which modules ran, which may not be that in
-        which they were made; and what the step leaves in the buffers that the port is to have, too."""
+        """As :meth:`.step.Step.run`, but keep the gradients in the order in which modules ran, which may differ from
+        that in which they were made. Also keep what the step leaves in the buffers that the port must have."""
         ran: dict[str, int] = {}
         gradients: dict[str, np.ndarray] = {}
 
@@ -108,7 +108,7 @@ class PairStep(Step):
         return True
 
     def train_on(self, keep: Keep, truth: Mapping[str, np.ndarray], rounded: bool = False) -> None:
-        """As :meth:`.step.Step.train_on`, with AdamW that lets all parameters decay, and no loss after it."""
+        """As :meth:`.step.Step.train_on`, but AdamW decays all parameters, and no loss is computed after it."""
         optimizer = Optimizer(self.model, self.settings, decayed=[name for name, _ in self.model.named_parameters()])
         self.model.zero_grad()
         for number in range(1, self.updates + 1):
@@ -133,7 +133,7 @@ class PairStep(Step):
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
-        """Hands on what the port has a counterpart of."""
+        """Return a ``keep`` that only takes what the port has a counterpart of."""
 
         def keep_matched(name: str, value: np.ndarray) -> None:
             if self.map.compares(name):
@@ -143,10 +143,10 @@ class PairStep(Step):
 
 
 def built(source: Any, job: Job) -> nn.Module:
-    """What a side's ``build`` gives, with attention written out step by step where the module lets itself be told so.
+    """Return what a side's ``build`` gives, with eager attention where the module accepts that setting.
 
     Raises:
-        UserCodeError: it is no torch module, or one that it has given before, or it stops by itself.
+        UserCodeError: it raises, or gives no torch module, or one that it has given before.
     """
     torch.manual_seed(job.seed)
     with eager_attention(), user_code.running(source):
@@ -157,7 +157,7 @@ def built(source: Any, job: Job) -> nn.Module:
 
 @contextlib.contextmanager
 def eager_attention() -> Iterator[None]:
-    """A configuration of transformers that is made inside the block asks for attention written out step by step."""
+    """Let each configuration of transformers that is made inside the block ask for eager attention."""
     original = PretrainedConfig.__init__
 
     def make(self: PretrainedConfig, *args: Any, **keys: Any) -> None:
@@ -171,11 +171,11 @@ def eager_attention() -> Iterator[None]:
 
 
 def round_epsilons(model: nn.Module) -> dict[str, float]:
-    """Let the epsilons of norms be numbers that float32 holds, and give what they were, by module; likewise 1 less the
-    momentum of a batch norm, which is Paddle's.
+    """Round the epsilons of norms to float32, and return their original values by module. Also round 1 minus the
+    momentum of a batch norm, which is Paddle's momentum.
 
-    Paddle's kernels keep theirs in float32 whatever the dtype: 1e-5 is off by 2.5e-8 of itself there, which shows in
-    float64 as 1e-13 of an output. Every port has that, and none can mend it.
+    Paddle's kernels keep theirs in float32 whatever the dtype. There 1e-5 has a relative error of 2.5e-8, which shows
+    in float64 as 1e-13 of an output. Every port has that, and none can mend it.
     """
     given: dict[str, float] = {}
     for name, module in model.named_modules():
@@ -189,8 +189,8 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
 
 
 def computed(source: Any, model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Any:
-    """The output of a model with its ``loss``: by the file's own function; else the model's; else cross entropy of what
-    it gives first against ``labels``."""
+    """Return a model's output with its ``loss``: by the file's own function; else the model's; else the cross entropy
+    of its first output against ``labels``."""
     if hasattr(source, "loss"):
         return SimpleNamespace(loss=source.loss(model, inputs))
     output = model(**inputs)
@@ -260,7 +260,7 @@ def _note(modules: list[ModuleFacts], kinds: Mapping[str, str], name: str, value
 
 
 def parameters_of(model: nn.Module, order: Mapping[str, int]) -> Iterator[ParameterFacts]:
-    """What is known of every parameter."""
+    """Describe every parameter."""
     modules = dict(model.named_modules())
     for name, parameter in model.named_parameters():
         yield _described(modules, order, name, parameter)
@@ -293,7 +293,7 @@ class _OtherNumbers(Draws):
 
 
 class _InOrder(Draws):
-    """Draws that remember in which order they were made."""
+    """Draws that record the order in which they are made."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -324,7 +324,7 @@ class _InOrder(Draws):
         return super().multinomial(name, p, count, replacement)
 
     def note_other(self, name: str) -> None:
-        """Take in a choice that cannot be given to the port."""
+        """Record a choice that cannot be given to the port."""
         self.made.append(DrawFacts(name, []))
 
 
@@ -333,7 +333,7 @@ class _InOrder(Draws):
 
 @contextlib.contextmanager
 def changed_functions(recorder: Recorder) -> Iterator[None]:
-    """The signs under a ReLU that is a function, too, are R64's inside the ``with`` block; and attention that is one is
+    """Inside the ``with`` block, ReLU called as a function also takes R64's signs. Attention called as a function is
     written out, so that its dropout is one of the recorded draws."""
 
     def relu(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
@@ -377,8 +377,8 @@ def attention(
 
 @contextlib.contextmanager
 def uniform_draws(recorder: Recorder) -> Iterator[None]:
-    """``torch.rand``, ``rand_like``, ``randn_like``, ``bernoulli``, ``multinomial`` and what fills a tensor in place
-    draw what is recorded, inside the block."""
+    """Inside the block, ``torch.rand``, ``rand_like``, ``randn_like``, ``bernoulli``, ``multinomial`` and functions
+    that fill a tensor in place take recorded draws."""
 
     def rand(*shape: Any, **options: Any) -> torch.Tensor:
         size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
@@ -425,8 +425,8 @@ def uniform_draws(recorder: Recorder) -> Iterator[None]:
 
 
 class KeepsDouble(TorchFunctionMode):
-    """Float64 stays float64 where a module's code asks for less of it: ``x.to(torch.float32)``, ``softmax(x,
-    dtype=torch.float32)``, ``x.type_as(...)`` and their like. What was not float64 is cast as it says."""
+    """Keeps float64 where a module's code asks for a narrower dtype: ``x.to(torch.float32)``, ``softmax(x,
+    dtype=torch.float32)``, ``x.type_as(...)`` and their like. Other tensors are cast as the code says."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}

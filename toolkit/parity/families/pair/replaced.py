@@ -1,8 +1,8 @@
-"""What the gate puts in place of Paddle's own functions for a layer that knows nothing of it: dropout, random numbers
-and the signs under ReLU come from recorded draws, and float64 stays float64.
+"""Replaces Paddle's own functions for a layer that knows nothing of the gate: dropout, random numbers and the signs
+under ReLU come from recorded draws, and float64 stays float64.
 
-The functions are changed once, before the user's file is imported, so that one which is bound to another name there is
-changed, too; as long as nothing is recorded or given they are Paddle's own.
+The functions are changed once, before the user's file is imported, so that a function which the file binds to another
+name is changed, too. While nothing is recorded or given, they are Paddle's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolkit.parity.job.pair import DrawFacts
 from toolkit.parity.measure.evaluation import TRAINING, named
 from toolkit.parity.measure.naming import ModuleStack, TensorName
 
-#: Of the code that is nobody's port.
+#: Folders of code that belongs to no port.
 LIBRARIES = tuple(str(Path(file).parent) for file in (paddle.__file__, Path(__file__).parents[1]))
 
 
@@ -50,7 +50,7 @@ class PairDraws(RecordedDraws):
         return self.names.get(own, own)
 
     def drawn(self, kind: str, shape: Sequence[int], what: str) -> np.ndarray | None:
-        """Numbers that the reference drew."""
+        """Return the numbers that the reference drew."""
         return self._take(self.name(kind), shape, what)
 
     def _take(self, name: str, shape: Sequence[int], what: str, rate: float | None = None) -> np.ndarray | None:
@@ -58,13 +58,13 @@ class PairDraws(RecordedDraws):
         return None if value is None else value.reshape(shape)
 
     def _shape_of(self, name: str, shape: Sequence[int]) -> Sequence[int]:
-        """The reference's shape of a draw of as many numbers, else the given one."""
+        """Return the reference's shape of a draw if it has as many numbers, else the given one."""
         theirs = self.tensors.get(name)
         return list(theirs.shape) if theirs is not None and theirs.size == math.prod(shape) else shape
 
     def chosen(self, scores: paddle.Tensor, own: paddle.Tensor, descending: bool) -> paddle.Tensor | None:
-        """R64's choice among scores along their last axis, in place of the port's ``own``; None where it is the same,
-        or where there is none of this size. The port's is handed over."""
+        """Return R64's choice among scores along their last axis, to replace the port's ``own``; None if it is the
+        same, or if there is none of this size. The port's is handed over."""
         drawn = TensorName.parse(self.name("choice"))
         truth = self.tensors.get(str(drawn))
         theirs = self.tensors.get(str(drawn._replace(kind="scores")))
@@ -77,7 +77,7 @@ class PairDraws(RecordedDraws):
 
 
 class DrawsInOrder(PairDraws):
-    """Draws of Paddle's own generator, and in which order they were made."""
+    """Draws of Paddle's own generator, and the order in which they were made."""
 
     def __init__(self) -> None:
         super().__init__({}, {}, {})
@@ -105,13 +105,13 @@ _draws: PairDraws | None = None
 
 
 def draws() -> PairDraws | None:
-    """Those in use."""
+    """Return the draws in use."""
     return _draws
 
 
 @contextlib.contextmanager
 def use(draws: PairDraws) -> Iterator[None]:
-    """Inside the block a layer's dropout, random numbers and signs under ReLU come from ``draws``."""
+    """Take a layer's dropout, random numbers and signs under ReLU from ``draws`` inside the block."""
     global _draws
     before, _draws = _draws, draws
     try:
@@ -121,7 +121,7 @@ def use(draws: PairDraws) -> Iterator[None]:
 
 
 def change(owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Put in place of a function of Paddle's one that asks :data:`_draws` while there are any."""
+    """Replace a function of Paddle's by one that asks :data:`_draws` while there are any."""
     original = getattr(owner, name)
     if not hasattr(original, "of_paddle"):
         changed = make(original)
@@ -227,7 +227,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def default_dtype(dtype: str) -> Iterator[None]:
-    """What a layer makes without a dtype has the model's, inside the block: masks, position tables."""
+    """Make the model's dtype the default inside the block, as for a layer's masks and position tables."""
     before = paddle.get_default_dtype()
     paddle.set_default_dtype(dtype)
     try:
@@ -236,14 +236,14 @@ def default_dtype(dtype: str) -> Iterator[None]:
         paddle.set_default_dtype(before)
 
 
-#: Where a port would have left float64.
+#: Lines where a port would have left float64.
 leaks: list[str] = []
 
 
 @contextlib.contextmanager
 def keeps_double() -> Iterator[None]:
-    """Float64 stays float64 inside the block where a port's code casts it to float32, as the reference's does: what is
-    judged in float64 is the function. Where that was is written down in :data:`leaks`."""
+    """Keep float64 inside the block where a port's code casts it to float32, as on the reference's side: what is
+    judged in float64 is the function. The lines that cast are recorded in :data:`leaks`."""
     original = paddle.Tensor.astype
 
     def astype(self: paddle.Tensor, dtype: Any) -> paddle.Tensor:

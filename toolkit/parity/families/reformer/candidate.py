@@ -1,4 +1,4 @@
-"""What Reformer's port needs beside what every model does: its buckets, its two streams, its reversible backward."""
+"""Parts of the port's step that only Reformer needs: its buckets, its two streams, its reversible backward."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ReformerStep(PortedStep):
 
 @dataclass
 class RememberedStream:
-    """A stream whose way back is what it was, and not what a subtraction makes of it."""
+    """A stream that goes back to its remembered value, not to the result of a subtraction."""
 
     inner: reversible.Stream
     before: RememberedStream | None = None
@@ -98,8 +98,8 @@ class RememberedStream:
 
 @contextlib.contextmanager
 def remembered_streams() -> Iterator[None]:
-    """Inside the ``with`` block the backward that computes layers again is given each layer's own input: as under plain
-    autograd, nothing is lost on the way back, and of all activations only the streams are kept."""
+    """Give the backward that recomputes layers each layer's own input inside the ``with`` block. As under plain
+    autograd, nothing is lost on the way back. Of all activations only the streams are kept."""
     module: Any = reversible
     original = module.open_stream
     module.open_stream = lambda x, residual: RememberedStream(original(x, residual))
@@ -116,7 +116,7 @@ def first_tokens(of_rounds: np.ndarray, rounds: int, length: int) -> np.ndarray:
 
 
 def choice(name: str, original: Callable[..., paddle.Tensor], draws: RecordedDraws) -> Callable[..., paddle.Tensor]:
-    """A module's ``hash_vectors`` that gives R64's buckets."""
+    """Return a module's ``hash_vectors`` that gives R64's buckets."""
 
     def choose(*args: Any, **kwargs: Any) -> paddle.Tensor:
         return draws.buckets(name, original(*args, **kwargs))

@@ -25,7 +25,7 @@ LAYOUT = {
     "local_num_chunks_after": 1,
     "lsh_num_chunks_after": 1,
 }
-#: What a causal one needs in its place.
+#: Keys that a causal model overrides.
 NOTHING_AHEAD = {"local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
 
 
@@ -33,7 +33,7 @@ class Reformer(PortedFamily):
     """Reformer (Kitaev, Kaiser, Levskaya 2020)."""
 
     recomputed = "reversible backward"
-    #: The 5 chunks are more than see each other.
+    #: Has 5 chunks, more than see each other.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
         TokenizerKind("sentencepiece", ("spiece.model",), offsets=True),

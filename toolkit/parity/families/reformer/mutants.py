@@ -47,7 +47,7 @@ def _port() -> SimpleNamespace:
 
 
 def _no_scale(port):
-    """1/sqrt(D) left out: the root of the head size that the module sees becomes 1."""
+    """Leave out 1/sqrt(D): the root of the head size that the module sees becomes 1."""
     return [(port.attention, "math", SimpleNamespace(**{**vars(math), "sqrt": lambda size: 1.0}))]
 
 
@@ -62,7 +62,7 @@ def _swapped_streams(port):
 
 
 def _feed_forward_from(port, source: str):
-    """The second half of a layer fed from the wrong stream, or its sum left out."""
+    """Feed the second half of a layer from the wrong stream, or leave out its sum."""
 
     def forward(self, attention_stream, hidden_stream, attention_mask=None, read=None):
         before_attention = port.reversible.Replay()
@@ -78,7 +78,7 @@ def _feed_forward_from(port, source: str):
 
 
 def _mask_by(port, kept: Callable):
-    """Another causal or padding rule for local attention."""
+    """Use another causal or padding rule in local attention."""
     return result(port.local, "kept_positions", kept)
 
 
@@ -121,7 +121,7 @@ def _unscaled_dropout(port):
 
 
 def _unstable_sort(port):
-    """Equal buckets come out in the opposite order of their positions."""
+    """Sort equal buckets in the opposite order of their positions."""
     sort = port.paddle.argsort
 
     def argsort(x, axis=-1, **options):
@@ -131,7 +131,7 @@ def _unstable_sort(port):
 
 
 def _gather_without_inverse(port):
-    """The gradient of a row gather taken in the forward order."""
+    """Take the gradient of a row gather in the forward order."""
 
     def backward(ctx, grad):
         return port.paddle.gather(grad, ctx.order.index[: ctx.order.inverse.shape[1]])
@@ -216,7 +216,7 @@ def _scaled_block_gradient(port, factor: float):
 
 
 def _rounded_on_the_way_back(port):
-    """A block's input comes back in float32."""
+    """Round a block's input to float32 on the way back."""
 
     def again(original, self, replay, block, x, grad):
         return original(self, replay, block, x.astype("float32").astype(x.dtype), grad)
@@ -225,12 +225,12 @@ def _rounded_on_the_way_back(port):
 
 
 def _fresh_draws(port):
-    """A recomputed block draws anew."""
+    """Let a recomputed block draw anew."""
     return [(port.randomness.Replay, "__enter__", lambda self: setattr(self, "_before", self._source.state()))]
 
 
 def _lost_residual_gradient(port):
-    """The identity path of the residual left out of the backward."""
+    """Lose a thousandth of the identity path's gradient."""
 
     def again(original, self, replay, block, x, grad):
         update, inner = original(self, replay, block, x, grad)
@@ -566,10 +566,10 @@ CATALOGUE = (
     *REFORMER_LOADING,
     *REFORMER_INITIALISATION,
 )
-#: In bfloat16.
+#: Faults in bfloat16.
 PRECISION = (*SHARED, HASHING)
 
-#: In float32, below its noise, and named by the loop itself.
+#: Faults below float32's noise, named by the loop itself.
 LOOPS = below_the_noise(
     "softmax_rows",
     "cross_entropy_rows",

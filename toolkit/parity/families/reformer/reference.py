@@ -1,4 +1,4 @@
-"""What the reference's Reformer needs beside what every model does: its buckets, its softmax, plain autograd."""
+"""Parts of the reference's step that only Reformer needs: its buckets, its softmax, plain autograd."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class ReformerStep(Step):
         return ReformerConfig(**keys, use_cache=False)
 
     def positions_of(self, model: torch.nn.Module) -> dict[str, np.ndarray]:
-        """Both factors of the axial table for texts of rows * columns tokens: the rows at every row's first token, the
-        columns along the first row."""
+        """Return both factors of the axial table for texts of rows * columns tokens: the rows at every row's first
+        token, the columns along the first row."""
         embeddings = model.reformer.embeddings.position_embeddings
         rows, columns = self.config["axial_pos_shape"]
         with torch.no_grad():
@@ -81,7 +81,7 @@ class ReformerStep(Step):
             return {
                 named(run, module): by
                 for run, draws in self.draws.items()
-                if run != UPDATED  # of which nothing but the loss is kept
+                if run != UPDATED  # keeps nothing but its loss
                 for module, by in bucket_slack(draws.tensors, records, run, dtype).items()
             }
 
@@ -101,12 +101,12 @@ class ReformerStep(Step):
         return ATTENTION.get(function)
 
     def _kind(self, module: str) -> str:
-        """``local`` or ``lsh``, of the layer that a module belongs to."""
+        """Return ``local`` or ``lsh``, the kind of the layer that a module belongs to."""
         return self.model.config.attn_layers[int(module.split(".")[3])]
 
     @contextlib.contextmanager
     def operations_apart(self, watch: OperationWatch) -> Iterator[None]:
-        """Undoing the sort is a function with a backward of its own."""
+        """Watch the undoing of the sort apart: it is a function with a backward of its own."""
         function = modeling_reformer.ReverseSort
         original = function.apply
 
@@ -127,7 +127,7 @@ class ReformerStep(Step):
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
         normaliser = ExactNormaliser(lambda: recorder.recording)
-        # In float32 all that a backward needs takes no more than the port's float64 does.
+        # In float32, all that a backward needs takes no more than the port's in float64.
         again = self.spare_memory and (self.brief or self.dtype == "float64")
         layers = plain_autograd(recorder, normaliser, again) if plain else normaliser
         wanting = contextlib.nullcontext() if plain else wanting_gradients()
@@ -137,7 +137,7 @@ class ReformerStep(Step):
 
     @contextlib.contextmanager
     def _given_buckets(self, drawn: dict[str, np.ndarray] | SpilledTensors) -> Iterator[None]:
-        """In place of ``_hash_vectors``: R64's choice is written down with its margins, and all others are given it."""
+        """Replace ``_hash_vectors``: record R64's choice with its margins, and give it to all other runs."""
         undo = [
             set_attribute(module, "_hash_vectors", choice(name, module, drawn))
             for name, module in self.model.named_modules()
@@ -151,7 +151,7 @@ class ReformerStep(Step):
 
 
 def choice(name: str, module: Any, drawn: dict[str, np.ndarray] | SpilledTensors) -> Callable[..., torch.Tensor]:
-    """The module's ``_hash_vectors``, whose first choice goes into ``drawn`` and is repeated from there."""
+    """Return a ``_hash_vectors`` whose first choice goes into ``drawn`` and is repeated from there."""
     original = module._hash_vectors
 
     def choose(
@@ -168,7 +168,7 @@ def choice(name: str, module: Any, drawn: dict[str, np.ndarray] | SpilledTensors
 
 
 def restore_bias(model: torch.nn.Module) -> bool:
-    """Let the language-model head add its bias, if it has one that it does not add; returns whether that was so."""
+    """Let the language-model head add its bias if it has one that it does not add, and return whether that was so."""
     head: Any = getattr(model, "lm_head", None)
     lost = head is not None and head.decoder.bias is None and isinstance(head.bias, torch.nn.Parameter)
     if lost:
@@ -177,9 +177,9 @@ def restore_bias(model: torch.nn.Module) -> bool:
 
 
 def margins(vectors: torch.Tensor, rotations: np.ndarray, num_buckets: int | Sequence[int]) -> np.ndarray:
-    """By how much each position's best bucket beats the second best: float64 (B, H, R*T).
+    """Return the margin of each position's best bucket over the second best: float64 (B, H, R*T).
 
-    Where the bucket count is factorised, the smaller of the factors' margins.
+    If the bucket count is factorised, this is the smallest of the factors' margins.
     """
     rotated = torch.einsum("bhtd,hdrk->bhrtk", vectors, torch.from_numpy(rotations).to(vectors))
     smallest: Any = None
@@ -199,12 +199,12 @@ def bucket_slack(
     run: str = TRAINING,
     dtype: str = "float32",
 ) -> dict[str, float]:
-    """For each LSH attention, how small a margin rounding can turn around in float32, or where the vectors were
-    computed in bfloat16: they are hashed in float32 all the same.
+    """Return, for each LSH attention, the margin that rounding can turn around, with vectors in float32 or in bfloat16:
+    they are hashed in float32 all the same.
 
-    A rotated vector's component is a sum over the head's dimensions: the vectors' own error (as measured between
-    R32 and R64) times the length of a rotation's column, and the rounding of the sum. A margin is the difference of
-    two. Infinite where the vectors are not finite.
+    A rotated vector's component is a sum over the head's dimensions. Its error is the vectors' own (as measured
+    between R32 and R64) times the length of a rotation's column, plus the rounding of the sum. A margin is the
+    difference of two components. The result is infinite where the vectors are not finite.
     """
     slack = {}
     parsed = map(TensorName.parse, draws)
@@ -224,13 +224,13 @@ def bucket_slack(
 
 @contextlib.contextmanager
 def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory: bool) -> Iterator[None]:
-    """Run the layers one after another under autograd, in place of the reference's reversible function, and record the
+    """Run the layers one after another under autograd, instead of the reference's reversible function, and record the
     two residual streams after each layer.
 
     Args:
-        normaliser: in force in the attentions, where a backward computes them again as well.
-        spare_memory: keep the streams alone, and compute what lies between them again, from the same numbers with the
-            same draws, when the backward comes to it.
+        normaliser: in force in the attentions, also where a backward recomputes them.
+        spare_memory: keep only the streams; the backward recomputes what lies between them from the same numbers with
+            the same draws.
     """
     function = modeling_reformer._ReversibleFunction
     names = list(inspect.signature(function.forward).parameters)[1:]
@@ -263,8 +263,8 @@ def plain_autograd(recorder: Recorder, normaliser: ExactNormaliser, spare_memory
 
 @contextlib.contextmanager
 def wanting_gradients() -> Iterator[None]:
-    """Inside the ``with`` block the reference's reversible function goes back even where its input wants no gradient,
-    since the embeddings are frozen: the layers' parameters still want theirs."""
+    """Let the reference's reversible function run its backward inside the ``with`` block even if its input wants no
+    gradient because the embeddings are frozen: the layers' parameters still want theirs."""
     function = modeling_reformer._ReversibleFunction
     original = function.apply
 

@@ -1,4 +1,4 @@
-"""Random Reformers, of which the port is right."""
+"""Random Reformers, for which the port is right."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from toolkit.parity.trials.choices import choices
 
-#: What varies most from gate to gate in a sweep, for the line that reports it.
+#: Keys that vary most from gate to gate in a sweep, for the line that reports it.
 SHOWN = ("attn_layers", "hidden_size", "axial_pos_shape", "num_hashes", "hidden_dropout_prob")
-#: What varies of any model, whatever its parameters.
+#: Values that may vary without a change of the parameters.
 VARIED: dict[str, tuple] = {
     "num_hashes": (1, 2, 4),
     "hidden_dropout_prob": (0.0, 0.05, 0.3),
@@ -21,7 +21,7 @@ PORT: dict[str, tuple] = {"backward": ("reversible", "autograd"), "residual": ("
 
 
 def draw(head: str, one_of: Callable[..., Any]) -> tuple[dict[str, Any], int]:
-    """A random shape: depth, width, length, chunks, hash rounds, dropout; and the length.
+    """Draw a random shape: depth, width, length, chunks, hash rounds, dropout; and the length.
 
     Args:
         one_of: picks one of its arguments.

@@ -42,6 +42,6 @@ HEAD, LENGTH = "sequence_classification", 112
 
 
 def train_tokenizer(texts: Sequence[str], folder: Path) -> TokenizerJob:
-    """A small tokenizer, learnt from the texts and left in the folder."""
+    """Train a small tokenizer on the texts and leave it in the folder."""
     tokenizer.train_sentencepiece(texts, 300, folder)
     return TokenizerJob("sentencepiece", list(texts), 256, str(folder / tokenizer.MODEL_FILE), offsets=True)
