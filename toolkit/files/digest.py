@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
+
 
 def digest(*parts: str | int) -> str:
     """Return a digest of these parts: equal for equal parts, 32 hexadecimal characters."""
@@ -14,6 +16,11 @@ def digest(*parts: str | int) -> str:
         written = str(part).encode("utf-8", "surrogatepass")
         sha256.update(f"{len(written)}/".encode() + written)
     return sha256.hexdigest()[:32]
+
+
+def digest_of_array(value: Any) -> str:
+    """Return a SHA-256 of an array's numbers in C order; shape and dtype do not count."""
+    return hashlib.sha256(np.ascontiguousarray(np.asarray(value)).data).hexdigest()
 
 
 def digest_of_rows(rows: Any) -> str:

@@ -7,16 +7,13 @@ report: everything is hashed again. Otherwise the gate runs once more.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from toolkit.files.digest import digest
+from toolkit.files.digest import digest, digest_of_array
 from toolkit.files.whole import sha256
 from toolkit.machine import runtime
 from toolkit.recipe.recipe import Recipe
@@ -71,14 +68,10 @@ def verdict_of(
 
 def _digest(recipe: Recipe, job: Job, folder: Path, device: str, processes: int) -> str:
     """Digest of all that the gate was given and wrote."""
-    weights = {name: _hash(value) for name, value in job.first_weights.items()}
+    weights = {name: digest_of_array(value) for name, value in job.first_weights.items()}
     left = {path.name: sha256(path) for path in sorted((folder / REPORT).iterdir()) if path.name in _left()}
     what = [recipe.to_yaml(), job.identity, job.config.to_hf(), weights, runtime.versions(), device, processes, left]
     return digest(json.dumps(what, sort_keys=True, default=str))
-
-
-def _hash(value: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
 
 
 def _left() -> tuple[str, ...]:

@@ -5,12 +5,11 @@ The gate's port process describes what it judges, and :mod:`toolkit.finetune.jud
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from toolkit.files.digest import digest_of_array
 
 if TYPE_CHECKING:
     from toolkit.training.trainer import Finetuner
@@ -61,10 +60,7 @@ def _fields(trainer: Finetuner) -> Iterator[tuple[str, str]]:
 def digests(model: Any, loss: Any) -> dict[str, str]:
     """SHA-256 of a loss, and of each gradient by its parameter's name."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-    return {
-        name: hashlib.sha256(np.ascontiguousarray(value.numpy()).data).hexdigest()
-        for name, value in {"loss": loss, **gradients}.items()
-    }
+    return {name: digest_of_array(value.numpy()) for name, value in {"loss": loss, **gradients}.items()}
 
 
 def _written(where: str, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from toolkit.files import cache
+from toolkit.files.digest import digest_of_array
 from toolkit.machine import runtime
 from toolkit.parity.job import files, interpreter
 from toolkit.parity.job.job import Job
@@ -49,13 +50,9 @@ def key_of_request(
     if isinstance(weights, SyntheticWeights):
         tensors: list[tuple] = [("weights", weights.kind, weights.seed)]
     else:
-        tensors = [(name, _hash(weights[name])) for name in weights]
-    tensors += [(name, _hash(value)) for name, value in batch.items()]
+        tensors = [(name, digest_of_array(weights[name])) for name in weights]
+    tensors += [(name, digest_of_array(value)) for name, value in batch.items()]
     return _key(job, [json.dumps(tensors)], reference_python)
-
-
-def _hash(value: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(np.asarray(value)).data).hexdigest()
 
 
 def _key(job: Job, contents: Sequence[str], reference_python: str | None) -> str:
