@@ -52,7 +52,7 @@ def see_judged(recipe: Recipe, job: Job, trainer: Finetuner, folder: Path, conso
         judged = Judged(**content) if content else None
     unseen: str | None = f"{UNCOMPARED}: the model is so large that the gate made no port as training does"
     if judged is not None:
-        examples = collate(first_examples(job, min(recipe.parity.examples, recipe.train.batch_size)))
+        examples = collate(first_examples(job, judged.examples))
         given, randomized = randomize_constants(job.first_weights, recipe.seed)
         load = families.part(recipe.model.name, "weights").load
         if randomized:

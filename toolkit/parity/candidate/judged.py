@@ -24,11 +24,11 @@ def of_run(job: Job, folder: Path) -> Judged | None:
     step = make_step(job, folder, "bfloat16" if mixed else "float32")
     labels = files.read_tensors(folder / "labels.safetensors")
     fields = described(make_finetuner(step.model, job, examples_of(labels), folder / "candidate", mixed))
-    rows = min(job.own_examples, job.training.batch_size)
-    batch = {name: value[:rows] for name, value in step.batch.items()}
+    examples = min(job.own_examples, job.training.batch_size)
+    batch = {name: value[:examples] for name, value in step.batch.items()}
     runtime.seed_everything(job.seed)
     with precision.lowered(step.lowered):
         loss = step.compute(batch).loss
         loss.backward()
     length = int(batch["input_ids"].shape[1])
-    return Judged(runtime.device(), job.threads, length, fields, digests(step.model, loss))
+    return Judged(runtime.device(), job.threads, examples, length, fields, digests(step.model, loss))

@@ -293,18 +293,20 @@ class MutantResult:
 
 @dataclass(frozen=True)
 class Judged:
-    """What was judged, or is about to train.
+    """Description of the port and the trainer that were judged for a run.
 
     Attributes:
-        device, threads: of its step: with others its last digits differ.
-        length: tokens of the examples of the step.
+        device, threads: of its step; with others its last digits differ.
+        examples: number of the run's first examples in the step; they fit into one micro-batch.
+        length: number of tokens of each.
         fields: name of a field -> its value, written out.
-        step: ``loss`` and each parameter's name -> a digest of the loss and of its gradient, of one step by the
-            generators' own draws from the run's seed.
+        step: ``loss`` or a parameter's name -> digest of the loss or of the gradient, of one step with the generators'
+            own draws from the run's seed.
     """
 
     device: str
     threads: int
+    examples: int
     length: int
     fields: dict[str, str]
     step: dict[str, str]
