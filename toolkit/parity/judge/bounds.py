@@ -43,8 +43,14 @@ def float32_bounds(noise: tuple[float, float], scale: tuple[float, float]) -> tu
         noise: RMS and maximum of its rounding error.
         scale: RMS and maximum of the value itself.
     """
-    floor = FLOOR_UNITS * UNIT["float32"]
-    return ROUNDING_FACTOR * noise[0] + floor * scale[0], ROUNDING_FACTOR_MAX * noise[1] + floor * scale[1]
+    return (
+        _bound(ROUNDING_FACTOR, noise[0], scale[0], "float32"),
+        _bound(ROUNDING_FACTOR_MAX, noise[1], scale[1], "float32"),
+    )
+
+
+def _bound(factor: float, noise: float, size: float, dtype: str) -> float:
+    return factor * noise + FLOOR_UNITS * UNIT[dtype] * size
 
 
 @dataclass(frozen=True)
@@ -96,15 +102,14 @@ def compare(name: str, theirs: TensorRecord, ours: TensorStats, dtype: str) -> C
     parsed = TensorName.parse(name)
     if parsed.kind == "loss" and parsed.is_of_training:  # one number is its own extreme value
         factor = factor_max
-    floor = FLOOR_UNITS * UNIT[dtype]
     size, size_max, error, error_max = (_size(x) for x in (theirs.rms, theirs.max, ours.rms, ours.max))
     return Comparison(
         name=name,
         dtype=dtype,
         error=error,
-        bound=factor * noise + floor * size,
+        bound=_bound(factor, noise, size, dtype),
         error_max=error_max,
-        bound_max=factor_max * noise_max + floor * size_max,
+        bound_max=_bound(factor_max, noise_max, size_max, dtype),
         relative=ratio(error, size),
         informative=not is_lost(theirs) if dtype == "float64" else noise <= UNINFORMATIVE * size,
     )
