@@ -32,9 +32,10 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def pytest_configure(config: pytest.Config) -> None:
     runtime.configure("cpu")
-    # Begun with & by a script, the suite ignores Ctrl-C, and so would what its tests start and interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Begun with & by a script, the suite ignores Ctrl-C, and by nohup SIGHUP: so would what its tests start.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.fixture(autouse=True)

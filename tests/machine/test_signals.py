@@ -25,14 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = 20261125
 
 
-@pytest.fixture(autouse=True)
-def signals_mean_what_they_do():
-    """What runs the tests may have been started by nohup, whose children ignore SIGHUP, and theirs."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def program(code: str, **options) -> subprocess.Popen:
     """A program of ours, which says when it may be asked."""
     before = "import ctypes, os, signal, sys, time\nfrom toolkit.machine import interruption\n"
