@@ -77,3 +77,28 @@ def test_the_readmes_lead_to_each_other_and_to_files_that_are_there():
         assert f"]({other})" in "".join(text.splitlines()[:4])
         for link in links(text):
             assert (ROOT / link.partition("#")[0]).exists(), link
+
+
+#: By document, the folder that its paths of source files are relative to.
+DOCUMENTS = {
+    "README.md": ".",
+    "recipes/README.md": ".",
+    "models/README.md": "models",
+    ".github/CONTRIBUTING.md": ".",
+    "toolkit/parity/README.md": ".",
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_source_files_that_a_document_names_are_there(document):
+    """Written with their room. Capitals stand for any family; a file without a room is of the user's, or of the room
+    that was named before it."""
+    text = FENCED.sub("", (ROOT / document).read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:toolkit|models|tests|port|operations|files|reformer|ctrl)/[\w/]+\.py)\b", text)
+    missing = [path for path in named if not re.search("[A-Z]{2}", path) and not any(
+        (ROOT / folder / path).is_file() for folder in (DOCUMENTS[document], "."))]  # fmt: skip
+    assert missing == []
+
+
+def test_the_readme_of_models_names_files_with_their_room():
+    assert re.findall(r"`(\w+\.py)`", (ROOT / "models/README.md").read_text(encoding="utf-8")) == ["families.py"]

@@ -1,4 +1,4 @@
 """From a recipe's `data` section to rows, splits and batches: local files, folders, the hub, built-in corpora.
 
-It may import `recipe` and the rooms of the ground. Begin with `load.py`.
+It may import `recipe`, `files`, `pages`, `machine`, `terminal`. Begin with `load.py`.
 """

@@ -215,9 +215,6 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     return folder
 
 
-# -- training -------------------------------------------------------------------------------------------------------
-
-
 def open_run(recipe: Recipe, folder: Path, console: Console) -> Path | None:
     """Write what identifies the run; returns the checkpoint to resume from, or None to start."""
     folder.mkdir(parents=True, exist_ok=True)
