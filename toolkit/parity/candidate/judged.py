@@ -16,10 +16,10 @@ from toolkit.training.described import described, digests
 def of_run(job: Job, folder: Path) -> Judged | None:
     """Describe the port and the trainer of a run's settings, and their step with the generators' own draws. None if no
     run follows the gate, or if the model is so large that one more step would take minutes."""
-    from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas
-
     if not job.own_examples or job.brief:
         return None
+    from toolkit.parity.candidate.training import examples_of, make_finetuner  # it imports pandas
+
     mixed = "bfloat16" in job.dtypes
     step = make_step(job, folder, "bfloat16" if mixed else "float32")
     labels = files.read_tensors(folder / "labels.safetensors")
