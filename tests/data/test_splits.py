@@ -300,7 +300,7 @@ dataset_info:
 LOAD = """
 import json, sys
 from toolkit.errors import UserError
-from toolkit.recipe.load import (load_recipe)
+from toolkit.recipe.load import load_recipe
 from toolkit.tasks.classification import task
 for path in sys.argv[1:]:
     recipe = load_recipe(path)

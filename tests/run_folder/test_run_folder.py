@@ -43,7 +43,7 @@ def begin(recipe: Recipe) -> None:
 def test_the_second_process_is_refused_while_the_first_works_and_let_in_when_it_was_killed(recipe):
     holder = f"""
 import sys, time
-from toolkit.recipe.load import (load_recipe)
+from toolkit.recipe.load import load_recipe
 from toolkit.run_folder.folder import occupied
 with occupied(load_recipe({str(recipe.path)!r}, ["train.output_dir={recipe.output_dir}"])) as folder:
     print("in", flush=True)
@@ -85,7 +85,7 @@ def killed_while_it_writes(path: Path) -> Path:
     writer = f"""
 import os, signal
 from pathlib import Path
-from toolkit.files.whole import (replacing)
+from toolkit.files.whole import replacing
 with replacing(Path({str(path)!r})) as file:
     file.write("half")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_the_checkpoints_that_a_kill_has_left_in_a_finished_run_are_removed(reci
 def test_two_processes_that_add_to_a_finished_run_lose_nothing(tmp_path):
     adder = f"""
 import json, pathlib, sys
-from toolkit.files.whole import (write_text)
+from toolkit.files.whole import write_text
 from toolkit.run_folder.folder import amending
 path = pathlib.Path({str(tmp_path)!r}, "evaluation.json")
 for number in range(40):

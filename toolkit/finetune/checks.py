@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -15,10 +14,6 @@ from toolkit.recipe.recipe import Recipe
 from toolkit.recipe.revisions import hub_origin
 from toolkit.run_folder import checkpoint
 from toolkit.training.schedule import Schedule
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Beginnings of the flags that follow from how many processes share the cores.
 THREADS = ("flags.OMP_NUM_THREADS", "flags.FLAGS_paddle_num_threads")
