@@ -28,7 +28,7 @@ def loaded(recipe: str) -> dict:
     except UserError as problem:
         return {"error": str(problem), "reason": "UserError"}
     rows = {name: list(rows["text"]) for name, rows in splits.items()}
-    return {"rows": rows, "commit": made.commits.get("data"), "notes": made.notes}
+    return {"rows": rows, "commit": made.found.commits.get("data"), "notes": made.found.notes}
 
 
 def answer(id: str, revision: str | None = None, token: str | None = None, read: bool = False) -> dict:

@@ -423,7 +423,7 @@ def check_recipe(path: Path, overrides: tuple[str, ...]) -> None:
     from toolkit.recipe.load import load_recipe
 
     checked = load_recipe(path, overrides)
-    for note in (*checked.notes, *check_model(checked), *check_data(checked)):
+    for note in (*checked.found.notes, *check_model(checked), *check_data(checked)):
         click.echo(visible(f"note: {note}"))
     for line in memory_of_recipe(checked):
         click.echo(visible(f"memory: {line}"))

@@ -35,7 +35,7 @@ def texts(loaded) -> dict[str, list[int]]:
 def test_a_column_says_which_split_a_row_is_of(recipe):  # noqa: F811
     made = recipe(SPLITS, train=ROWS)
     assert texts(made) == {"train": [0, 2, 5, 7, 10, 12, 15, 17], "validation": [1, 6, 11, 16], "test": [3, 8, 13, 18]}
-    assert "4 of 20 rows are of no split that is used (part) and are left out" in made.notes
+    assert "4 of 20 rows are of no split that is used (part) and are left out" in made.found.notes
     without = texts(recipe("  split_column: part\n  splits: {validation: dev, test: null}\n", train=ROWS))
     assert list(without) == ["train", "validation"]
     held_out = texts(recipe("  split_column: part\n  validation_fraction: 0.25\n", train=ROWS))
@@ -55,7 +55,7 @@ def test_a_filter_keeps_the_rows_with_these_values(recipe, written, kept):  # no
     rows = [{**row, "label": "ab"[n // 2 % 2]} for n, row in enumerate(ROWS)]
     made = recipe(f"  filter: {written}\n", train=rows, validation=rows)
     assert texts(made) == {"train": kept, "validation": kept}
-    assert f"data.filter keeps {len(kept)} of 20 train rows" in made.notes
+    assert f"data.filter keeps {len(kept)} of 20 train rows" in made.found.notes
 
 
 def test_another_filter_is_other_rows_for_a_language_model_too(tmp_path):

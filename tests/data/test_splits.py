@@ -137,7 +137,7 @@ def test_a_test_split_without_labels_is_not_measured_and_that_is_said(corpus, na
                   test=table([-1, -1], named=named))  # fmt: skip
     assert check_data(made) == [UNMEASURED]
     assert sizes(made) == {"train": 6, "validation": 2}
-    assert made.notes == [UNMEASURED]  # once, though the data was read twice
+    assert made.found.notes == [UNMEASURED]  # once, though the data was read twice
 
 
 def test_minus_one_is_a_label_like_any_other_where_training_has_it(corpus):
@@ -145,7 +145,7 @@ def test_minus_one_is_a_label_like_any_other_where_training_has_it(corpus):
     made = corpus("", train=plain, validation=plain, test=table([-1, -1], named=False))
     assert sizes(made) == {"train": 4, "validation": 4, "test": 2}
     assert classification.load_splits(made)["train"].features["label"].names == ["-1", "1"]
-    assert not made.notes
+    assert not made.found.notes
 
 
 def test_single_rows_without_a_label_are_left_out_and_counted(corpus):
@@ -154,7 +154,7 @@ def test_single_rows_without_a_label_are_left_out_and_counted(corpus):
     assert splits["train"]["text"][:] == ["text 0", "text 2", "text 4"]
     assert splits["train"]["label"][:] == [0, 1, 0]
     assert splits["test"]["label"][:] == [1]
-    assert made.notes == [
+    assert made.found.notes == [
         "2 of 5 train rows have no label (-1) and are left out",
         "1 of 2 test rows have no label (-1) and are left out",
     ]
@@ -217,11 +217,13 @@ def test_labels_of_json_stay_as_they_are_written_and_two_types_are_refused(tmp_p
 def test_the_former_name_of_the_configuration_is_understood_and_said(tmp_path):
     made = written(tmp_path, "  config_name: a\n  dataset: o/n\n")
     assert made.data.config == "a"
-    assert made.notes == [f"{tmp_path / 'x.yaml'}:5: data.config_name is called data.config now"]
+    assert made.found.notes == [f"{tmp_path / 'x.yaml'}:5: data.config_name is called data.config now"]
     assert "config_name" not in made.to_yaml()
     made = load_recipe(tmp_path / "x.yaml", ["data.config_name=b"])
-    assert (made.data.config, made.notes) == ("b", ["command line: data.config_name is called data.config now"])
-    assert not written(tmp_path, "  config_name: null\n  dataset: o/n\n").notes  # as earlier runs' recipes have it
+    assert (made.data.config, made.found.notes) == ("b", ["command line: data.config_name is called data.config now"])
+    assert not written(
+        tmp_path, "  config_name: null\n  dataset: o/n\n"
+    ).found.notes  # as earlier runs' recipes have it
     with pytest.raises(UserError, match=r":5: data\.config_name: is called data\.config now, which is set too; remove"):
         written(tmp_path, "  config_name: a\n  config: a\n  dataset: o/n\n")
 
@@ -308,7 +310,7 @@ for path in sys.argv[1:]:
         splits = task.load_splits(recipe)
         names = splits["train"].features["label"].names
         rows = {name: [part["text"][:], part["label"][:], names] for name, part in splits.items()}
-        print(json.dumps([rows, recipe.notes]))
+        print(json.dumps([rows, recipe.found.notes]))
     except UserError as problem:
         print(json.dumps(str(problem)))
 """

@@ -43,8 +43,8 @@ def of_recipe(key, value):
     """The recipe is another when the trainer is made."""
 
     def twist(trainer):
-        setattr(trainer.recipe.train, key, value)
-        trainer.__init__(trainer.model, trainer.recipe, trainer.checkpoints.folder.parent, trainer.task,
+        recipe = trainer.recipe.with_values({f"train.{key}": value})
+        trainer.__init__(trainer.model, recipe, trainer.checkpoints.folder.parent, trainer.task,
                          trainer.console, trainer.train_dataset, trainer.eval_dataset)  # fmt: skip
 
     return twist

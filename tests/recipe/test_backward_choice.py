@@ -50,7 +50,7 @@ def needed(recipe) -> float:
 
 
 def settled(recipe, folder, processes: int = 1, told: str | None = None) -> tuple[str, str | None]:
-    note = settle_backward(recipe, assemble(recipe), folder, "cpu", processes, told)
+    recipe, note = settle_backward(recipe, assemble(recipe), folder, "cpu", processes, told)
     return recipe.model.backward, note
 
 
@@ -120,7 +120,7 @@ def test_the_port_and_the_gate_are_given_the_choice(recipe_file, memory, tmp_pat
         memory(there)
         recipe = load_recipe(recipe_file)
         job = assemble(recipe)
-        settle_backward(recipe, job, tmp_path, "cpu", 1)
+        recipe, _ = settle_backward(recipe, job, tmp_path, "cpu", 1)
         assert job.config.backward == job.stored_config.backward == chosen
         assert gate_request(recipe, job, "cpu", tmp_path).port["backward"] == chosen
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pydantic
 import pytest
 
 from toolkit.errors import UserError
@@ -234,3 +235,14 @@ def test_every_key_of_a_recipe_is_listed():
     known = keys()
     assert {"task", "seed", "data.max_length", "train.batch_size", "card.license"} <= set(known)
     assert "data" not in known and len(set(known)) == len(known)
+
+
+def test_a_recipe_is_as_it_was_read(write):
+    recipe = load_recipe(write(RECIPE))
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        recipe.train.batch_size = 3
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        recipe.seed = 3
+    other = recipe.with_values({"train.batch_size": 3})
+    other.found.note("of the run")
+    assert (other.train.batch_size, recipe.found.notes[-1]) == (3, "of the run") and recipe.train.batch_size != 3

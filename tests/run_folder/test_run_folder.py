@@ -199,7 +199,7 @@ def test_damaged_starts_do_not_pass_for_a_gate_that_passed(tmp_path):
 
 def finished(folder: Path, recipe: Recipe) -> Path:
     folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(recipe.in_folder(folder).to_yaml())
+    (folder / "recipe.yaml").write_text(recipe.with_values({"train.output_dir": str(folder)}).to_yaml())
     (folder / "metrics.json").write_text("{}")
     return folder
 
@@ -234,7 +234,7 @@ def test_new_beside_a_folder_without_a_name(recipe, tmp_path, monkeypatch):
     inside = tmp_path / "a" / "b"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
-    here, above = recipe.in_folder(Path(".")), recipe.in_folder(Path(".."))
+    here, above = recipe.with_values({"train.output_dir": "."}), recipe.with_values({"train.output_dir": ".."})
     for one in (here, above):
         (one.output_dir / "mine").write_text("mine")
     assert in_next_folder(here).output_dir == tmp_path / "a" / "b-2"

@@ -40,7 +40,7 @@ def test_labels_are_called_as_the_recipe_says(recipe, written, stored, names, id
 def test_a_named_label_that_training_lacks_is_a_note(recipe):  # noqa: F811
     made = recipe("  label_names: {0: bad, 1: so-so, 2: good}\n", train=rows(2, 0), validation=rows(2))
     assert names_and_ids(made) == (["bad", "so-so", "good"], [2, 0] * 3)
-    assert "no row of the train split has the label 1 (so-so)" in made.notes
+    assert "no row of the train split has the label 1 (so-so)" in made.found.notes
 
 
 def test_named_labels_of_the_data_can_be_called_otherwise(tmp_path):

@@ -126,7 +126,7 @@ def evaluate(folder: Path, console: Console, split: str = "test") -> dict[str, f
     recipe = read_recipe(folder)
     path = folder / "evaluation.json"
     known = read_json(path, "remove it: it is written anew") if path.exists() else {}
-    recipe.commits.update(recorded_commits(folder))
+    recipe.found.commits.update(recorded_commits(folder))
     splits = task_of(recipe).load_splits(recipe)
     run = load_run(folder)
     prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)

@@ -33,6 +33,6 @@ def check_data(recipe: Recipe) -> list[str]:
         return [f"data.dataset: {recipe.data.dataset} is a hub data set; it is fetched and checked when a run starts"]
     if name in task.CORPORA and nothing_but_options(recipe, task.CORPORA[name]):
         return []
-    known = len(recipe.notes)
+    known = len(recipe.found.notes)
     task.load_splits(recipe)
-    return recipe.notes[known:]
+    return recipe.found.notes[known:]

@@ -70,7 +70,7 @@ def _check_writable(folder: Path, missing: list[str]) -> None:
 
 def _predict(recipe: Recipe, folder: Path, missing: list[str], console: Console) -> None:
     """Compute the best model's predictions for splits that lack them, and rewrite the task's own files."""
-    recipe.commits.update(recorded_commits(folder))
+    recipe.found.commits.update(recorded_commits(folder))
     splits = task_of(recipe).load_splits(recipe)  # before PaddleNLP is imported: see toolkit.commands.predict.evaluate
     run = load_run(folder)
     prepared = run.task.prepare(run.recipe, run.tokenizer, splits, run.length)

@@ -47,9 +47,9 @@ def settled_commit(recipe: Recipe) -> str:
     Raises:
         UserError: as :func:`toolkit.recipe.revisions.settle_commit`.
     """
-    if "data" not in recipe.commits:
+    if "data" not in recipe.found.commits:
         settle_commit(recipe, "data")
-    return recipe.commits["data"]
+    return recipe.found.commits["data"]
 
 
 def builder_of(recipe: Recipe, **options: Any) -> Any:

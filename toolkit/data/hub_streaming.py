@@ -62,7 +62,7 @@ def streamed(recipe: Recipe) -> DatasetDict:
     entry = quietly(kept, "rows", _key(recipe), lambda unfinished: _fetch(recipe, wanted, unfinished))
     counts = json.loads((entry / COUNTS).read_text(encoding="utf-8"))
     for split, found in counts.items():
-        recipe.note(_note(recipe, split, Found(*found)))
+        recipe.found.note(_note(recipe, split, Found(*found)))
     rows = stored(entry)
     return DatasetDict({split: rows[split] for split in SPLITS if split in rows})
 

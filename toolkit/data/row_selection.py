@@ -41,7 +41,7 @@ def filtered(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
             kept &= here
         if len(rows) and not kept.any():
             raise recipe.error("data.filter", f"no row of the {split} split has all of these values")
-        recipe.note(f"data.filter keeps {kept.sum()} of {len(rows)} {split} rows")
+        recipe.found.note(f"data.filter keeps {kept.sum()} of {len(rows)} {split} rows")
         found[split] = rows.select(np.flatnonzero(kept))
     return found
 
@@ -93,7 +93,7 @@ def split_by_column(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
     used = chosen(recipe, there, SPLIT_COLUMN, f"the column {column}", "row of the split")
     parts = {split: np.flatnonzero([text == value for text in texts]) for split, value in used.items()}
     if left := len(rows) - sum(map(len, parts.values())):
-        recipe.note(f"{left} of {len(rows)} rows are of no split that is used ({column}) and are left out")
+        recipe.found.note(f"{left} of {len(rows)} rows are of no split that is used ({column}) and are left out")
     return DatasetDict({split: rows.select(places) for split, places in parts.items()})
 
 

@@ -1,7 +1,7 @@
 """Choose the backward of a run whose recipe says ``model.backward: auto``, once for the whole run.
 
-The choice becomes the recipe's own value before anything is built on it. So the gate judges it, the run's
-``recipe.yaml`` names it, and a resumed run reads it there, on a machine with other memory, too.
+The choice becomes the recipe's value before anything is built on it. So the gate judges it, the run's ``recipe.yaml``
+names it, and a resumed run reads it there, on a machine with other memory, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def settle_backward(
     recipe: Recipe, job: Job, folder: Path, device: str, processes: int, told: str | None = None
-) -> str | None:
-    """Put the choice into the recipe, and into the configurations of a job that was assembled before it.
+) -> tuple[Recipe, str | None]:
+    """Choose, and put the choice into the configurations of a job that was assembled before it.
 
     Args:
         folder: of the run; one that has begun keeps what it began with.
@@ -32,10 +32,10 @@ def settle_backward(
         told: the choice of the process that started this one.
 
     Returns:
-        A note; None where nothing was left to choose.
+        The recipe with the choice, and a note on it; None where nothing was left to choose.
     """
     if recipe.model.backward != AUTO:
-        return None
+        return recipe, None
     if told is not None:
         chosen, note = told, None
     elif (begun := begun_with(folder)) is not None:
@@ -45,9 +45,8 @@ def settle_backward(
         here = int(os.environ.get("PADDLE_LOCAL_SIZE", processes))
         choice = choose_backward(recipe, resolved, job.fit.length, device, here)
         chosen, note = choice.backward, str(choice)
-    recipe.model = recipe.model.model_copy(update={"backward": chosen})
     job.config.backward = job.stored_config.backward = chosen
-    return note
+    return recipe.with_values({"model.backward": chosen}), note
 
 
 def begun_with(folder: Path) -> str | None:

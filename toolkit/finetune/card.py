@@ -186,7 +186,7 @@ def _evaluations(run: Run, results: Mapping[str, Any]) -> list[EvalResult]:
             dataset_type=one_line(kind),
             dataset_name=one_line(files or kind),
             dataset_config=recipe.data.config,
-            dataset_revision=recipe.commits.get("data"),
+            dataset_revision=recipe.found.commits.get("data"),
             dataset_split=split,
             metric_type=METRIC_TYPES.get(metric, metric.partition("_")[0]),
             metric_name=one_line(metric),
@@ -210,7 +210,7 @@ def _what(recipe: Recipe, task: Description, results: dict[str, Any]) -> str:
 
 def _commit(recipe: Recipe, section: str) -> str:
     """The commit of what a section takes from the hub."""
-    commit = recipe.commits.get(section)
+    commit = recipe.found.commits.get(section)
     return f" at commit {markdown_code(commit)}" if commit else ""
 
 

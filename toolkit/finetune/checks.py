@@ -66,11 +66,11 @@ def describe(job: Job, recipe: Recipe, notes: Sequence[str], device: str, consol
         f"model  {len(layers)} layers, {job.parameters:,} parameters ({origin}), on {device}",
         highlight=False,
     )
-    for section in recipe.commits:
+    for section in recipe.found.commits:
         console.print(f"hub    {hub_origin(recipe, section)}", highlight=False, soft_wrap=True)
     if device == "cpu" and recipe.train.precision == "bfloat16":
         notes = [*notes, "train.precision bfloat16: a CPU rounds as a GPU does, and is slower than in float32"]
-    for note in (*recipe.notes, *notes):
+    for note in (*recipe.found.notes, *notes):
         console.print(f"note   {note}", highlight=False, soft_wrap=True)
 
 

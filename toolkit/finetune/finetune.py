@@ -88,7 +88,7 @@ def prove(folder: Path, recipe: Recipe, skip_parity: str | None, console: Consol
         As :func:`finetune`.
     """
     device = _set_up(recipe, processes)
-    job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes)
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, None, processes)
     begun_with = Checkpoints(folder / "checkpoints").begun_with() or processes
     return to_hand_over(recipe, job, folder, device, begun_with, verdict)
 
@@ -109,21 +109,24 @@ def _prepare(
     console: Console,
     told: Mapping[str, Any] | None,
     processes: int,
-) -> tuple[Job, str | None]:
-    """Load what the run is made of, and pass the gate; returns that, and the gate's verdict (None: skipped).
+) -> tuple[Recipe, Job, str | None]:
+    """Load what the run is made of, and pass the gate.
 
     Args:
         told: by the process that started this one; it has printed all that this would.
+
+    Returns:
+        The recipe with its backward settled, what the run is made of, and the gate's verdict (None: skipped).
     """
     loud, console = console, console if told is None else LiteralConsole(quiet=True)
     if skip_parity is None:
         reference_python(recipe)
     runtime.seed_everything(recipe.seed)
     check_source(recipe, task_of(recipe).CORPORA)
-    recipe.commits.update(told["commits"] if told else {})
+    recipe.found.commits.update(told["commits"] if told else {})
     notes = [] if told else settle_commits(recipe, folder)
     job = assemble(recipe)
-    backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
+    recipe, backward = settle_backward(recipe, job, folder, device, processes, told["backward"] if told else None)
     if not told:
         describe(job, recipe, [*notes, *job.notes, *filter(None, [backward])], device, console)
     if note := check_identity(recipe, folder, job.identity):
@@ -133,10 +136,10 @@ def _prepare(
     if lacking := missing_memory(recipe, job.config, job.fit.length, device):
         console.print(f"note   {lacking}", highlight=False, soft_wrap=True)
     if skip_parity is None and (verdict := verdict_of(told, recipe, job, folder, device, begun_with)):
-        return job, verdict
+        return recipe, job, verdict
     if skip_parity is None:
         console = loud
-    return job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
+    return recipe, job, pass_gate(recipe, job, skip_parity, folder, device, console, begun_with)
 
 
 def _follow(recipe: Recipe) -> Path:
@@ -144,8 +147,8 @@ def _follow(recipe: Recipe) -> Path:
     _set_up(recipe, runtime.processes())
     ranks.join()
     told = ranks.await_first()
-    recipe.commits.update(told["commits"])
-    recipe.model.backward = told["backward"]
+    recipe.found.commits.update(told["commits"])
+    recipe = recipe.with_values({"model.backward": told["backward"]})
     runtime.seed_everything(recipe.seed)
     job = assemble(recipe)
     _agree(recipe, job)
@@ -173,14 +176,14 @@ def _finetune_in(folder: Path, recipe: Recipe, skip_parity: str | None, console:
     told = handed_over()
     device = _set_up(recipe, runtime.processes())
     ranks.join()
-    job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
+    recipe, job, verdict = _prepare(folder, recipe, skip_parity, device, console, told, runtime.processes())
     resume_from = open_run(recipe, folder, console)
     write_identity(folder, job.identity)
     begun = checkpoint.read_state(resume_from) if resume_from else {}
     last_step, begun_with = begun.get("step", 0), begun.get("processes", 1 if begun else runtime.processes())
     ranks.announce(
         {
-            "commits": dict(recipe.commits),
+            "commits": dict(recipe.found.commits),
             "backward": recipe.model.backward,
             "resume_from": resume_from and str(resume_from.absolute()),
             "begun_with": begun_with,

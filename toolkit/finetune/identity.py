@@ -46,7 +46,7 @@ def identity_of(recipe: Recipe, splits: Mapping[str, Any], tokenizer: Any, check
             "files": {str(path): sha256(path) for path in _data_files(recipe)},
             "tokenizer": tokenizer.fingerprint(),
             "checkpoint": {path.name: sha256(path) for path in read},
-            "commits": dict(recipe.commits),
+            "commits": dict(recipe.found.commits),
         }
     except OSError as problem:
         raise UserError(f"{problem.filename}: {problem.strerror}; it was there a moment ago") from None

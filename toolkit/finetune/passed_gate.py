@@ -35,7 +35,7 @@ def to_hand_over(
     """
     compared = None if verdict is None else _digest(recipe, job, folder, device, processes)
     backward = recipe.model.backward  # settled, where the recipe says auto
-    return {"commits": dict(recipe.commits), "backward": backward, "verdict": verdict, "compared": compared}
+    return {"commits": dict(recipe.found.commits), "backward": backward, "verdict": verdict, "compared": compared}
 
 
 def handed_over() -> dict[str, Any] | None:

@@ -1,11 +1,10 @@
-"""Checks across a recipe's keys: keys that only some tasks or models know, keys that exclude each other."""
+"""Checks across a recipe's keys: keys that need or exclude each other, or the task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from models import families
 from toolkit.files.text_encoding import is_encoding
 from toolkit.recipe import yaml_source
 from toolkit.recipe.keys import (
@@ -19,18 +18,6 @@ from toolkit.recipe.keys import (
 
 if TYPE_CHECKING:
     from toolkit.recipe.recipe import Recipe
-
-
-def settle_keys(recipe: Recipe, what: str, name: str, keys: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give the keys that this task or model knows their defaults; refuse those that only others know."""
-    for key in dict.fromkeys(key for known in keys.values() for key in known):
-        section_name, _, field = key.partition(".")
-        section = getattr(recipe, section_name)
-        if getattr(section, field) is None:
-            setattr(section, field, keys[name].get(key))
-        elif key not in keys[name]:
-            others = " or ".join(other for other, known in keys.items() if key in known)
-            raise recipe.error(key, f"is for {what} {others}, not for {name}; remove it")
 
 
 def check_task(recipe: Recipe) -> None:
@@ -49,7 +36,6 @@ def check_task(recipe: Recipe) -> None:
 def check_choices(recipe: Recipe) -> None:
     """Check keys that need or exclude each other."""
     train, data, tokenizer = recipe.train, recipe.data, recipe.tokenizer
-    _settle_length(recipe)
     if (train.epochs is None) == (train.max_steps is None):
         if train.epochs is None:
             raise recipe.error("train.epochs", "missing; set epochs or max_steps")
@@ -91,8 +77,6 @@ def check_choices(recipe: Recipe) -> None:
         raise recipe.error("tokenizer.kind", "checkpoint takes the tokenizer of model.weights, which is not set")
     _check_revisions(recipe)
     _check_streaming(recipe)
-    if train.lora is not None and train.lora.targets is None:
-        train.lora.targets = list(families.part(recipe.model.name, "weights").ADAPTED)
 
 
 def _check_files(recipe: Recipe) -> None:
@@ -146,17 +130,6 @@ def _check_streaming(recipe: Recipe) -> None:
     if data.split_column is not None:
         message = "cannot be combined with data.streaming: the rows of a split might be anywhere; remove it"
         raise recipe.error("data.split_column", message)
-
-
-def _settle_length(recipe: Recipe) -> None:
-    """Let epochs or max_steps on the command line take the place of the other one in the file."""
-    train = recipe.train
-    if train.epochs is None or train.max_steps is None:
-        return
-    for chosen, other in (("epochs", "max_steps"), ("max_steps", "epochs")):
-        if recipe.is_overridden(f"train.{chosen}") and not recipe.is_overridden(f"train.{other}"):
-            setattr(train, other, None)
-            recipe.note(f"train.{chosen}={getattr(train, chosen)} takes the place of the recipe's {other}")
 
 
 def _any(names: Iterable[str]) -> str:

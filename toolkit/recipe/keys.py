@@ -83,7 +83,7 @@ TRAINED_KINDS = {"sentencepiece": "a spiece.model", "bpe": "a folder with vocab.
 class Section(BaseModel):
     """A mapping of the recipe. Values must have the type they are declared with: "3" is not 3."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class Model(Section):

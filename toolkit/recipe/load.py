@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from toolkit.errors import UserError
 from toolkit.machine.home import in_own_home
 from toolkit.recipe import yaml_source
-from toolkit.recipe.checks import check_choices, check_task, settle_keys
-from toolkit.recipe.keys import FORMER_KEYS, MODEL_KEYS, PROBLEM_METRICS, TASK_KEYS
+from toolkit.recipe.checks import check_choices, check_task
+from toolkit.recipe.defaults import settled_keys, settled_length
+from toolkit.recipe.keys import FORMER_KEYS
 from toolkit.recipe.recipe import Recipe, places_of_paths, section_of
 
 
@@ -34,16 +35,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     except pydantic.ValidationError as problems:
         found = sorted(problems.errors(), key=lambda problem: source.line(tuple(map(str, problem["loc"]))))
         raise UserError("\n".join(str(source.error(*_explain(problem))) for problem in found)) from None
-    recipe._source, recipe._notes = source, notes
+    recipe._source = source
+    recipe.found.notes += notes
     _check_paths(recipe)
-    if recipe.data.problem_type is not None and recipe.train.save_best is None:
-        recipe.train.save_best = PROBLEM_METRICS[recipe.data.problem_type][0]
-    settle_keys(recipe, "task", recipe.task, TASK_KEYS)
-    settle_keys(recipe, "model", recipe.model.name, MODEL_KEYS)
+    recipe = settled_keys(recipe)
     check_task(recipe)
+    recipe = settled_length(recipe)
     check_choices(recipe)
-    if recipe.train.eval_batch_size is None:
-        recipe.train.eval_batch_size = recipe.train.batch_size
     return recipe
 
 

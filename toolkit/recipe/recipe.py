@@ -10,6 +10,8 @@ from __future__ import annotations
 import glob
 import importlib
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -36,8 +38,26 @@ from toolkit.recipe.keys import (
 Setting = TypeVar("Setting")
 
 
+@dataclass
+class Findings:
+    """What a run finds out about its recipe. All copies of a recipe share it.
+
+    Attributes:
+        notes: what the user should know about how the recipe was read, a line each.
+        commits: section -> commit used of its hub repository, once :mod:`toolkit.recipe.revisions` has settled it.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    commits: dict[str, str] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
 class Recipe(Section):
-    """A checked recipe; :func:`load_recipe` makes one."""
+    """A checked recipe; :func:`load_recipe` makes one. Nobody changes it: :meth:`with_values` copies it."""
 
     task: Literal["classification", "question_answering", "language_modeling"] = "classification"
     seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 42
@@ -50,8 +70,7 @@ class Recipe(Section):
     runtime: Runtime = Runtime()
     card: Card = Card()
 
-    _notes: list[str] = PrivateAttr(default_factory=list)
-    _commits: dict[str, str] = PrivateAttr(default_factory=dict)
+    _found: Findings = PrivateAttr(default_factory=Findings)
     _source: yaml_source.Source = PrivateAttr(default_factory=lambda: yaml_source.Source("recipe"))
 
     @property
@@ -69,24 +88,20 @@ class Recipe(Section):
         """The module of the task, ``toolkit.tasks.TASK.task``."""
         return importlib.import_module(f"toolkit.tasks.{self.task}.task")  # by name: the tasks import this module
 
-    def in_folder(self, folder: Path) -> Recipe:
-        """The same recipe with another run folder."""
-        return self.model_copy(update={"train": self.train.model_copy(update={"output_dir": str(folder)})})
+    def with_values(self, values: Mapping[str, Any]) -> Recipe:
+        """The same recipe with other values, by ``section.key``. They are not checked."""
+        sections: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            section, _, key = name.partition(".")
+            sections.setdefault(section, {})[key] = value
+        return self.model_copy(
+            update={section: getattr(self, section).model_copy(update=keys) for section, keys in sections.items()}
+        )
 
     @property
-    def notes(self) -> list[str]:
-        """What the user should know about how the recipe was read, a line each."""
-        return self._notes
-
-    def note(self, text: str) -> None:
-        """Add a later finding to :attr:`notes`, once."""
-        if text not in self._notes:
-            self._notes.append(text)
-
-    @property
-    def commits(self) -> dict[str, str]:
-        """Section -> commit used of its hub repository, once :mod:`toolkit.recipe.revisions` has settled it."""
-        return self._commits
+    def found(self) -> Findings:
+        """What was found out about the recipe since it was read."""
+        return self._found
 
     @property
     def hub_weights(self) -> str | None:

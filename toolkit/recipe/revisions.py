@@ -62,7 +62,7 @@ def settle_commits(recipe: Recipe, folder: Path) -> list[str]:
         if known is None:
             settle_commit(recipe, repository.section)
             continue
-        recipe.commits[repository.section] = known
+        recipe.found.commits[repository.section] = known
         id, revision, _, kind = repository.wanted
         now = moved_to(id, revision, kind)
         if now not in (None, known):
@@ -82,7 +82,7 @@ def settle_commit(recipe: Recipe, section: str) -> None:
     repository = next(one for one in repositories(recipe) if one.section == section)
     id, revision, _, kind = repository.wanted
     try:
-        recipe.commits[section] = current_commit(id, revision, kind)
+        recipe.found.commits[section] = current_commit(id, revision, kind)
     except HubError as problem:
         raise repository.error(recipe, problem) from None
 
@@ -118,7 +118,7 @@ def weights_folder(recipe: Recipe) -> Path | None:
             raise recipe.error("model.weights", str(problem)) from None
     repository = next(repositories(recipe))
     try:
-        return resolve_folder(recipe.model.weights, recipe.commits.get("model", recipe.model.revision))
+        return resolve_folder(recipe.model.weights, recipe.found.commits.get("model", recipe.model.revision))
     except HubError as problem:
         raise repository.error(recipe, problem) from None
     except (OSError, ValueError) as problem:
@@ -127,5 +127,5 @@ def weights_folder(recipe: Recipe) -> Path | None:
 
 def hub_origin(recipe: Recipe, section: str) -> str | None:
     """``ID at COMMIT`` of what a section takes from the hub; None where that is nothing."""
-    commit = recipe.commits.get(section)
+    commit = recipe.found.commits.get(section)
     return commit and f"{recipe.model.weights if section == 'model' else recipe.data.dataset} at {commit}"

@@ -154,7 +154,7 @@ def in_next_folder(recipe: Recipe) -> Recipe:
     """Return the recipe with the first usable folder of its run folder and those beside it (``runs/x-2``, ...): one
     that is free, or holds an interrupted run of this very recipe, which then goes on."""
     for number in itertools.count(1):
-        there = recipe.in_folder(_numbered(recipe.output_dir, number))
+        there = recipe.with_values({"train.output_dir": str(_numbered(recipe.output_dir, number))})
         folder = there.output_dir
         if not os.path.lexists(folder):
             return there

@@ -61,7 +61,7 @@ def export_run(folder: Path, form: str, output: Path | None, overwrite: bool, co
         from toolkit.commands.export.onnx_file import check_installed
 
         check_installed()
-    recipe.commits.update(recorded_commits(folder))
+    recipe.found.commits.update(recorded_commits(folder))
 
     from toolkit.commands.export.inputs import batches, load_rows
 

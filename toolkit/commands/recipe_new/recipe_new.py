@@ -147,7 +147,7 @@ def _checked(recipe: str, data: Path, name: str) -> list[str]:
         path.write_text(recipe, encoding="utf-8")
         try:
             checked = load_recipe(path)
-            return [*checked.notes, *check_model(checked), *check_data(checked)]
+            return [*checked.found.notes, *check_model(checked), *check_data(checked)]
         except UserError as problem:
             lines = [re.sub(rf"^{re.escape(str(path))}(:\d+)?: ", "", line) for line in str(problem).splitlines()]
             raise UserError(f"{data}: {'; '.join(lines)}") from None

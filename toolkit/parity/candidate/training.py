@@ -81,9 +81,13 @@ def make_finetuner(
         mixed: in mixed precision.
     """
     save_best = recipe_keys.TASK_KEYS[job.task]["train.save_best"]
-    train = recipe_keys.Train(**asdict(job.training), eval_steps=NEVER, save_best=save_best)
-    train.eval_batch_size = train.batch_size
-    train.precision = "bfloat16" if mixed else "float32"
+    train = recipe_keys.Train(
+        **asdict(job.training),
+        eval_batch_size=job.training.batch_size,
+        eval_steps=NEVER,
+        save_best=save_best,
+        precision="bfloat16" if mixed else "float32",
+    )
     data = recipe_keys.Data(dataset="json", max_length=1)
     model_section = recipe_keys.Model.model_validate({"name": job.model})
     made = recipe.Recipe.model_validate(

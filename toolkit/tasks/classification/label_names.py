@@ -41,7 +41,7 @@ def named(recipe: Recipe, values: Collection[int | str]) -> dict[int | str, str]
             if integers and not WHOLE.fullmatch(text):
                 message = f"the data has no label {text}, its labels are whole numbers: {listed(sorted(as_text))}"
                 raise recipe.error((*KEY.split("."), text), message)
-            recipe.note(f"no row of the train split has the label {text}{f' ({name})' if name != text else ''}")
+            recipe.found.note(f"no row of the train split has the label {text}{f' ({name})' if name != text else ''}")
         found[as_text.get(text, int(text) if integers else text)] = name
     if isinstance(given, list):
         return found

@@ -128,13 +128,13 @@ def _labelled(recipe: Recipe, splits: DatasetDict) -> DatasetDict:
             known = _known(rows, column)
             absent |= bool(known) and known <= {-1, "-1"}
         if absent.all() and split == "test":
-            recipe.note("the test split has no labels (-1, or none, throughout); it is not measured")
+            recipe.found.note("the test split has no labels (-1, or none, throughout); it is not measured")
             continue
         if absent.all() and isinstance(rows.features[column], ClassLabel):
             wrong = f"the {split} split has no labels (-1 throughout)"
             raise recipe.error("data.label", f"{wrong}; set data.splits: {{{split}: NAME}}, or null for none")
         if isinstance(rows.features[column], ClassLabel) and absent.any():
-            recipe.note(f"{absent.sum()} of {len(rows)} {split} rows have no label (-1) and are left out")
+            recipe.found.note(f"{absent.sum()} of {len(rows)} {split} rows have no label (-1) and are left out")
             rows = rows.select(np.flatnonzero(~absent))
         kept[split] = rows
     return kept

@@ -86,7 +86,7 @@ def load_splits(recipe: Recipe) -> datasets.DatasetDict:
     splits = labelled_splits(recipe, CORPORA)
     weights = class_weights_of(recipe, splits["train"])
     if weights is not None:
-        recipe.note(described(splits["train"], weights))
+        recipe.found.note(described(splits["train"], weights))
     return splits
 
 

@@ -63,7 +63,7 @@ def _placed(recipe: Recipe, examples: Sequence[Example], where: str) -> list[Exa
 
     kept, note = placed(examples, settled(recipe.data.misplaced_answers), where)
     if note:
-        recipe.note(note)
+        recipe.found.note(note)
     return kept
 
 
