@@ -135,7 +135,9 @@ def test_made_up_examples_have_no_padding_where_a_run_has_no_mask():
 )
 def test_what_has_no_room_is_not_added(examples, length, streamed, added):
     request = widened("ctrl", "causal_lm", examples, 8, streamed=streamed)
-    request.batch = {name: np.zeros((examples, length), np.int64) for name in request.batch}
+    request = dataclasses.replace(
+        request, batch={name: np.zeros((examples, length), np.int64) for name in request.batch}
+    )
     assert build.added_examples(request) == added
     assert len(build.batch_of(request)["input_ids"]) == examples + added
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from dataclasses import replace
 
 from toolkit.parity.job.build import DRAWN_TEXTS, job_of
 from toolkit.parity.job.job import TokenizerJob
@@ -44,8 +45,6 @@ def test_all_that_can_be_left_of_a_drawn_text_is_tried():
 
 def test_a_gate_compares_them_beside_the_run_s_own_and_pads_only_these_and_those_by_hand():
     own = TokenizerJob("bytes", [f"text {number}" for number in range(100)], max_length=8)
-    request = trial_request("reformer", "random", 5)
-    request.tokenizer = own
-    job = job_of(request).tokenizer
+    job = job_of(replace(trial_request("reformer", "random", 5), tokenizer=own)).tokenizer
     assert job.texts == [*own.texts[:64], *ADVERSARIAL, *placed(), *drawn(5, DRAWN_TEXTS)]
     assert [text for text, padded in job.numbered() if padded] == [*own.texts[:64], *ADVERSARIAL]

@@ -150,7 +150,7 @@ def gate_of(recipe: Recipe, config: Mapping[str, Any], length: int) -> str:
     request = GateRequest(
         model=recipe.model.name,
         head=head,
-        config=config,
+        config=dict(config),
         weights={name: np.broadcast_to(np.int8(0), shape) for name, (shape, _) in shapes.items()},
         batch={"input_ids": ids, "attention_mask": ids},
         port=port_settings(recipe),

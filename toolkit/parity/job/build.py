@@ -65,33 +65,25 @@ def spares_memory(request: GateRequest) -> bool:
 
 def job_of(request: GateRequest) -> Job:
     """What both workers are told, for a model that is compared as a whole."""
-    brief = is_brief(request)
-    whole = request.checkpoint_config
+    known, whole = family(request.model), request.checkpoint_config
+    told = {
+        **request.common(),
+        "config": known.keys(request.config),
+        "training": _of_float32(request.training),
+        "tokenizer": _with_adversarial_texts(request.tokenizer, request.seed),
+        "class_weights": _held(request.class_weights),
+        "checkpoint_config": None if whole is None else known.keys(whole),
+        "at_once": request.at_once or not spares_memory(request),
+    }
     return Job(
-        model=request.model,
-        head=request.head,
-        config=family(request.model).keys(request.config),
-        dtypes=request.dtypes,
-        device=request.device,
-        seed=request.seed,
+        **told,
         noise_runs=_noise_runs(request),
         updates=min(len(SHARES), request.training.max_steps),
-        port=dict(request.port),
         lowered=PRODUCTS,
         spare_memory=spares_memory(request),
-        at_once=request.at_once or not spares_memory(request),
-        brief=brief,
-        training=_of_float32(request.training),
+        brief=is_brief(request),
         threads=request.threads or runtime.threads(),
         reference_python=workers_of(request)["reference"],
-        judge_reference_reversible=request.judge_reference_reversible,
-        checkpoint=request.checkpoint,
-        checkpoint_config=None if whole is None else family(request.model).keys(whole),
-        class_weights=_held(request.class_weights),
-        origin=request.origin,
-        tokenizer=_with_adversarial_texts(request.tokenizer, request.seed),
-        pair=request.pair,
-        lora=None if request.lora is None else dict(request.lora),
         own_examples=len(request.batch["input_ids"]) if request.widened else None,
     )
 

@@ -67,6 +67,11 @@ NEEDED = (
 )
 #: Also read, of a family or of a user's reference.
 OF_FAMILY, OF_PAIR = "reference/initial.safetensors", "reference/describe.json"
+#: What of a bundle's job is asked for again. The rest names what only the recording machine has.
+TAKEN = (
+    *("model", "head", "config", "dtypes", "seed", "port", "training", "class_weights", "judge_reference_reversible"),
+    *("origin", "pair"),
+)
 #: Files of a pair in a bundle: whoever replays it says which port is judged.
 NO_CODE = Pair("", "", "reference")
 #: A name in the manifest: plain words, parted by single slashes. No ``..``, no hidden, no absolute path.
@@ -321,21 +326,11 @@ def _request_of(folder: Path, model: str) -> GateRequest:
     (_check_pair if job.model == PAIR else _check_family)(folder, job)
     check_recorded(folder, job)
     return GateRequest(
-        model=job.model,
-        head=job.head,
-        config=job.config,
+        **{name: getattr(job, name) for name in TAKEN},
         weights=files.read_tensors(folder / "weights.safetensors"),
         batch=files.read_tensors(folder / "batch.safetensors"),
         labels=files.read_tensors(folder / "labels.safetensors"),
-        dtypes=job.dtypes,
-        seed=job.seed,
-        port=job.port,
-        training=job.training,
-        class_weights=job.class_weights,
-        judge_reference_reversible=job.judge_reference_reversible,
         streamed=False,
-        origin=job.origin,
-        pair=job.pair,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 from toolkit.parity.job.pair import Pair
@@ -70,69 +70,91 @@ class TrainingSettings:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A training step to run on both sides.
+class Compared:
+    """What a gate compares: what its request (:class:`.request.GateRequest`) and the workers' job have in common.
 
     Attributes:
-        model, head, config, dtypes, device, seed, judge_reference_reversible: as in
-            :class:`toolkit.parity.job.request.GateRequest`.
-        noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
-        updates: of the parameters after the step.
+        model: one of ``models.families.FAMILIES``, or :data:`.pair.PAIR`.
+        head: one of ``HEADS`` in the family's ``weights``.
+        config: Hugging Face's configuration keys.
+        dtypes: ``float64`` decides whether the function is the same, ``float32`` whether it is as accurate,
+            ``bfloat16`` whether it is in mixed precision.
+        device: ``cpu`` or ``gpu``, for both sides.
+        seed: of the dropout masks and rotations.
         port: settings of the port itself, which are no part of the model: ``backward``, ``residual``, ``recompute``.
-        checkpoint: the folder of safetensors that the weights were read from; each side reads it by its own loader.
+        training: how the run changes the parameters.
+        tokenizer: with texts of the run's data; None where there is none to compare.
+        class_weights: each class's weight in the loss that trains: torch's ``CrossEntropyLoss(weight=...)`` for one
+            label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several; None for all alike. The loss of
+            evaluation has none.
+        judge_reference_reversible: also measure the reference's own reversible backward; nothing is judged by it.
+        checkpoint: the folder of safetensors that the weights were read from, which each side reads by its own loader;
+            else None.
         checkpoint_config: of the model in ``checkpoint``, if ``config`` has only the first of its positions; else None.
-        origin: as in the request; neither side reads it.
-        spare_memory: keep little.
+        origin: the hub repository and commit of ``checkpoint``, in words; None for what is not of the hub.
         at_once: the workers run at once, as both fit the memory; else one after the other.
-        brief: the model is so large that not all can be computed: what smaller ones show as well is left out (whether
-            watching changes anything, the port's own generator where layers are recomputed), and the port's plain
-            gradients are made from each layer's input, not every activation.
-        training: with the optimizer's numbers rounded to float32.
-        threads: of either side.
-        reference_python: the interpreter that runs the reference.
-        tokenizer: to be compared, if any.
-        mutants: names of faults that the port is measured with, one after another.
-        streamed: stage by stage.
-        class_weights: each class's weight in the loss that trains, in float32 numbers: torch's
-            ``CrossEntropyLoss(weight=...)`` for one label per text, ``BCEWithLogitsLoss(pos_weight=...)`` for several;
-            None for all alike. The loss of evaluation has none.
-        lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
-            sides; all else stays in float32.
-        kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
-            None for a gate.
-        pair: the user's own port and reference, if ``model`` is :data:`.pair.PAIR`.
+        pair: the user's own port and reference; None for a family.
         lora: what is adapted (``rank``, ``alpha``, ``dropout``, ``targets``) and which parameters are trained beside it
             (``whole``); None where all are trained.
-        own_examples: number of the batch's first examples that are the following run's; None if no run follows.
     """
 
     model: str
     head: str
     config: dict[str, Any]
-    dtypes: tuple[str, ...]
-    device: str
-    seed: int
-    noise_runs: dict[str, int]
-    updates: int
-    port: dict[str, Any]
-    spare_memory: bool
-    brief: bool
-    training: TrainingSettings
-    threads: int
-    reference_python: str
+    _: KW_ONLY
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    device: str = "cpu"
+    seed: int = 0
+    port: dict[str, Any] = field(default_factory=dict)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    tokenizer: TokenizerJob | None = None
+    class_weights: tuple[float, ...] | None = None
     judge_reference_reversible: bool = False
     checkpoint: str | None = None
     checkpoint_config: dict[str, Any] | None = None
     origin: str | None = None
-    tokenizer: TokenizerJob | None = None
+    at_once: bool = False
+    pair: Pair | None = None
+    lora: dict[str, Any] | None = None
+
+    def common(self) -> dict[str, Any]:
+        """These attributes by name, without those that a subclass adds."""
+        return {known.name: getattr(self, known.name) for known in fields(Compared)}
+
+
+@dataclass(frozen=True)
+class Job(Compared):
+    """A training step to run on both sides.
+
+    Attributes:
+        noise_runs: dtype -> runs of the reference that measure its rounding, beside R64.
+        updates: of the parameters after the step.
+        spare_memory: keep little.
+        brief: the model is so large that not all can be computed: what smaller ones show as well is left out (whether
+            watching changes anything, the port's own generator where layers are recomputed), and the port's plain
+            gradients are made from each layer's input, not every activation.
+        threads: of either side.
+        reference_python: the interpreter that runs the reference.
+        mutants: names of faults that the port is measured with, one after another.
+        streamed: stage by stage.
+        lowered: products that ``bfloat16`` computes in bfloat16 (:data:`models.operations.precision.PRODUCTS`), on both
+            sides; all else stays in float32.
+        kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
+            None for a gate.
+        own_examples: number of the batch's first examples that are the following run's; None if no run follows.
+    """
+
+    _: KW_ONLY
+    noise_runs: dict[str, int]
+    updates: int
+    spare_memory: bool
+    brief: bool
+    threads: int
+    reference_python: str
     mutants: list[str] = field(default_factory=list)
     streamed: bool = False
     lowered: tuple[str, ...] = ()
     kernels: list[str] | None = None
-    at_once: bool = True
-    class_weights: tuple[float, ...] | None = None
-    pair: Pair | None = None
-    lora: dict[str, Any] | None = None
     own_examples: int | None = None
     schema: int = SCHEMA
 
