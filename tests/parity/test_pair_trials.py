@@ -22,9 +22,9 @@ from toolkit.parity.job.pair import PairMap, ParameterFacts
 from toolkit.parity.job.results import ReferenceFacts, ReferenceResult
 from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.pairs.options import choices_of, pair_request
+from toolkit.parity.pairs.prepare import role_of
 from toolkit.parity.pairs.recording import of_counterparts
 from toolkit.parity.pairs.weights import made_up
-from toolkit.parity.trials.pair_limits import role_of
 from toolkit.parity.trials.pair_sweep import TRAINING, PairSweep
 
 PAIR = Path(__file__).parents[1] / "pairs" / "mlp"

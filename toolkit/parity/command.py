@@ -347,24 +347,30 @@ def mutants(overrides: tuple[str, ...], **trial: Any) -> int:
     from toolkit.parity.options import trial_requests
     from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
 
-    if (pair := _pair_options(trial)) is not None:
-        from toolkit.parity.trials.pair_mutation import try_pair
-
+    if (pair := _pair_options(trial)) is None:
+        _check_no_config(overrides)
+        requests = [one for plain in trial_requests(**trial) for one in (plain, *weighted_trials(plain))]
+    else:
         if trial["model"] or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
             raise UserError("--model, --weights, --device and --dtype: are not for a pair, which has its own")
-        others = {key: trial[key] for key in ("seed", "reference_python")}
-        trials = try_pair(_pair({**pair, **others, "overrides": overrides, "dtype": "float64"}), _console())
+        requests = [_pair_on_trial(pair, overrides, trial)]
+    passed = True
+    for request in requests:
+        trials = try_mutants(request, _console())
         print_trials(trials, _console())
-        return int(not all(trial.passed for trial in trials))
+        passed = passed and all(trial.passed for trial in trials)
+    return int(not passed)
+
+
+def _check_no_config(overrides: Sequence[str]) -> None:
     if overrides:
         raise click.UsageError(f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config")
-    passed = True
-    for plain in trial_requests(**trial):
-        for request in (plain, *weighted_trials(plain)):
-            trials = try_mutants(request, _console())
-            print_trials(trials, _console())
-            passed = passed and all(trial.passed for trial in trials)
-    return int(not passed)
+
+
+def _pair_on_trial(pair: dict[str, Any], overrides: Sequence[str], trial: dict[str, Any]) -> Any:
+    """The comparison of a pair whose port is given faults."""
+    others = {key: trial[key] for key in ("seed", "reference_python")}
+    return _pair({**pair, **others, "overrides": overrides, "dtype": "float64"})
 
 
 @click.command("parity limits", epilog="KEY=VALUE pairs are the config of a --port of yours.")
@@ -375,22 +381,17 @@ def limits(overrides: tuple[str, ...], **trial: Any) -> int:
 
     from toolkit.parity.options import devices, trial_requests
     from toolkit.parity.trials.limits import find_limits, is_seen, print_limits
-    from toolkit.parity.trials.pair_limits import find_pair_limits
 
     if (pair := _pair_options(trial)) is None:
-        if overrides:
-            raise click.UsageError(
-                f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config"
-            )
-        requests, find = list(trial_requests(**trial)), find_limits
+        _check_no_config(overrides)
+        requests = list(trial_requests(**trial))
     else:
         _check_none_of_families(["model"] * bool(trial["model"]) + ["weights"] * (trial["kind"] != "heavy-tailed"))
-        others = {key: trial[key] for key in ("seed", "reference_python")}
-        asked = _pair({**pair, **others, "overrides": overrides, "dtype": "float64"})
-        requests, find = [replace(asked, device=place) for place in devices(trial["device"])], find_pair_limits
+        asked = _pair_on_trial(pair, overrides, trial)
+        requests = [replace(asked, device=place) for place in devices(trial["device"])]
     passed = True
     for request in requests:
-        found = find(request, _console())
+        found = find_limits(request, _console())
         print_limits(found, _console())
         passed = passed and all(map(is_seen, found))
     return int(not passed)

@@ -31,7 +31,6 @@ from toolkit.parity.job.build import (
     scratch_job,
     streamed_job_of,
     workers_of,
-    write_request,
 )
 from toolkit.parity.job.bundle import Recording
 from toolkit.parity.job.family import ported
@@ -40,10 +39,9 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
 from toolkit.parity.job.stretch import fitted
-from toolkit.parity.job.synthetic import randomize_constants
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import Verdict, judge
-from toolkit.parity.pairs.describe import described, write_pair
+from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.pairs.recording import describe_port, of_counterparts
 from toolkit.parity.report.json import as_content
 from toolkit.parity.report.junit import write_junit
@@ -112,8 +110,7 @@ def run_gate(request: GateRequest, folder: Path, console: Console, recording: Re
             console.print(f"parity gate: {takes}", highlight=False, soft_wrap=True)
         streamed = is_streamed(request)
         request = without_bfloat16(request) if streamed else request
-        measure = _measure_pair if request.pair else _measure_whole
-        measured = _measure_streamed(request, folder, console) if streamed else measure(request, console)
+        measured = _measure_streamed(request, folder, console) if streamed else _measure_whole(request, console)
     found = measured.measurement
     verdict = judge(found.reference, found.candidate)
     for what in request.not_run:
@@ -187,18 +184,23 @@ def _write(report: Report, folder: Path, constants: Mapping[str, np.ndarray]) ->
 
 
 def _measure_whole(request: GateRequest, console: Console) -> Measured:
-    weights, randomized = randomize_constants(request.weights, request.seed)
+    """Measure a model as a whole. A pair is never cached: what its files import may have changed."""
     with scratch_job() as job:
-        write_request(request, weights, job)
-        key = cache.key_of(job, request.reference_python)
-        if not request.trace and (kept := cache.load(key, Measurement)):
+        prepared = prepare(request, job, console)
+        sides = prepared.sides
+        key = None if sides else cache.key_of(job, request.reference_python)
+        if key and not request.trace and (kept := cache.load(key, Measurement)):
             return Measured(*kept, key, cached=True)
         interpreters = workers_of(request)
-        found, verdict = _measured(job, randomized, interpreters, console)
-        found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
+        found, verdict = _measured(job, prepared.randomized, interpreters, console)
         asked = request.trace or is_judged(request.dtypes)
+        if sides:
+            found.reference.notes += sides.notes()
+            asked = asked or lacks_gradients(verdict)
+        else:
+            found.attribution = attribute(job, verdict, found.reference, found.candidate, console)
         found.trace = trace(job, verdict, asked, console, interpreters)
-        return Measured(found, _read_constants(job), key)
+        return Measured(found, {} if sides else _read_constants(job), key)
 
 
 def _measured(
@@ -211,20 +213,6 @@ def _measured(
     first = judge(found.reference, found.candidate)
     [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
     return found, judge(found.reference, found.candidate)
-
-
-def _measure_pair(request: GateRequest, console: Console) -> Measured:
-    """As :func:`_measure_whole`, for a user's port and reference, which first describe themselves. Never cached: what
-    their files import may have changed."""
-    with scratch_job() as job:
-        sides = described(request, job, console)
-        weights, randomized = randomize_constants(sides.weights, request.seed)
-        write_pair(request, sides, weights, job)
-        interpreters = workers_of(request)
-        found, verdict = _measured(job, randomized, interpreters, console)
-        found.reference.notes += sides.notes()
-        found.trace = trace(job, verdict, request.trace or lacks_gradients(verdict), console, interpreters)
-        return Measured(found, {})
 
 
 def _measure_streamed(request: GateRequest, folder: Path, console: Console) -> Measured:

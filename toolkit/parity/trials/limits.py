@@ -7,17 +7,15 @@ is left aside here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from models.families import part
 from toolkit.parity.followup import remeasure
-from toolkit.parity.job.build import scratch_job, workers_of, write_request
+from toolkit.parity.job.build import scratch_job, workers_of
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import CandidateResult, ReferenceResult, read_results
@@ -26,6 +24,8 @@ from toolkit.parity.judge.verdict import judge
 from toolkit.parity.measure.error_stats import TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants.change import CHANGE, weight_changed
+from toolkit.parity.pairs.prepare import prepare
+from toolkit.parity.trials.mutation import check_right
 
 #: Relative changes that must be caught: in a matrix, in a gradient.
 WEIGHT_LIMIT, GRADIENT_LIMIT = 1e-10, 1e-8
@@ -41,7 +41,7 @@ class Limit:
 
     Attributes:
         name: of the parameter.
-        role: as the port's ``weights`` names it: linear, embedding, bias, norm_gain, ...
+        role: as :class:`toolkit.parity.pairs.prepare.Prepared` names it.
         weight: of the parameter's values; infinite where no change of it changes anything, such as a key's bias.
         gradient: of its gradient, in the RMS.
     """
@@ -53,30 +53,25 @@ class Limit:
 
 
 def find_limits(request: GateRequest, console: Console) -> list[Limit]:
-    """Find the limit of every parameter of a model, in float64 alone, with as many runs of the reference as measure
-    what is near its bound (:mod:`toolkit.parity.followup.remeasure`)."""
-    config = part(request.model, "schema").resolve(request.config)
-    table = part(request.model, "weights").parameters(config, request.head)
-    roles = {name: role for name, (_, role) in table.items()}
-    with scratch_job() as job:
-        write_request(request, request.weights, job, [weight_changed(name) for name in roles])
-        return limits_of(job, roles, workers_of(request), console)
+    """Find the limit of every parameter of a model or of a pair, in float64 alone, with as many runs of the reference
+    as measure what is near its bound (:mod:`toolkit.parity.followup.remeasure`).
 
-
-def limits_of(job: Path, roles: Mapping[str, str], workers: Mapping[str, str], console: Console) -> list[Limit]:
-    """Return the limits of the parameters of a job whose mutants change each of them.
-
-    Args:
-        roles: role by parameter.
-        workers: both sides, and the interpreter of each.
+    Raises:
+        UserError: a pair's port is wrong to begin with, so that faults put into it tell nothing.
     """
-    run_workers([job], console, workers)
-    reference, candidate = read_results(job)
-    [more] = remeasure.measure_again([job], console, workers["reference"])
+    workers = workers_of(request)
+    with scratch_job() as job:
+        prepared = prepare(request, job, console)
+        prepared.put_mutants([weight_changed(name) for name in prepared.roles])
+        run_workers([job], console, workers)
+        reference, candidate = read_results(job)
+        if prepared.sides:
+            check_right(reference, candidate)
+        [more] = remeasure.measure_again([job], console, workers["reference"])
     reference = remeasure.with_more_runs(reference, more)
     return [
         Limit(name, role, _of_weight(name, reference, candidate), _of_gradient(name, reference))
-        for name, role in roles.items()
+        for name, role in prepared.roles.items()
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import pydoc_data.topics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ from rich.text import Text
 from safetensors.numpy import save_file
 
 from models.families import part
+from toolkit.errors import UserError
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import precision, remeasure, trace
-from toolkit.parity.job.build import workers_of, write_request
+from toolkit.parity.job.build import workers_of
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
 from toolkit.parity.job.processes import run_workers
@@ -30,12 +32,18 @@ from toolkit.parity.job.results import (
 )
 from toolkit.parity.job.synthetic import SyntheticWeights, random_batch
 from toolkit.parity.job.texts import LAYOUTS
+from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
 from toolkit.parity.judge.culprit import first_at_fault
 from toolkit.parity.judge.verdict import OF_RECOMPUTING, Verdict, judge
-from toolkit.parity.measure.error_stats import TensorRecord
+from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.mutants import CLASS_WEIGHTS, LORA, Mutant, catalogue, faults_of_loops, faults_of_precision
+from toolkit.parity.mutants.generic import HARMLESS, NOT_USED
+from toolkit.parity.pairs.prepare import prepare
 from toolkit.parity.report.report import short_name
+from toolkit.parity.trials import pair_faults
 
+#: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
+STILL = 64 * UNIT["float64"]
 #: Weight of each label in trials of class weights.
 TRIAL_WEIGHTS = (0.25, 3.0, 1.5)
 
@@ -141,20 +149,69 @@ class Trial:
 
 
 def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | None = None) -> list[Trial]:
-    """Run the gate once for each mutant of :func:`faults_of` (or those of ``names``), all on the same reference run."""
-    mutants = [mutant for mutant in faults_of(request) if names is None or mutant.name in names]
+    """Run the gate once for each mutant (or those of ``names``), all on the same reference run.
+
+    Raises:
+        UserError: a pair's port is wrong to begin with, so that faults put into it tell nothing.
+    """
     workers = workers_of(request)
     with scratch_folder("mutants-") as scratch:
         job = scratch / "job"
+        mutants = [] if request.pair else [one for one in faults_of(request) if names is None or one.name in names]
         if any(mutant.tokenizer for mutant in mutants):
             request = replace(request, tokenizer=trial_tokenizer(request.model, scratch / "tokenizer"))
         if any(mutant.loader for mutant in mutants):
             request = replace(request, checkpoint=str(trial_checkpoint(request, scratch / "checkpoint")))
-        write_request(request, request.weights, job, [mutant.name for mutant in mutants])
+        prepared = prepare(request, job, console)
+        sides = prepared.sides
+        mutants = pair_faults.faults_of(sides) if sides else mutants
+        prepared.put_mutants([mutant.name for mutant in mutants])
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
+        if sides:
+            check_right(reference, candidate)
         [(records, traced)] = trace.measure([job], console, workers)
-        return verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+        trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
+    if not sides:
+        return trials
+    return [with_effect(trial, candidate.mutants[trial.mutant.name].moved, reference.tensors) for trial in trials]
+
+
+def check_right(reference: ReferenceResult, candidate: CandidateResult) -> None:
+    """Check that a port is right before faults are put into it.
+
+    Raises:
+        UserError: it drifts.
+    """
+    if culprit := first_at_fault(judge(reference, candidate), list(reference.tensors)):
+        raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
+
+
+def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
+    """Add to a trial what its fault does to the loss and the gradients of the port itself, whatever the gate says. A
+    fault that moves none of them, and that the gate has not seen, is harmless.
+
+    Args:
+        moved: by how much the fault moves each.
+        truth: R64's, with the noise of its float64.
+    """
+    by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
+    if not by or max(by) > STILL:
+        return trial
+    if trial.caught:
+        return replace(trial, is_still=True)
+    why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
+    how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
+    proven = f"{why}: the loss and {len(by) - 1} gradients in float64 {how}"
+    return replace(trial, mutant=replace(trial.mutant, harmless=proven), is_still=True)
+
+
+def _relative(moved: TensorStats, true: TensorRecord) -> float:
+    """Return the relative change of a tensor; 0 for one that is nothing but rounding in R64 itself."""
+    noise = [run for run in true.noise["float64"] if run is not None]
+    if not true.rms or max(noise, default=0.0) > UNINFORMATIVE * true.rms:
+        return 0.0
+    return math.inf if moved.rms is None else moved.rms / true.rms
 
 
 def verdicts_on(

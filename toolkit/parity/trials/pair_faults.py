@@ -1,87 +1,17 @@
-"""The gate on trial with a pair of the user's: faults that are made from the port's own tree of modules."""
+"""Faults of a user's pair, which are made from the port's own tree of modules."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
-from rich.console import Console
-
-from toolkit.errors import UserError
-from toolkit.parity.followup import trace
-from toolkit.parity.job import files
-from toolkit.parity.job.build import job_of, scratch_job, workers_of
 from toolkit.parity.job.pair import ParameterFacts
-from toolkit.parity.job.processes import run_workers
-from toolkit.parity.job.request import GateRequest
-from toolkit.parity.job.results import read_results
-from toolkit.parity.job.synthetic import randomize_constants
-from toolkit.parity.judge.bounds import UNINFORMATIVE, UNIT
-from toolkit.parity.judge.culprit import first_at_fault
-from toolkit.parity.judge.verdict import judge
-from toolkit.parity.measure.error_stats import TensorRecord, TensorStats
 from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.mutants import Mutant
-from toolkit.parity.mutants.generic import HARMLESS, NOT_USED, fault
-from toolkit.parity.pairs.describe import Sides, described, write_pair
-from toolkit.parity.trials.mutation import Trial, verdicts_on
+from toolkit.parity.mutants.generic import fault
+from toolkit.parity.pairs.describe import Sides
 
-#: A fault that moves neither the loss nor a gradient by more than this part of it has only changed the rounding.
-STILL = 64 * UNIT["float64"]
 #: Yields the faults of a kind wherever they can be.
 Sites = Callable[[Sides], Iterator[Mutant]]
-
-
-def try_pair(request: GateRequest, console: Console) -> list[Trial]:
-    """Run the gate once for each fault of :func:`faults_of`, all on the same reference run, in float64.
-
-    Raises:
-        UserError: the port is wrong to begin with, so that faults put into it tell nothing.
-    """
-    workers = workers_of(request)
-    with scratch_job() as job:
-        sides = described(request, job, console)
-        weights, _ = randomize_constants(sides.weights, request.seed)
-        write_pair(request, sides, weights, job)
-        mutants = faults_of(sides)
-        asked = replace(request, pair=replace(request.pair, map=sides.map))  # type: ignore[type-var]
-        files.write_json(job / "job.json", replace(job_of(asked), mutants=[mutant.name for mutant in mutants]))
-        run_workers([job], console, workers)
-        reference, candidate = read_results(job)
-        right = judge(reference, candidate)
-        if culprit := first_at_fault(right, list(reference.tensors)):
-            raise UserError(f"the port drifts as it is ({culprit.name}); toolkit parity says more")
-        [(records, traced)] = trace.measure([job], console, workers)
-        trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)
-    return [with_effect(trial, candidate.mutants[trial.mutant.name].moved, reference.tensors) for trial in trials]
-
-
-def with_effect(trial: Trial, moved: Mapping[str, TensorStats], truth: Mapping[str, TensorRecord]) -> Trial:
-    """Add to a trial what its fault does to the loss and the gradients of the port itself, whatever the gate says. A
-    fault that moves none of them, and that the gate has not seen, is harmless.
-
-    Args:
-        moved: by how much the fault moves each.
-        truth: R64's, with the noise of its float64.
-    """
-    by = [_relative(stats, truth[name]) for name, stats in moved.items() if name in truth]
-    if not by or max(by) > STILL:
-        return trial
-    if trial.caught:
-        return replace(trial, is_still=True)
-    why = HARMLESS.get(trial.mutant.name.partition(":")[0], NOT_USED)
-    how = f"move by at most {max(by):.0e} of themselves" if max(by) else "are the same to the last bit"
-    proven = f"{why}: the loss and {len(by) - 1} gradients in float64 {how}"
-    return replace(trial, mutant=replace(trial.mutant, harmless=proven), is_still=True)
-
-
-def _relative(moved: TensorStats, true: TensorRecord) -> float:
-    """Return the relative change of a tensor; 0 for one that is nothing but rounding in R64 itself."""
-    noise = [run for run in true.noise["float64"] if run is not None]
-    if not true.rms or max(noise, default=0.0) > UNINFORMATIVE * true.rms:
-        return 0.0
-    return math.inf if moved.rms is None else moved.rms / true.rms
 
 
 def faults_of(sides: Sides) -> list[Mutant]:

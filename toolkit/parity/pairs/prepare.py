@@ -1,0 +1,67 @@
+"""Fills the job folder of a gate: of a family here, or of a user's pair, which is described first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from models.families import part
+from toolkit.parity.job import files
+from toolkit.parity.job.build import write_request
+from toolkit.parity.job.pair import ParameterFacts
+from toolkit.parity.job.request import GateRequest
+from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.pairs.describe import Sides, described, write_pair
+from toolkit.parity.pairs.match import leaf
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job folder that both workers can run.
+
+    Attributes:
+        randomized: number of constant parameters that were given random values.
+        roles: parameters whose faults the gate can be tried with, and the role of each: ``linear``, ``embedding``,
+            ``bias``, ``norm_gain``, ...; ``other`` in a layer of the user's own.
+        sides: descriptions of a pair; None for a family.
+    """
+
+    job: Path
+    randomized: int
+    roles: dict[str, str]
+    sides: Sides | None = None
+
+    def put_mutants(self, names: Sequence[str]) -> None:
+        """Have the port measured with these faults, too."""
+        files.write_json(self.job / "job.json", replace(files.read_job(self.job), mutants=list(names)))
+
+
+def prepare(request: GateRequest, job: Path, console: Console) -> Prepared:
+    """Fill a job folder, with random values for constant parameters.
+
+    Raises:
+        UserError, Inconclusive: of a pair, as :func:`.describe.described`.
+    """
+    if request.pair is None:
+        weights, randomized = randomize_constants(request.weights, request.seed)
+        write_request(request, weights, job)
+        table = part(request.model, "weights").parameters(
+            part(request.model, "schema").resolve(request.config), request.head
+        )
+        return Prepared(job, randomized, {name: role for name, (_, role) in table.items()})
+    sides = described(request, job, console)
+    weights, randomized = randomize_constants(sides.weights, request.seed)
+    write_pair(request, sides, weights, job)
+    matched = {match.reference for match in sides.map.parameters}
+    roles = {one.name: role_of(one) for one in sides.reference.parameters if one.name in matched}
+    return Prepared(job, randomized, roles, sides)
+
+
+def role_of(one: ParameterFacts) -> str:
+    """Return the role of a pair's parameter, in the families' words."""
+    if one.role == "norm":
+        return "norm_bias" if leaf(one.name) == "bias" else "norm_gain"
+    return "bias" if leaf(one.name) == "bias" and one.role != "other" else one.role
