@@ -123,8 +123,7 @@ def test_running_statistics_are_each_others_and_a_state_without_counterpart_is_a
 )
 def test_a_fault_that_is_not_seen_is_harmless_only_where_the_ports_own_gradients_stay(kind, moved, noise, harmless):
     from toolkit.parity.mutants.generic import fault
-    from toolkit.parity.trials.mutation import Trial
-    from toolkit.parity.trials.mutation import with_effect
+    from toolkit.parity.trials.mutation import Trial, with_effect
 
     truth = {name: TensorRecord([1], rms=1.0, noise={"float64": [noise]}) for name in ("loss", "gradient:a")}
     by = {"loss": TensorStats([1], rms=0.0), "gradient:a": TensorStats([1], rms=moved, missing=moved is None)}

@@ -15,6 +15,7 @@ from toolkit.errors import UserError
 from toolkit.files.strict_json import finite
 from toolkit.machine.disk import check_writable
 from toolkit.parity.followup.attribution import Substitution, attribute
+from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import is_judged, judge_operations
 from toolkit.parity.followup.remeasure import note_unmeasured, remeasure
 from toolkit.parity.followup.trace import OperationTrace, lacks_gradients, trace, unavailable
@@ -210,8 +211,10 @@ def _measured(
     with hashing(job) as hashes:
         run_workers([job], console, interpreters)
     found = Measurement(*read_results(job), randomized, hashes.all())
+    python = interpreters["reference"]
+    found.reference = with_rounded_constants(job, found.reference, found.candidate, console, python)
     first = judge(found.reference, found.candidate)
-    [found.reference] = remeasure([job], [(found.reference, first)], console, interpreters["reference"])
+    [found.reference] = remeasure([job], [(found.reference, first)], console, python)
     return found, judge(found.reference, found.candidate)
 
 

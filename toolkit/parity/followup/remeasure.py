@@ -91,7 +91,7 @@ def with_more_runs(reference: ReferenceResult, more: Mapping[str, TensorRecord])
 
 
 def _joined(runs: Mapping[str, list[float | None]], more: Mapping[str, list[float | None]]) -> dict:
-    return {dtype: [*runs[dtype], *more[dtype]] for dtype in runs}
+    return {dtype: [*runs[dtype], *more.get(dtype, [])] for dtype in runs}
 
 
 def remeasure(

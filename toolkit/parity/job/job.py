@@ -141,6 +141,7 @@ class Job(Compared):
             sides; all else stays in float32.
         kernels: kinds of kernels that the port takes from the reference in a float32 step that is compared bit for bit;
             None for a gate.
+        rounds_constants: a pair's reference also runs with its constants in float32 where operations are traced.
         own_examples: number of the batch's first examples that are the following run's; None if no run follows.
     """
 
@@ -155,6 +156,7 @@ class Job(Compared):
     streamed: bool = False
     lowered: tuple[str, ...] = ()
     kernels: list[str] | None = None
+    rounds_constants: bool = False
     own_examples: int | None = None
     schema: int = SCHEMA
 

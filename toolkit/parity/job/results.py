@@ -161,6 +161,19 @@ class ReferenceResult:
     execution: Execution = field(default_factory=Execution)
 
 
+@dataclass
+class RoundedConstants:
+    """What the rounding of a reference's constants to float32 moves.
+
+    Attributes:
+        tensors: by name, the distance from R64 in each run, as noise of float64.
+        constants: each as ``operation constant (file.py:LINE)``.
+    """
+
+    tensors: dict[str, TensorRecord] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Place:
     """Class of a module of the port, and the source lines that make and define it. For other code, such as a

@@ -49,6 +49,10 @@ TEXTS: Mapping[str, str] = {
         "a choice that rounding turns looks like a fault"
     ),
     "buffers-alone": "the {side} alone holds {names}, which the step leaves as they are, and no checkpoint holds them",
+    "constants-rounded": (
+        "float64: {count} tensors differ by up to {worst:.1e} of themselves, which is what rounding the reference's "
+        "constants to float32 moves, as Paddle's kernels hold many: {constants}"
+    ),
     # of float32
     "uninformative": (
         "float32 carries no information in {count} tensors (the reference's own error exceeds a tenth of them), the "

@@ -31,6 +31,7 @@ MODULES = {
     files.RESULT: "measure",
     "forced_input": "forced_input",
     "remeasure": "remeasure",
+    "constants": "rounded",
     "tokens": "tokens",
 }
 

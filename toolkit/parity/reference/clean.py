@@ -47,7 +47,7 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16)
 SHAPED_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_")
 TORCH, TOOLKIT = (str(Path(file).parent) + "/" for file in (torch.__file__, Path(__file__).parents[1]))
 #: This package's functions that pass on the reference's own calls.
-PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose")
+PASSED_THROUGH = ("__torch_function__", "__torch_dispatch__", "keep_double", "choose", "relu", "attention")
 
 
 class NarrowingWatch(TorchDispatchMode):
@@ -67,7 +67,7 @@ class NarrowingWatch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         if _narrows(function, (args, kwargs), result):
-            place = _calling_line() or self._backward_of()
+            place = calling_line(sys._getframe(1)) or self._backward_of()
             if place and place not in self.places:
                 self.places.append(place)
         return result
@@ -88,10 +88,13 @@ def _narrows(function: Any, inputs: Any, result: Any) -> bool:
     return any(isinstance(value, torch.Tensor) and value.dtype == torch.float64 for value in given)
 
 
-def _calling_line() -> str | None:
-    """Return the innermost line outside torch and this package that leads to the running call; None if the call is this
-    package's own, or no such code is running, as in a backward."""
-    frame: FrameType | None = sys._getframe(2)
+def calling_line(frame: FrameType | None) -> str | None:
+    """Return the innermost line outside torch and this package that leads to a call; None if the call is this package's
+    own, or no such code is running, as in a backward.
+
+    Args:
+        frame: of what makes the call.
+    """
     while frame is not None:
         file = frame.f_code.co_filename
         own = file.startswith(TOOLKIT)

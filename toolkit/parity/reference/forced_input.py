@@ -15,6 +15,8 @@ from toolkit.parity.measure.error_stats import TensorRecord
 from toolkit.parity.measure.masked_scores import compared
 from toolkit.parity.reference.noise import in_runs, runs_of, sums_in_another_order
 from toolkit.parity.reference.points import Keep, Points
+from toolkit.parity.reference.rounded import RUNS as ROUNDED_RUNS
+from toolkit.parity.reference.rounded import ConstantsRounded
 from toolkit.parity.reference.step import make_step
 
 
@@ -36,5 +38,11 @@ def run(job: Job, folder: Path) -> dict[str, TensorRecord]:
         with sums_in_another_order(dtype, number):
             step.trace(dtype, Points(measure, truth, nudge), nudge)
 
+    def rounded(dtype: str, number: int, nudge: int, measure: Keep) -> None:
+        with ConstantsRounded(number):
+            step.trace(dtype, Points(measure, truth))
+
     in_runs(once, truth, records, runs_of(job))
+    if job.rounds_constants:
+        in_runs(rounded, truth, records, {"float64": range(ROUNDED_RUNS)})
     return records

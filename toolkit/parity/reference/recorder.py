@@ -229,7 +229,7 @@ class Recorder:
 
     def _randn(self, shape, **options):
         drawn = self.draws.normal(self.stack.draw("normal"), tuple(shape))
-        return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
+        return torch.from_numpy(drawn).to(options.get("device"), options.get("dtype") or torch.get_default_dtype())
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:

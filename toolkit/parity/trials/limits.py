@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from toolkit.parity.followup import remeasure
+from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.job.build import scratch_job, workers_of
 from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
@@ -66,6 +67,7 @@ def find_limits(request: GateRequest, console: Console) -> list[Limit]:
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
         if prepared.sides:
+            reference = with_rounded_constants(job, reference, candidate, console, workers["reference"])
             check_right(reference, candidate)
         [more] = remeasure.measure_again([job], console, workers["reference"])
     reference = remeasure.with_more_runs(reference, more)

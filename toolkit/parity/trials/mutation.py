@@ -19,6 +19,7 @@ from models.families import part
 from toolkit.errors import UserError
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import precision, remeasure, trace
+from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.job.build import workers_of
 from toolkit.parity.job.family_part import family_part
 from toolkit.parity.job.job import TokenizerJob, TrainingSettings
@@ -169,6 +170,7 @@ def try_mutants(request: GateRequest, console: Console, names: Sequence[str] | N
         run_workers([job], console, workers)
         reference, candidate = read_results(job)
         if sides:
+            reference = with_rounded_constants(job, reference, candidate, console, workers["reference"])
             check_right(reference, candidate)
         [(records, traced)] = trace.measure([job], console, workers)
         trials = verdicts_on(mutants, job, reference, candidate, records, traced, workers, console)

@@ -16,6 +16,7 @@ from rich.text import Text
 from models.families import part
 from toolkit.machine.scratch import scratch_folder
 from toolkit.parity.followup import trace
+from toolkit.parity.followup.constants import with_rounded_constants
 from toolkit.parity.followup.precision import DTYPE, is_judged, judge_operations
 from toolkit.parity.followup.remeasure import remeasure
 from toolkit.parity.followup.trace import OperationTrace
@@ -115,8 +116,12 @@ def judge_jobs(
     """As :func:`judge_all`, for job folders that are filled."""
     run_workers(jobs, console, workers)
     results = [read_results(job) for job in jobs]
-    first = [(reference, judge(reference, candidate)) for reference, candidate in results]
-    references = remeasure(jobs, first, console, workers["reference"])
+    python = workers["reference"]
+    first = []
+    for job, (reference, candidate) in zip(jobs, results, strict=True):
+        reference = with_rounded_constants(job, reference, candidate, console, python)
+        first.append((reference, judge(reference, candidate)))
+    references = remeasure(jobs, first, console, python)
     traced = trace.measure(jobs, console, workers)
     return [
         (judge(reference, candidate), trace.summary(records, forced.dtypes, reference.facts.bucket_slack))

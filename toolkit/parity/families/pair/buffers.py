@@ -13,9 +13,10 @@ from toolkit.parity.job.pair import BufferFacts, ParameterFacts, ParameterMatch
 
 
 def buffers_of(model: nn.Layer) -> dict[str, paddle.Tensor]:
-    """Return every buffer, and every parameter that takes no gradient, by its name."""
-    untrained = {name: value for name, value in model.named_parameters() if value.stop_gradient}
-    return {**dict(model.named_buffers()), **untrained}
+    """Return every buffer that has memory (an RNN's state of dropout has none on a CPU), and every parameter that takes
+    no gradient, by its name."""
+    held = {name: value for name, value in model.named_buffers() if value._is_initialized()}
+    return {**held, **{name: value for name, value in model.named_parameters() if value.stop_gradient}}
 
 
 def values_of(model: nn.Layer) -> dict[str, np.ndarray]:

@@ -53,11 +53,12 @@ class PairStep(Step):
         self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
         self.given_weights = TensorFile(folder / "weights.safetensors")
-        with default_dtype(dtype):
-            self.source = user_code.load(job.pair.port)
+        # A library may note the default dtype on import: it is to be float32, from which it is widened if need be.
+        self.source = user_code.load(job.pair.port)
+        with self._in_its_dtype():
             self.model = built(self.source, job)
-            if dtype == "float64":
-                self.model.to(dtype="float64")
+        # Layer.to also casts integers, and what has no memory yet.
+        self.model._to_impl(dtype=dtype, floating_only=True)
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
         held = folder / "reference" / "buffers.safetensors"
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
@@ -91,9 +92,14 @@ class PairStep(Step):
                 yield name, parameter.numpy().T if transposed else parameter.numpy()
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
-        exactly = keeps_double() if self.dtype == "float64" else contextlib.nullcontext()
-        with default_dtype(self.dtype), exactly, user_code.running(self.source):
+        with self._in_its_dtype(), user_code.running(self.source):
             return computed(self.source, self.model, inputs)
+
+    @contextlib.contextmanager
+    def _in_its_dtype(self) -> Iterator[None]:
+        """Inside the block, the user's code computes in the step's dtype."""
+        with default_dtype(self.dtype), keeps_double() if self.dtype == "float64" else contextlib.nullcontext():
+            yield
 
     def run(self, measure: Measure, watched: bool = True) -> None:
         """As :meth:`.step.Step.run`, but start from the reference's buffers, and measure them after the step."""

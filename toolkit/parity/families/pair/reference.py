@@ -37,8 +37,12 @@ ROLES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("norm", (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.RMSNorm)),
     ("conv", (nn.modules.conv._ConvNd,)),
 )
+#: Norms whose epsilon Paddle's kernel keeps in float32.
+HELD_IN_FLOAT32 = (nn.LayerNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
 #: Kinds of draws that are numbers, not masks.
 NUMBERS = ("normal", "uniform")
+#: Relative distance of a table in float64 from the same in float32, at most.
+SAME = 1e-4
 #: Types in which float64 loses digits.
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -52,12 +56,21 @@ class PairStep(Step):
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
         self.map = job.pair.map or PairMap()
+        self._job = job
+        self._models: dict[torch.dtype, nn.Module] = {}
+        self.epsilons: dict[str, float] = {}
         super().__init__(job, *given)
-        self.epsilons = round_epsilons(self.model)
-        self.buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        self.buffers = exact_buffers(self.model, self._model_in(torch.float32))
 
     def build(self, job: Job) -> nn.Module:
-        return built(self.source, job)
+        return self._model_in(torch.float64)
+
+    def _model_in(self, dtype: torch.dtype) -> nn.Module:
+        """The model as it is built in a dtype, with the tables that it computes then."""
+        if dtype not in self._models:
+            self._models[dtype] = built(self.source, self._job, dtype)
+            self.epsilons = round_epsilons(self._models[dtype])
+        return self._models[dtype]
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         with user_code.running(self.source):
@@ -66,7 +79,7 @@ class PairStep(Step):
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""
         self.dtype, held = dtype, HELD_IN[dtype]
-        self.model.to(device=self.device, dtype=held)
+        self.model = self._model_in(held).to(device=self.device, dtype=held)
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(nudged(self.weights[name], held, nudge))
@@ -129,7 +142,7 @@ class PairStep(Step):
 
     @contextlib.contextmanager
     def clean(self, recorder: Recorder, plain: bool) -> Iterator[None]:
-        with changed_functions(recorder), uniform_draws(recorder), Choices(recorder), KeepsDouble():
+        with changed_functions(recorder), uniform_draws(recorder), Choices(recorder), computing_in(HELD_IN[self.dtype]):
             yield
 
     def _of_matched(self, keep: Keep) -> Keep:
@@ -142,17 +155,43 @@ class PairStep(Step):
         return keep_matched
 
 
-def built(source: Any, job: Job) -> nn.Module:
-    """Return what a side's ``build`` gives, with eager attention where the module accepts that setting.
+def built(source: Any, job: Job, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Return what a side's ``build`` gives in a dtype, with eager attention where the module accepts that setting.
 
     Raises:
         UserCodeError: it raises, or gives no torch module, or one that it has given before.
     """
     torch.manual_seed(job.seed)
-    with eager_attention(), user_code.running(source):
+    with eager_attention(), computing_in(dtype), user_code.running(source):
         model = source.build(dict(job.config))
     user_code.check_built(source, model, nn.Module, "torch.nn.Module")
     return model
+
+
+def exact_buffers(double: nn.Module, single: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of a module that was built in float64. One that is more than rounding away from its
+    counterpart in float32 was drawn at random, and differently; the counterpart then takes its place."""
+    theirs = dict(single.named_buffers())
+
+    def chosen(exact: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+        if not exact.is_floating_point() or not exact.numel():
+            return drawn
+        drawn = drawn.to(exact)
+        return exact if torch.allclose(exact, drawn, rtol=0, atol=SAME * float(drawn.abs().max())) else drawn
+
+    return {name: chosen(value, theirs[name]).clone() for name, value in double.named_buffers()}
+
+
+@contextlib.contextmanager
+def computing_in(dtype: torch.dtype) -> Iterator[None]:
+    """Inside the ``with`` block, new tensors have a dtype; if that is float64, so has what code asks for in less."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with KeepsDouble() if dtype == torch.float64 else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager
@@ -174,14 +213,15 @@ def round_epsilons(model: nn.Module) -> dict[str, float]:
     """Round the epsilons of norms to float32, and return their original values by module. Also round 1 minus the
     momentum of a batch norm, which is Paddle's momentum.
 
-    Paddle's kernels keep theirs in float32 whatever the dtype. There 1e-5 has a relative error of 2.5e-8, which shows
-    in float64 as 1e-13 of an output. Every port has that, and none can mend it.
+    Paddle's kernels keep theirs in float32 whatever the dtype, except for a group norm's. There 1e-5 has a relative
+    error of 2.5e-8, which shows in float64 as 1e-13 of an output. Every port has that, and none can mend it.
     """
     given: dict[str, float] = {}
     for name, module in model.named_modules():
         epsilon = getattr(module, "eps", None)
         if isinstance(module, dict(ROLES)["norm"]) and isinstance(epsilon, float):
             given[name] = epsilon
+        if isinstance(module, HELD_IN_FLOAT32) and isinstance(epsilon, float):
             setattr(module, "eps", float(np.float32(epsilon)))  # noqa: B010 - no type of torch's names it
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = 1 - float(np.float32(1 - module.momentum))
@@ -222,7 +262,9 @@ def run(job: Job, folder: Path) -> Description:
     values = {name: to_numpy(value).astype(np.float32) for name, value in model.named_parameters()}
     files.write_tensors(folder / "reference" / "weights.safetensors", values)
     buffers = buffers_of(model)
-    files.write_tensors(folder / "reference" / "buffers.safetensors", buffers)
+    exact = exact_buffers(built(source, job, torch.float64), model) if buffers else {}
+    given = {name: to_numpy(exact[name]) for name in buffers}
+    files.write_tensors(folder / "reference" / "buffers.safetensors", given)
     files.wait_for(folder / "batch.safetensors", files.failure_path(folder, "candidate", "describe"))
     batch = {name: torch.from_numpy(value) for name, value in files.read_tensors(folder / "batch.safetensors").items()}
     modules: list[ModuleFacts] = []
@@ -383,7 +425,7 @@ def uniform_draws(recorder: Recorder) -> Iterator[None]:
     def rand(*shape: Any, **options: Any) -> torch.Tensor:
         size = options.get("size", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
         drawn = recorder.draws.uniform(recorder.stack.draw("uniform"), tuple(size))
-        return torch.from_numpy(drawn).to(dtype=options.get("dtype"), device=options.get("device"))
+        return torch.from_numpy(drawn).to(options.get("device"), options.get("dtype") or torch.get_default_dtype())
 
     def rand_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
         return rand(tuple(x.shape), dtype=options.get("dtype") or x.dtype, device=x.device)
@@ -425,18 +467,16 @@ def uniform_draws(recorder: Recorder) -> Iterator[None]:
 
 
 class KeepsDouble(TorchFunctionMode):
-    """Keeps float64 where a module's code asks for a narrower dtype: ``x.to(torch.float32)``, ``softmax(x,
-    dtype=torch.float32)``, ``x.type_as(...)`` and their like. Other tensors are cast as the code says."""
+    """Makes float64 of what a module's code asks for in less: ``x.to(torch.float32)``, ``positions.float()``,
+    ``softmax(x, dtype=torch.float32)``, ``torch.arange(n, dtype=torch.float32)`` and their like."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        x = args[0] if args else kwargs.get("input")
-        if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
-            if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
-                return x
-            args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
-            if kwargs.get("dtype") in NARROW:
-                kwargs = {**kwargs, "dtype": torch.float64}
+        if function in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+            return args[0].double()
+        args = tuple(torch.float64 if one in NARROW else one for one in args) if _has_dtype(args) else args
+        if kwargs.get("dtype") in NARROW:
+            kwargs = {**kwargs, "dtype": torch.float64}
         return function(*args, **kwargs)
 
 

@@ -223,6 +223,7 @@ def install() -> None:
     change(paddle, "bernoulli", _bernoulli)
     for owner in (paddle, paddle.Tensor):
         change(owner, "multinomial", _multinomial)
+    _install_widening()
 
 
 @contextlib.contextmanager
@@ -240,28 +241,54 @@ def default_dtype(dtype: str) -> Iterator[None]:
 leaks: list[str] = []
 
 
+#: Functions with a ``dtype`` that describes one, and computes nothing in it.
+DESCRIPTIONS = ("finfo", "iinfo")
+_keeps_double = False
+
+
 @contextlib.contextmanager
 def keeps_double() -> Iterator[None]:
-    """Keep float64 inside the block where a port's code casts it to float32, as on the reference's side: what is
-    judged in float64 is the function. The lines that cast are recorded in :data:`leaks`."""
-    original = paddle.Tensor.astype
-
-    def astype(self: paddle.Tensor, dtype: Any) -> paddle.Tensor:
-        narrow = str(dtype).rpartition(".")[2] in ("float32", "float16", "bfloat16")
-        if self.dtype == paddle.float64 and narrow:
-            place = _calling_line()
-            if place and place not in leaks:
-                leaks.append(place)
-            return self
-        return original(self, dtype)
-
-    cast, function = paddle.Tensor.cast, paddle.cast
-    paddle.Tensor.astype = paddle.Tensor.cast = astype
-    paddle.cast = lambda x, dtype: astype(x, dtype)
+    """Inside the block, whatever a port's code asks for in float32 is in float64, as on the reference's side: a cast, a
+    new tensor, a softmax's ``dtype``. What is judged in float64 is the function. The lines that cast float64 down are
+    recorded in :data:`leaks`."""
+    global _keeps_double
+    before, _keeps_double = _keeps_double, True
     try:
         yield
     finally:
-        paddle.Tensor.astype, paddle.Tensor.cast, paddle.cast = original, cast, function
+        _keeps_double = before
+
+
+def _widening(original: Callable) -> Callable:
+    signature = inspect.signature(original)
+
+    def widened(*args: Any, **options: Any) -> Any:
+        if not _keeps_double:
+            return original(*args, **options)
+        try:
+            given = signature.bind(*args, **options)
+        except TypeError:  # Paddle has a second way to call some
+            return original(*args, **options)
+        if str(given.arguments.get("dtype")).rpartition(".")[2] not in ("float32", "float16", "bfloat16"):
+            return original(*args, **options)
+        given.arguments["dtype"] = "float64"
+        first = next(iter(given.arguments.values()))
+        if isinstance(first, paddle.Tensor) and first.dtype == paddle.float64:
+            place = _calling_line()
+            if place and place not in leaks:
+                leaks.append(place)
+        return original(*given.args, **given.kwargs)
+
+    widened.of_paddle = getattr(original, "of_paddle", original)  # type: ignore[attr-defined]
+    return widened
+
+
+def _install_widening() -> None:
+    for owner in (paddle, nn.functional, paddle.Tensor):
+        for name, function in list(vars(owner).items()):
+            is_public = inspect.isfunction(function) and not name.startswith("_")
+            if is_public and name not in DESCRIPTIONS and "dtype" in inspect.signature(function).parameters:
+                setattr(owner, name, _widening(function))
 
 
 def _calling_line() -> str:

@@ -1,0 +1,59 @@
+"""The port of reference.py."""
+
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+
+class Rotary(nn.Layer):
+    def __init__(self, base: float, size: int = 12, longest: int = 16) -> None:
+        super().__init__()
+        frequencies = 1.0 / base ** (paddle.arange(0, size, 2).astype("float32") / size)
+        angles = paddle.arange(longest, dtype="float32").unsqueeze(1) * frequencies
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def forward(self, x):
+        cos, sin = (table[: x.shape[1]].astype(x.dtype) for table in (self.cos, self.sin))
+        left, right = x.chunk(2, -1)
+        return paddle.concat([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+def operations(wrong: bool) -> dict:
+    return {
+        "elu": lambda x: F.elu(x, 0.7001 if wrong else 0.7),
+        "pow": lambda x: (x.abs() + 0.1) ** (1.7001 if wrong else 1.7),
+        "hardtanh": lambda x: F.hardtanh(x, -0.3, 0.3001 if wrong else 0.3),
+        "average": lambda x: F.avg_pool1d(x.transpose([0, 2, 1]), 3, 1, 1, exclusive=wrong).transpose([0, 2, 1]),
+        "interpolate": lambda x: F.interpolate(
+            x.transpose([0, 2, 1]), scale_factor=1.5, mode="linear", align_corners=wrong, data_format="NCW"
+        ).transpose([0, 2, 1]),
+        "noise": lambda x: x + (0.1001 if wrong else 0.1) * paddle.randn(x.shape),
+        "ramp": lambda x: x * (paddle.arange(x.shape[1], dtype="float32") / (3.001 if wrong else 3)).unsqueeze(1),
+    }
+
+
+class Net(nn.Layer):
+    def __init__(self, op: str, wrong: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
+        layers = {
+            "group": lambda: nn.GroupNorm(3, 12, 1.001e-5 if wrong else 1e-5),
+            "rotary": lambda: Rotary(10001.0 if wrong else 10000.0),
+            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, direction="bidirect", time_major=wrong),
+        }
+        self.op, self.layer = op, layers[op]() if op in layers else None
+        self.operations = operations(wrong)
+
+    def forward(self, x, labels):
+        x = self.first(x)
+        if self.op == "group":
+            x = self.layer(x.transpose([0, 2, 1])).transpose([0, 2, 1])
+        elif self.op == "lstm":
+            x = self.layer(x)[0]
+        else:
+            x = (self.layer or self.operations[self.op])(x)
+        return F.cross_entropy(self.last(x).mean(1), labels)
+
+
+def build(config):
+    return Net(config["op"], config.get("wrong", False))

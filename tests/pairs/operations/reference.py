@@ -1,0 +1,62 @@
+"""One operation between two linear layers, by its name; with ``wrong=true`` the port has another constant."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Rotary(nn.Module):
+    """Rotary positions as decoders write them: in float32 whatever the model's dtype, from a table that is no buffer."""
+
+    def __init__(self, size: int = 12, longest: int = 16) -> None:
+        super().__init__()
+        frequencies = 1.0 / 10000.0 ** (torch.arange(0, size, 2, dtype=torch.int64).float() / size)
+        angles = torch.arange(longest).float()[:, None] * frequencies
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def forward(self, x):
+        positions = torch.arange(x.shape[1])
+        cos, sin = (table[positions].to(x.dtype) for table in (self.cos, self.sin))
+        left, right = x.chunk(2, -1)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+
+OPERATIONS = {
+    "elu": lambda x: F.elu(x, 0.7),
+    "pow": lambda x: (x.abs() + 0.1) ** 1.7,
+    "hardtanh": lambda x: F.hardtanh(x, -0.3, 0.3),
+    "average": lambda x: F.avg_pool1d(x.transpose(1, 2), 3, 1, 1).transpose(1, 2),
+    "interpolate": lambda x: F.interpolate(x.transpose(1, 2), scale_factor=1.5, mode="linear").transpose(1, 2),
+    "noise": lambda x: x + 0.1 * torch.randn(x.shape),
+    "ramp": lambda x: x * (torch.arange(x.shape[1], dtype=torch.float32) / 3)[:, None],
+}
+
+
+class Net(nn.Module):
+    def __init__(self, op: str) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4)
+        layers = {
+            "group": lambda: nn.GroupNorm(3, 12),
+            "rotary": Rotary,
+            "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True),
+        }
+        self.op, self.layer = op, layers[op]() if op in layers else None
+
+    def forward(self, x, labels):
+        x = self.first(x)
+        if self.op == "group":
+            x = self.layer(x.transpose(1, 2)).transpose(1, 2)
+        elif self.op == "lstm":
+            x = self.layer(x)[0]
+        else:
+            x = (self.layer or OPERATIONS[self.op])(x)
+        return F.cross_entropy(self.last(x).mean(1), labels)
+
+
+def build(config):
+    return Net(config["op"])
+
+
+def batch(config, rng):
+    return {"x": rng.standard_normal((4, 6, 8)).astype("float32"), "labels": rng.integers(0, 4, 4)}
