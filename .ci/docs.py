@@ -37,10 +37,10 @@ DOCUMENTS = (
 )
 PLACE = re.compile(r"<!-- docs:([a-z._-]+) -->.*?<!-- /docs -->", re.DOTALL)
 STATUSES = (0, ParityDrift.exit_status, UserError.exit_status, Inconclusive.exit_status, UNFORESEEN)
-#: The specification's word for a kind of fault -> the module of `toolkit.parity.mutants` that makes them.
+#: The specification's word for a kind of fault -> how the modules that make them are called.
 KINDS = {
     **{"optimizer": "training", "training loop": "trainer", "draws and dropout": "draws", "evaluation": "evaluation"},
-    **{"batch": "batch", "tokenizer": "tokenizers", "loader": "loading", "new weights": "initialisation"},
+    **{"batch": "batch", "tokenizer": "tokenizer", "loader": "loading", "new weights": "initialisation"},
 }
 
 
@@ -107,10 +107,10 @@ def module_doc(path: Path) -> str:
     return first_sentence(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
 
 
-def faults(family: str, module: str | None = None) -> list[mutants.Mutant]:
-    """Return the faults of a family's catalogue, or those that one module makes."""
+def faults(family: str, module: str = "") -> list[mutants.Mutant]:
+    """Return the faults of a family's catalogue, or those that modules make which are called so."""
     found = [one for one in mutants.catalogue(family) if not one.harmless]
-    return [one for one in found if module in (None, one.apply.__module__.rpartition(".")[2])]
+    return [one for one in found if one.apply.__module__.rpartition(".")[2].startswith(module)]
 
 
 def faults_by_kind() -> str:

@@ -238,6 +238,13 @@ def test_every_fault_of_the_catalogue_is_caught_and_named_and_the_harmless_pass(
     assert [(t.mutant.name, t.verdict, t.culprit) for t in trials if not t.passed] == []
 
 
+def test_one_fault_of_the_catalogue_is_tried_by_its_name(command_line):
+    status, out, err = command_line("parity", "mutants", "--model", "ctrl", "--only", "ctrl-gelu")
+    assert (status, err) == (0, "") and "1 of 1 faults caught, 1 named" in out
+    status, _, err = command_line("parity", "mutants", "--model", "reformer", "--only", "ctrl-gelu")
+    assert (status, err) == (2, "error: --only ctrl-gelu: no fault of this model and dtype is called so\n")
+
+
 @pytest.mark.parametrize("head", ["sequence_classification", "question_answering"])
 def test_how_much_padding_is_left_out_is_judged_on_a_single_text_too_which_fills_the_batch(head):
     request = trial_request("reformer", "random", 0)

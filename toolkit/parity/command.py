@@ -338,30 +338,36 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     show_default=True,
     help="float32: the faults of compiled loops; bfloat16: those of mixed precision. No other dtype shows either.",
 )
-def mutants(overrides: tuple[str, ...], **trial: Any) -> int:
+@click.option("--only", multiple=True, metavar="NAME", help="One fault of the catalogue; several times for several.")
+def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
 
     Of a --port of yours, the faults are made from its own layers.
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
+    from toolkit.parity.trials.mutation import faults_of, print_trials, try_mutants, weighted_trials
 
     if (pair := _pair_options(trial)) is not None:
         from toolkit.parity.trials.pair_mutation import try_pair
 
-        if trial["model"] or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
-            raise UserError("--model, --weights, --device and --dtype: are not for a pair, which has its own")
+        given = trial["model"], trial["kind"], trial["device"], trial["dtype"], only
+        if given != (None, "heavy-tailed", "cpu", "float64", ()):
+            raise UserError("--model, --weights, --device, --dtype, --only: are not for a pair, which has its own")
         others = {key: trial[key] for key in ("seed", "reference_python")}
         trials = try_pair(_pair({**pair, **others, "overrides": overrides, "dtype": "float64"}), _console())
         print_trials(trials, _console())
         return int(not all(trial.passed for trial in trials))
     if overrides:
         raise click.UsageError(f"Got unexpected extra argument ({overrides[0]}): only a --port of yours has a config")
+    requests = [request for plain in trial_requests(**trial) for request in (plain, *weighted_trials(plain))]
+    known = [{mutant.name for mutant in faults_of(request)} for request in requests]
+    if unknown := set(only) - set().union(*known):
+        raise UserError(f"--only {min(unknown)}: no fault of this model and dtype is called so")
     passed = True
-    for plain in trial_requests(**trial):
-        for request in (plain, *weighted_trials(plain)):
-            trials = try_mutants(request, _console())
+    for request, names in zip(requests, known, strict=True):
+        if not only or names & set(only):
+            trials = try_mutants(request, _console(), only or None)
             print_trials(trials, _console())
             passed = passed and all(trial.passed for trial in trials)
     return int(not passed)
