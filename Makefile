@@ -61,7 +61,7 @@ PARALLEL := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 REPORTS  := runs/ci
 JUNIT     = --junitxml=$(REPORTS)/$@/junit.xml
 
-.PHONY: help install demo test test-slow lint parity gpu ci rest clean
+.PHONY: help install demo test test-slow lint docs parity gpu ci rest clean
 
 help:  ## what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,10 +98,10 @@ endif
 demo: install  ## fine-tune Reformer on text of many languages, behind the parity gate; again: runs/reformer_cls-2
 	$(BIN)/toolkit finetune recipes/reformer_cls.yaml --new
 
-test: install  ## the fast lane of tests: at most 8 minutes on two cores
+test: install  ## the tests that are not `slow`: at most 8 minutes on two cores
 	$(PYTEST) $(PARALLEL) -m "not slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
-test-slow: install  ## the other lane: all faults of the catalogues, sweeps, limits
+test-slow: install  ## the tests marked `slow`: all faults of the catalogues, sweeps, limits, whole runs
 	$(PYTEST) $(PARALLEL) -m "slow $(NOT_GPU)" $(JUNIT) $(PYTEST_ARGS)
 
 lint: install  ## ruff (errors, imports, formatting), types, and which module may import which
@@ -110,10 +110,13 @@ lint: install  ## ruff (errors, imports, formatting), types, and which module ma
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: install  ## write into the READMEs and CONTRIBUTING what they quote of the code: counts, lists, tables
+	@$(BIN)/python -W ignore .ci/docs.py
+
 # Small enough for minutes, with every part that a large one has.
 SMALL_CTRL := --layers 4 n_embd=320 dff=1024 vocab_size=5000
 
-parity: install  ## the parity gates, on every device the machine has; on the CPU also without Numba, with Paddle's kernels
+parity: install  ## the gates of both ports on every device; on the CPU also without Numba, and with Paddle's kernels
 	$(BIN)/toolkit parity --model reformer --dtype both --device all --output runs/parity/reformer
 	$(BIN)/toolkit parity --model ctrl --dtype both --device all --output runs/parity/ctrl $(SMALL_CTRL)
 	TOOLKIT_KERNELS=composed $(BIN)/toolkit parity --model reformer --dtype float32 --output runs/parity/reformer-composed
@@ -121,12 +124,12 @@ parity: install  ## the parity gates, on every device the machine has; on the CP
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model reformer --dtype both --output runs/parity/reformer-kernels
 	TOOLKIT_KERNELS=paddle $(BIN)/toolkit parity --model ctrl --dtype both --output runs/parity/ctrl-kernels $(SMALL_CTRL)
 
-gpu: install  ## what needs a GPU: the operations there, training in float32 and bfloat16, interrupted and resumed
+gpu: install  ## the tests marked `gpu`: the operations there, training in float32 and bfloat16, interrupted and resumed
 	$(PYTEST) -m gpu $(JUNIT) $(PYTEST_ARGS)
 
 LANES    := test test-slow $(if $(NOT_GPU),gpu)
 
-ci: test rest  ## all of it, and what this machine could not show
+ci: test rest  ## lint, all tests, the gates; then what this machine could not show, by reason
 
 rest: lint test-slow parity $(if $(NOT_GPU),gpu)
 	@$(BIN)/python .ci/unseen.py $(LANES:%=$(REPORTS)/%/junit.xml)

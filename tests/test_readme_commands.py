@@ -115,7 +115,7 @@ LINES: dict[str, Here | Elsewhere] = {
         "gates", f"{SMALL['reformer']} --dtype float64", says="bundle"
     ),
     "toolkit parity replay bundle": Here("gates", says=PARITY),
-    "toolkit parity mutants --model reformer": Elsewhere("a gate for each of 140 faults; the slow tests try them"),
+    "toolkit parity mutants --model reformer": Elsewhere("a gate for each fault; the slow tests try them"),
     "toolkit parity sweep --model reformer --gates 20": Here("gates", "--gates 1", says="1"),
     "toolkit parity limits --model ctrl": Elsewhere("many gates for each parameter; the slow tests find the limits"),
     # A port of one's own.

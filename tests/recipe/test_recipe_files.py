@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,11 +25,8 @@ def run(command_line, monkeypatch, tmp_path):
     return command_line
 
 
-def test_the_command_and_the_table_in_the_readme_say_the_same(run):
-    rows = re.findall(r"^\| `(\w+)\.yaml` \| (.*) \| (.*) \|$", (ROOT / "recipes" / "README.md").read_text(), re.M)
-    listed = recipe_files.shipped()
-    assert sorted(rows) == sorted((recipe.name, recipe.does, recipe.needs) for recipe in listed)
-    assert sorted(recipe.name for recipe in listed) == NAMES
+def test_the_command_lists_every_recipe(run):
+    assert sorted(recipe.name for recipe in recipe_files.shipped()) == NAMES
     status, out, err = run("recipe", "list")
     assert (status, err) == (0, "") and all(f" {name} " in out for name in NAMES)
 

@@ -338,25 +338,31 @@ def bitwise(output: Path, kernels: str | None, **description: Any) -> int:
     show_default=True,
     help="float32: the faults of compiled loops; bfloat16: those of mixed precision. No other dtype shows either.",
 )
-def mutants(overrides: tuple[str, ...], **trial: Any) -> int:
+@click.option("--only", multiple=True, metavar="NAME", help="One fault of the catalogue; several times for several.")
+def mutants(overrides: tuple[str, ...], only: tuple[str, ...], **trial: Any) -> int:
     """Try the gate on a catalogue of faults, in a small model: each must be caught and named.
 
     Of a --port of yours, the faults are made from its own layers.
     """
     from toolkit.errors import UserError
     from toolkit.parity.options import trial_requests
-    from toolkit.parity.trials.mutation import print_trials, try_mutants, weighted_trials
+    from toolkit.parity.trials.mutation import faults_of, print_trials, try_mutants, weighted_trials
 
     if (pair := _pair_options(trial)) is None:
         _check_no_config(overrides)
         requests = [one for plain in trial_requests(**trial) for one in (plain, *weighted_trials(plain))]
+        known = [{mutant.name for mutant in faults_of(request)} for request in requests]
+        if unknown := set(only) - set().union(*known):
+            raise UserError(f"--only {min(unknown)}: no fault of this model and dtype is called so")
+        requests = [one for one, names in zip(requests, known, strict=True) if not only or names & set(only)]
     else:
-        if trial["model"] or trial["kind"] != "heavy-tailed" or trial["device"] != "cpu" or trial["dtype"] != "float64":
-            raise UserError("--model, --weights, --device and --dtype: are not for a pair, which has its own")
+        given = trial["model"], trial["kind"], trial["device"], trial["dtype"], only
+        if given != (None, "heavy-tailed", "cpu", "float64", ()):
+            raise UserError("--model, --weights, --device, --dtype, --only: are not for a pair, which has its own")
         requests = [_pair_on_trial(pair, overrides, trial)]
     passed = True
     for request in requests:
-        trials = try_mutants(request, _console())
+        trials = try_mutants(request, _console(), only or None)
         print_trials(trials, _console())
         passed = passed and all(trial.passed for trial in trials)
     return int(not passed)

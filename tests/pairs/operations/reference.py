@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Rotary(nn.Module):
-    """Rotary positions as decoders write them: in float32 whatever the model's dtype, from a table that is no buffer."""
+    """Rotary positions as decoders write them: in float32 whatever the dtype, from a table that is no buffer."""
 
     def __init__(self, size: int = 12, longest: int = 16) -> None:
         super().__init__()

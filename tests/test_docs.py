@@ -1,0 +1,82 @@
+"""What the documents quote of the code is what the code says: counts, lists, tables, and the bounds of the gate."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPEC = importlib.util.spec_from_file_location("docs", ROOT / ".ci" / "docs.py")
+docs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(docs)
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in docs.DOCUMENTS}
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, str]:
+    return docs.quoted()
+
+
+@pytest.mark.parametrize("document", TEXTS)
+def test_a_document_quotes_what_the_code_says_now(document, values):
+    old = [place[0] for place in docs.PLACE.finditer(TEXTS[document]) if place[0] != docs.current(place[0], values)]
+    assert old == [], f"{document} quotes what has changed: run `make docs`"
+
+
+def test_every_quotation_has_a_place_and_no_marker_is_left_open(values):
+    assert {name for text in TEXTS.values() for name in docs.PLACE.findall(text)} == set(values)
+    for document, text in TEXTS.items():
+        rest = re.sub("`[^`\n]*`", "", docs.PLACE.sub("", text))
+        assert "docs -->" not in rest and "<!-- docs" not in rest, document
+
+
+def test_a_quotation_that_is_old_is_written_anew():
+    text = "All <!-- docs:faults.ctrl -->121<!-- /docs --> faults."
+    assert docs.current(text, {"faults.ctrl": "122"}) == text.replace("121", "122")
+
+
+@pytest.mark.parametrize("document", TEXTS)
+def test_no_line_of_a_paragraph_begins_with_a_marker(document):
+    """Markdown takes such a line for HTML: the paragraph ends, and its code and links are not rendered."""
+    assert re.findall(r"^[ >-]*<!-- /?docs.*-->.*\S.*$", TEXTS[document], re.MULTILINE) == []
+
+
+# -- the bounds -----------------------------------------------------------------------------------------------------
+
+NAMES, NUMBERS = r"`\w+`(?:, `\w+`)*", r"[\d.e^-]+(?:, [\d.e^-]+)*"
+
+
+def stated_bounds() -> dict[tuple[str, str], str]:
+    """File and name of each constant of which the specification's table gives a plain number -> that number."""
+    rows = re.findall(
+        rf"^\| ({NAMES}) \| ({NUMBERS}) \| `([\w/]+\.py)` \|", TEXTS["toolkit/parity/README.md"], re.MULTILINE
+    )
+    return {
+        (file, name.strip("`")): value.replace("^", "**")
+        for names, values, file in rows
+        if names.count(",") == values.count(",")  # else a constant has a number for each dtype
+        for name, value in zip(names.split(", "), values.split(", "), strict=True)
+    }
+
+
+def constants(file: str) -> dict[str, ast.expr]:
+    """The constants that a file of the gate assigns: name -> expression."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse((ROOT / "toolkit" / "parity" / file).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign):
+            continue
+        target, value = node.targets[0], node.value
+        pairs = zip(target.elts, value.elts, strict=True) if isinstance(target, ast.Tuple) else [(target, value)]
+        found |= {name.id: given for name, given in pairs}
+    return found
+
+
+def test_the_specification_gives_the_bounds_that_the_gate_has():
+    stated = stated_bounds()
+    assert len(stated) > 20
+    for (file, name), value in stated.items():
+        assert eval(ast.unparse(constants(file)[name])) == eval(value), f"{file}: {name}"
