@@ -130,6 +130,17 @@ def test_a_folder_s_card_may_name_its_own_files(recipe):
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
 
 
+def test_a_folder_s_csv_is_checked_as_a_file_is_unless_its_card_says_how_to_read_it(recipe):
+    Path("corpus").mkdir()
+    rows = "".join(f"text number {index},{index % 2}\n" for index in range(20))
+    Path("corpus/train.csv").write_text("text,label\n" + rows + "short\n")
+    assert "corpus/train.csv:22: row 21 has 1 field and the header 2" in refusal(recipe("corpus"))
+    Path("corpus/train.csv").write_text("made by hand\ntext,label\n" + rows)
+    card = "configs:\n- {config_name: default, data_files: train.csv, skiprows: 1}"
+    Path("corpus/README.md").write_text(f"---\n{card}\n---\nText\n")
+    assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_parquet_and_arrow_files_are_data(recipe, kind):
     rows = datasets.Dataset.from_list(ROWS)

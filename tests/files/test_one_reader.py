@@ -107,6 +107,12 @@ FILES: dict[str, tuple[str, bytes, Any]] = {
         (("text", "doc"), ("x", {"a": 1}), ("y", {"b": [1.5]})),
     ),
     "values of several types in JSON": ("a.jsonl", LINES.replace('"1"', "[1]").encode(), (XY[0], ("x", [1]), XY[2])),
+    "values of several types in columns of JSON": (
+        "a.jsonl",
+        b'{"text": "x", "doc": {"a": "z", "b": 1, "c": {"d": 1}}}\n{"text": "y", "doc": {"a": "w", "b": "v", "c": 2}}\n'
+        b'{"text": "z", "doc": null}\n',
+        (("text", "doc"), ("x", {"a": "z", "b": 1, "c": {"d": 1}}), ("y", {"a": "w", "b": "v", "c": 2}), ("z", None)),
+    ),
     "numbers beyond 64 bits in JSON": ("a.jsonl", LINES.replace('"1"', f"{2**70}").replace('"2"', "2").encode(),
                                        (XY[0], ("x", 2**70), ("y", 2))),
     "texts in a list of JSON": ("a.json", b'["x",\n"y"]', (("text",), ("x",), ("y",))),

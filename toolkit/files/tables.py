@@ -10,6 +10,7 @@ import contextlib
 import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +121,12 @@ def as_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array
         return pa.array(values, kind)
     except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):
         return pa.array(_held(list(values)), kind)
+    except (pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        if kind is None or not pa.types.is_struct(kind):
+            raise
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        inner = [as_array([(value or {}).get(one.name) for value in values], one.type) for one in fields]
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array([value is None for value in values]))
 
 
 def _held(value: Any) -> Any:
@@ -219,12 +226,12 @@ def arrow_rows(path: Path, kind: str, layout: Layout) -> tuple[pa.Schema, Iterat
 
 def _different(names: Sequence[str]) -> list[str]:
     """Return names of which no two are equal, and none is empty."""
-    found: dict[str, None] = {}
+    found, given, times = dict[str, None](), set(names), Counter[str]()
     for index, name in enumerate(names):
-        name, plain, again = name or f"Unnamed: {index}", name or f"Unnamed: {index}", 0
-        while name in found or (again and name in names):
-            again += 1
-            name = f"{plain}.{again}"
+        name = plain = name or f"Unnamed: {index}"
+        while name in found or (times[plain] and name in given):
+            times[plain] += 1
+            name = f"{plain}.{times[plain]}"
         found[name] = None
     return list(found)
 
@@ -322,17 +329,32 @@ def _merge(path: Path, types: dict[str, pa.DataType], rows: Rows, several: pa.Da
         UnreadableFile: there is none, and no ``several`` that holds any.
     """
     for index, name in enumerate(rows.names):
-        if (before := types.get(name, pa.null())) == several:
-            continue
         try:
-            schemas = [pa.schema([(name, kind)]) for kind in (before, as_array(rows.column(index)).type)]
-            types[name] = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
+            types[name] = _type_of(rows.column(index), types.get(name, pa.null()), several)
         except pa.ArrowException:
-            if several is None:
-                within = f"rows {rows.first} to {rows.first + len(rows) - 1}"
-                wrong = f"holds values of several types in its column {name} ({within})"
-                raise UnreadableFile(path, f"{wrong}, which parquet cannot; write jsonl") from None
-            types[name] = several
+            within = f"rows {rows.first} to {rows.first + len(rows) - 1}"
+            wrong = f"holds values of several types in its column {name} ({within})"
+            raise UnreadableFile(path, f"{wrong}, which parquet cannot; write jsonl") from None
+
+
+def _type_of(values: list[Any], before: pa.DataType, several: pa.DataType | None) -> pa.DataType:
+    """Return the type that holds values and those of another type; of objects, key by key."""
+    if before == several:
+        return before
+    try:
+        schemas = [pa.schema([("", kind)]) for kind in (before, as_array(values).type)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        if several is None:
+            raise
+    found = [value for value in values if value is not None]
+    known = {one.name: one.type for one in map(before.field, range(before.num_fields))}
+    objects = all(isinstance(value, dict) for value in found)
+    if not objects or not (pa.types.is_struct(before) or pa.types.is_null(before)):
+        return several
+    for key in dict.fromkeys(key for value in found for key in value):
+        known[key] = _type_of([value.get(key) for value in found], known.get(key, pa.null()), several)
+    return pa.struct(list(known.items()))
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
