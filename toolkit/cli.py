@@ -28,7 +28,7 @@ from toolkit.terminal.failure import UNFORESEEN, describe, keep_traceback
 
 #: The commands that compute with Paddle in this process.
 COMPUTING = ("finetune", "evaluate", "predict", "generate", "export")
-KINDS = "a csv, tsv, jsonl, json, parquet or txt (a text a line) file"
+KINDS = "a csv, tsv, jsonl, json, parquet, arrow or txt (a text a line) file"
 OVERRIDES_HELP = "key.path=value pairs change the recipe for this run, for example train.batch_size=4."
 
 

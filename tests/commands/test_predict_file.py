@@ -128,7 +128,7 @@ def test_the_columns_may_have_other_names_and_a_taken_name_is_refused(run, tmp_p
     found, said = label(run, write(tmp_path / "a.csv", rows, delimiter=";"), tmp_path / "b.jsonl", text_column="body")
     assert found[0]["label"] == "7" and found[0]["predicted_label"]
     assert "note" not in said
-    with pytest.raises(UserError, match=r"a\.csv has no column text; it has body;label$"):
+    with pytest.raises(UserError, match=r"a\.csv has no column text; it has body, label$"):
         label(run, tmp_path / "a.csv", tmp_path / "c.csv")
     write(tmp_path / "a.csv", [{"text": "cat", "probability_tools": ""}])
     with pytest.raises(UserError, match=r"a\.csv: has a column probability_tools already, which is one of the predict"):
@@ -184,7 +184,7 @@ def test_a_file_that_changes_meanwhile_is_not_labelled_in_part(run, tmp_path, mo
         (["--input", "a.csv", "--output", "b.csv", "--question-column", "q"],
          "--question-column: is not read by a run of text classification, which takes --text-column"),
         (["--input", "none.csv", "--output", "b.csv"], "none.csv: cannot be read: No such file or directory"),
-        (["--input", "a.csv", "--output", "b.csv"], "a.csv has in row 2, line 3 3 fields, its header 2"),
+        (["--input", "a.csv", "--output", "b.csv"], "a.csv:3: row 2 has 3 fields and the header 2"),
     ],
 )  # fmt: skip
 def test_a_mistake_on_the_command_line_is_one_line(options, expected, run, tmp_path, monkeypatch, capsys):

@@ -186,7 +186,7 @@ def test_a_missing_file_is_said_at_its_line(recipe, tmp_path):
 def test_a_file_of_another_kind_is_said_at_its_line(recipe, tmp_path):
     made = recipe()
     (tmp_path / "train.jsonl").write_text('{"text": "a", "label"')
-    assert problem(made).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'} cannot be read as json: ")
+    assert problem(made).startswith(f":9: data.files.train: {tmp_path / 'train.jsonl'}:1: row 1 is not JSON: ")
 
 
 def test_a_label_that_training_never_sees_is_refused(recipe):

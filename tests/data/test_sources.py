@@ -130,6 +130,17 @@ def test_a_folder_s_card_may_name_its_own_files(recipe):
     assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
 
 
+def test_a_folder_s_csv_is_checked_as_a_file_is_unless_its_card_says_how_to_read_it(recipe):
+    Path("corpus").mkdir()
+    rows = "".join(f"text number {index},{index % 2}\n" for index in range(20))
+    Path("corpus/train.csv").write_text("text,label\n" + rows + "short\n")
+    assert "corpus/train.csv:22: row 21 has 1 field and the header 2" in refusal(recipe("corpus"))
+    Path("corpus/train.csv").write_text("made by hand\ntext,label\n" + rows)
+    card = "configs:\n- {config_name: default, data_files: train.csv, skiprows: 1}"
+    Path("corpus/README.md").write_text(f"---\n{card}\n---\nText\n")
+    assert len(classification.load_splits(recipe("corpus"))["train"]) == 10
+
+
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_parquet_and_arrow_files_are_data(recipe, kind):
     rows = datasets.Dataset.from_list(ROWS)
@@ -180,7 +191,7 @@ def test_a_csv_row_with_more_fields_than_the_header_does_not_shift_the_columns(r
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},\n" for index in range(8)))
     assert set(classification.load_splits(made)["train"]["text"]) < {f"a{index}" for index in range(8)}
     Path("t.csv").write_text("text,label\n" + "".join(f"a{index},{index % 2},more\n" for index in range(8)))
-    assert "t.csv cannot be read as csv" in refusal(made)
+    assert "t.csv:2: row 1 has 3 fields and the header 2; put quotes round a text that holds ','" in refusal(made)
 
 
 # -- network --------------------------------------------------------------------------------------------------------

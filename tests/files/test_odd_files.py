@@ -53,7 +53,7 @@ def refusal(folder: Path, file: str, kind: str) -> str:
     """What a check says of a file, behind the file's name."""
     with pytest.raises(UserError) as refused:
         check_data(recipe_of(folder, file, kind))
-    begins = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file} "
+    begins = f"{folder / 'x.yaml'}:3: data.files.train: {folder / file}"
     assert str(refused.value).startswith(begins) and "\n" not in str(refused.value)
     return str(refused.value).removeprefix(begins)
 
@@ -79,7 +79,7 @@ def test_a_folder_of_data_may_be_called_as_a_pattern_is(tmp_path, folder):
     (tmp_path / "ab" / "train.csv").write_text("text,label\nsomething,else\n")
     check_data(recipe_of(tmp_path, tmp_path / folder))
     (tmp_path / folder / "in [it]" / "train.csv").write_text('text,label\n"a,b\n')
-    with pytest.raises(UserError, match=r"data.dataset: cannot load .*EOF inside string") as refused:
+    with pytest.raises(UserError, match=r"data.dataset: .*train.csv:2: row 1 opens a quote and does") as refused:
         check_data(recipe_of(tmp_path, tmp_path / folder))
     assert "/tmp/toolkit-" not in str(refused.value)
 
@@ -87,15 +87,15 @@ def test_a_folder_of_data_may_be_called_as_a_pattern_is(tmp_path, folder):
 BAD = {
     "cut.csv.xz": ("csv", lzma.compress(TABLE.encode())[:-20], "cannot be unpacked: Compressed file ended"),
     "cut.jsonl.gz": ("json", gzip.compress(LINES.encode())[:-20], "cannot be unpacked: Compressed file ended"),
-    "fake.csv.gz": ("csv", TABLE.encode(), "cannot be read as csv: Not a gzipped file"),
+    "fake.csv.gz": ("csv", TABLE.encode(), " is not packed, though it is called .gz; rename it"),
     "x.jsonl.zst": ("json", b"\x28\xb5\x2f\xfdxxxxxxxxx", "is packed; unpack it"),
     "x.csv.zst": ("csv", b"\x28\xb5\x2f\xfdxxxxxxxxx", "is packed; unpack it"),
     "x.csv.zip": ("csv", b"PK\x03\x04xxxxxxxxx", "cannot be unpacked: File is not a zip file"),
-    "bad.json": ("json", (LINES * 3 + "{]\n").encode(), "cannot be read as json: row 61 is not JSON"),
-    "bad.json.gz": ("json", gzip.compress((LINES + "{]\n").encode()), "cannot be read as json: row 21 is not JSON"),
-    "latin.json.gz": ("json", gzip.compress(LINES.encode() + b'{"text": "\xe4"}\n'), "json: line 21 is not UTF-8"),
-    "latin.csv.bz2": ("csv", bz2.compress(TABLE.encode() + b"\xe4,a\n"), "cannot be read as csv: line 22 is not UTF-8"),
-    "quote.csv": ("csv", (TABLE + '"a,b\n').encode(), "csv: opens a quote in row 21, line 22 and does not close it"),
+    "bad.json": ("json", (LINES * 3 + "{]\n").encode(), ":61: row 61 is not JSON"),
+    "bad.json.gz": ("json", gzip.compress((LINES + "{]\n").encode()), ":21: row 21 is not JSON"),
+    "latin.json.gz": ("json", gzip.compress(LINES.encode() + b'{"text": "\xe4"}\n'), ":21: is not UTF-8; unpack it"),
+    "latin.csv.bz2": ("csv", bz2.compress(TABLE.encode() + b"\xe4,a\n"), ":22: is not UTF-8; unpack it"),
+    "quote.csv": ("csv", (TABLE + '"a,b\n').encode(), ":22: row 21 opens a quote and does not close it"),
 }  # fmt: skip
 
 
@@ -168,17 +168,20 @@ def test_many_columns_are_read_in_seconds(tmp_path):
 
 def test_columns_without_end_are_refused(tmp_path):
     (tmp_path / "t.csv").write_text(wide(10**6))
-    assert refusal(tmp_path, "t.csv", "csv").startswith("has more than 2,048 columns in line 1; leave out")
     (tmp_path / "t.jsonl").write_text(new_keys(20_000))
-    assert refusal(tmp_path, "t.jsonl", "json").startswith("has more than 2,048 different keys, the last in line 2047")
     nested = "".join(json.dumps({"text": "a", "more": {f"k{row}": 1}}) + "\n" for row in range(20_000))
     (tmp_path / "n.jsonl").write_text(nested)
-    assert refusal(tmp_path, "n.jsonl", "json").startswith("has more than 2,048 different keys, the last in line 2047")
-    for name in ("t.csv", "t.jsonl"):
-        with pytest.raises(UserError, match=rf"^{tmp_path / name}:? has more than 2,048"):
-            look(tmp_path / name)
+    for name, kind in {"t.csv": "csv", "t.jsonl": "json", "n.jsonl": "json"}.items():
+        assert refusal(tmp_path, name, kind).startswith(" has more than 8,192 columns by row ")
         with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
-            read_table(tmp_path / name, ["text"])
+            look(tmp_path / name)
+        if name != "n.jsonl":  # of which `predict` writes the text
+            with pytest.raises(UserError, match=rf"^{tmp_path / name} has more than 8,192 columns by row"):
+                read_table(tmp_path / name, ["text"])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "train.jsonl").write_text(new_keys(4000))
+    with pytest.raises(UserError, match=r"data.dataset: .*train.jsonl has more than 2,048 columns; leave out"):
+        check_data(recipe_of(tmp_path, tmp_path / "folder"))
 
 
 def test_a_text_is_not_taken_for_keys(tmp_path):

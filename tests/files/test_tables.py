@@ -157,10 +157,18 @@ def test_a_header_alone_is_a_table_without_rows(tmp_path):
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
 
 BAD = [
-    ("ragged.csv", b"text,b\nx,1\ny\n", r"has in row 2, line 3 1 field, its header 2$"),
-    ("long.csv", b'text,b\n"x\n",1\ny,1,2\n', r"has in row 2, line 4 3 fields, its header 2$"),
-    ("open.csv", b'text,b\nx,1\n"y,2\nz,3\n', r"opens a quote in row 2, line 3 and does not close it$"),
-    ("open.tsv", b'text\n"y', r"opens a quote in row 1, line 2"),
+    (
+        "ragged.csv",
+        b"text,b\nx,1\ny\n",
+        r":3: row 2 has 1 field and the header 2; put .* of several lines$",
+    ),
+    (
+        "long.csv",
+        b'text,b\n"x\n",1\ny,1,2\n',
+        r":4: row 2 has 3 fields and the header 2; put .* holds ','$",
+    ),
+    ("open.csv", b'text,b\nx,1\n"y,2\nz,3\n', r":3: row 2 opens a quote and does not close it$"),
+    ("open.tsv", b'text\n"y', r":2: row 1 opens a quote"),
     (
         "latin.csv",
         "text,b\nx,1\nüber,2\n".encode("latin-1"),
@@ -177,8 +185,8 @@ BAD = [
     ("pointer.csv", LFS, r"is a pointer of git-LFS"),
     ("pointer.parquet", LFS, r"is a pointer of git-LFS"),
     ("a.parquet", b"PAR1 and no more", r"cannot be read: .*[Pp]arquet"),
-    ("cut.jsonl", b'{"text": "x"}\n{"text": "y', r"row 2 is not JSON: Unterminated string"),
-    ("wrong.jsonl", b'{"text": "x"}\n{text: "y"}\n' + b" " * 100, r"row 2 is not JSON: Expecting property name"),
+    ("cut.jsonl", b'{"text": "x"}\n{"text": "y', r":2: row 2 is not JSON: Unterminated string"),
+    ("wrong.jsonl", b'{"text": "x"}\n{text: "y"}\n' + b" " * 100, r":2: row 2 is not JSON: Expecting property name"),
     ("number.jsonl", b'{"text": "x"}\n12\n', r"row 2 is no JSON object$"),
     ("typed.jsonl", b'{"text": "x"}\n{"text": 12}\n', r"has in row 2 12 for its text, which is no text$"),
     ("nan.jsonl", b'{"text": "x", "a": NaN}\n', r"row 1 is not JSON: NaN is no number of JSON$"),
@@ -188,7 +196,11 @@ BAD = [
     ("none.json", b"[]", r"holds no rows$"),
     ("squad.json", b'{"data": [], "version": "1.1"}', r"has no column text; it has data, version$"),
     ("cut.csv", "text\nx\nü".encode()[:-1], r":3: is not utf-8 \(byte 7\)"),
-    ("a.xlsx", b"PK", r"its name should end in one of \.csv, \.tsv, \.jsonl, \.json, \.parquet, \.txt"),
+    (
+        "a.xlsx",
+        b"PK",
+        r"its name should end in one of \.csv, \.tsv, \.tab, \.jsonl, \.json, ",
+    ),
 ]
 
 
@@ -247,6 +259,8 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(tmp_path):
         ("there.csv/a.csv", False, r"there is no folder .*there\.csv"),
         ("labelled.txt", False, r"a text file has no columns; end it in"),
         ("labelled", False, r"its name should end in one of"),
+        ("labelled.arrow", False, r"is not of a kind that is written; end it in \.csv, "),
+        ("labelled.csv.gz", False, r"is not of a kind that is written; end it in \.csv, "),
     ]:
         with pytest.raises(UserError, match=expected):
             check_target(tmp_path / name, tmp_path / "in.csv", overwrite)

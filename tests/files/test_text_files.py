@@ -12,7 +12,7 @@ import pytest
 from models.reformer.tokenizer import ByteTokenizer
 from toolkit.commands.recipe_check import check_data
 from toolkit.errors import UserError
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, write_as_utf8
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, is_encoding, opened_text
 from toolkit.finetune.identity import identity_of
 from toolkit.recipe.load import load_recipe
 from toolkit.tasks import task_of
@@ -124,8 +124,8 @@ def test_other_scripts_are_told_by_their_letters(tmp_path, text, encoding, propo
     with pytest.raises(WrongEncoding) as problem:
         check_encoding(tmp_path / "x")
     assert problem.value.likely in proposed
-    write_as_utf8(tmp_path / "x", str(problem.value.likely), tmp_path / "y")
-    assert (tmp_path / "y").read_text(encoding="utf-8") == text
+    with opened_text(tmp_path / "x", str(problem.value.likely)) as file:
+        assert file.read() == text
 
 
 def test_a_wrong_encoding_deep_in_a_large_file_is_seen(tmp_path):

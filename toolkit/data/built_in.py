@@ -40,14 +40,16 @@ def built_in(recipe: Recipe, module: str) -> DatasetDict:
     Raises:
         UserError: at its line: an option that is unknown or cannot be used.
     """
-    from toolkit.data.rows import stored
+    from toolkit.data.rows import stored, write_rows
 
     corpus = importlib.import_module(module)
     options = _options(recipe, corpus)
     key = digest("built-in", module, options.model_dump_json(), *_made_with(), CACHE_VERSION)
 
     def fill(unfinished: Path) -> None:
-        _write(_usable(recipe, corpus, lambda: corpus.load(options)), unfinished)
+        for split, rows in _usable(recipe, corpus, lambda: corpus.load(options)).items():
+            (unfinished / split).mkdir()
+            write_rows(rows.features, [rows.data.table], unfinished / split / "rows.arrow")
 
     found = stored(kept("rows", key, fill))
     return type(found)({split: found[split] for split in SPLITS if split in found})
@@ -101,14 +103,3 @@ def _made_with() -> list[str]:
             found.append("")
     here = Path(__file__).parents[1]
     return [*found, *(sha256(file) for file in sorted(here.glob("tasks/**/*.py")))]
-
-
-def _write(splits: DatasetDict, folder: Path) -> None:
-    """Write a folder of Arrow files for each split, as :func:`toolkit.data.rows.stored` reads them."""
-    from datasets.arrow_writer import ArrowWriter
-
-    for split, rows in splits.items():
-        (folder / split).mkdir()
-        with ArrowWriter(path=str(folder / split / "rows.arrow"), features=rows.features) as writer:
-            writer.write_table(rows.data.table)
-            writer.finalize()

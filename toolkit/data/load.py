@@ -21,9 +21,8 @@ from toolkit.data.folder_data import from_folder
 from toolkit.data.hub_data import from_hub
 from toolkit.data.hub_streaming import streamed
 from toolkit.data.row_selection import filtered, split_by_column
-from toolkit.data.rows import DELIMITERS, wrong_delimiter
 from toolkit.data.source_names import check_source
-from toolkit.data.sources import from_files, read_file
+from toolkit.data.sources import from_files, named_columns, read_file
 from toolkit.data.splits import SPLITS, chosen
 from toolkit.files.cache import CACHE_VERSION, kept
 from toolkit.files.digest import digest
@@ -34,9 +33,6 @@ from toolkit.recipe.revisions import weights_folder
 
 #: Characters on which a tokenizer is trained in about two seconds; SentencePiece shows no progress.
 LONG_TRAINING = 4_000_000
-
-#: The keys of the recipe's data section that name a column, beside ``text``.
-COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
 
 
 def build_tokenizer(recipe: Recipe, texts: Iterable[str] = (), control_codes: Iterable[str] = ()) -> Tokenizer:
@@ -111,8 +107,7 @@ def load_stored(
     for split, rows in splits.items():
         if not len(rows):
             raise recipe.error(_split_key(recipe, split), f"the {split} split is empty")
-    columns = [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
-    columns += recipe.data.filter or {}
+    columns = [*named_columns(recipe), *(recipe.data.filter or {})]
     nested = DatasetDict({split: opened(rows, columns) for split, rows in splits.items()})
     selected = nested if recipe.data.streaming else filtered(recipe, nested)
     return split_by_column(recipe, selected)
@@ -129,17 +124,8 @@ def check_columns(recipe: Recipe, split: str, rows: Dataset, columns: Mapping[st
     """
     for key, column in columns.items():
         if column not in rows.column_names:
-            _check_parted(recipe, rows.column_names, column)
             known = ", ".join(names_within(rows.features))
             raise recipe.error(f"data.{key}", f"no column {column} in the {split} split; it has {known}")
-
-
-def _check_parted(recipe: Recipe, names: Sequence[str], column: str) -> None:
-    """Report a wrong delimiter if that is why a column of csv is missing."""
-    parts = (*DELIMITERS, ",")
-    for name in names if recipe.data.dataset == "csv" else ():
-        if likely := next((part for part in parts if part in name and column in name.split(part)), None):
-            raise recipe.error("data.delimiter", wrong_delimiter(name, likely))
 
 
 def hold_out(

@@ -1,25 +1,23 @@
-"""Read rows from data files with the readers of `datasets`, and turn what these raise or log into one error."""
+"""Read a folder's or the hub's rows with the readers of `datasets`; store rows and load those that are stored."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pandas
+import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Value, packaged_modules
-from datasets.data_files import DataFilesDict, DataFilesList
+from datasets.arrow_writer import ArrowWriter
 
-from models.files.plain import UnreadableFile
-from toolkit.data.file_check import first_fault
 from toolkit.recipe.keys import FILE_KINDS
 
 # What the library keeps beside the files that it reads is known to it by names alone, and never looked at again.
@@ -29,9 +27,6 @@ datasets.disable_caching()
 READERS = {kind: f"{packaged_modules.__name__}.{kind}.{kind}" for kind in FILE_KINDS}
 #: An empty csv field is an empty text, the word NA is a label like any other, and the first column is no index.
 CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "index_col": False}
-
-#: Delimiters of csv other than a comma.
-DELIMITERS = (";", "\t", "|")
 
 
 def _set_one(self: Features, name: str, feature: Any) -> None:
@@ -43,11 +38,6 @@ def _set_one(self: Features, name: str, feature: Any) -> None:
 
 if hasattr(Features(), "_column_requires_decoding") and hasattr(datasets.features.features, "require_decoding"):
     Features.__setitem__ = _set_one
-
-
-def in_train(file: Path) -> DataFilesDict:
-    """Return one file as a builder's data, its name taken literally: brackets would be a pattern."""
-    return DataFilesDict({"train": DataFilesList([str(file)], [()])})
 
 
 def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
@@ -66,18 +56,6 @@ def as_written(builder: Any, download: Callable[[str], Any] = Path) -> Any:
         names = pandas.read_csv(download(first), **options).columns
         config.features = builder.info.features or Features({str(name): Value("string") for name in names})
     return builder
-
-
-def likely_delimiter(header: str) -> str | None:
-    """Guess the delimiter, other than a comma, from the first line of csv; None where that has none."""
-    count, likely = max((header.count(character), character) for character in DELIMITERS)
-    return likely if count else None
-
-
-def wrong_delimiter(header: str, likely: str) -> str:
-    """Message that a header seems to have another delimiter than was assumed."""
-    shown = header.strip() if len(header) < 60 else f"{header[:60]}..."
-    return f"the columns of {shown!r} seem to be parted by {likely!r}; set data.delimiter: {json.dumps(likely)}"
 
 
 def quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -117,8 +95,16 @@ def prepare(builder: Any, scratch: Path, target: Path) -> None:
                 os.replace(file, target / split / file.name)
 
 
+def write_rows(features: Features, tables: Iterable[pa.Table], target: Path) -> None:
+    """Write the rows of a split, as :func:`stored` reads them."""
+    with ArrowWriter(path=str(target), features=features) as writer:
+        for table in tables:
+            writer.write_table(table)
+        writer.finalize()
+
+
 def stored(entry: Path) -> DatasetDict:
-    """The splits that :func:`prepare` left."""
+    """The splits of a folder that holds one of Arrow files for each."""
     splits = DatasetDict()
     for folder in sorted(path for path in entry.iterdir() if path.is_dir()):
         files = sorted(folder.iterdir())
@@ -126,34 +112,10 @@ def stored(entry: Path) -> DatasetDict:
     return splits
 
 
-@contextlib.contextmanager
-def explained(path: Path, kind: str, link: Path, delimiter: str = ",") -> Iterator[None]:
-    """Turn what `datasets` and the libraries below it raise for a file into one error that names file and row.
-
-    Args:
-        link: its path, as they know it.
-        delimiter: of csv.
-    """
-    try:
-        with no_log():
-            yield
-    except UnreadableFile:
-        raise
-    except Exception as problem:  # pandas, pyarrow and the library each raise what they like
-        reraise_full_disk(problem)
-        reason = first_fault(link, kind, delimiter) or said(problem)
-        raise UnreadableFile(path, f"cannot be read as {kind}: {renamed(reason, link.parent, path)[:300]}") from None
-
-
 def said(problem: BaseException) -> str:
     """Message, in one line, of what `datasets` raised, or of its cause if it has one."""
     cause = problem.__cause__ or problem
     return " ".join(str(cause).split()) or type(cause).__name__
-
-
-def renamed(reason: str, scratch: Path, path: Path) -> str:
-    """Replace, in a message, each path in a scratch folder by the file or folder that it stands for."""
-    return re.sub(rf"(\w+://[^\s:]*::)?{re.escape(str(scratch))}[^\s'\",:)\]]*", lambda _: str(path), reason)
 
 
 def reraise_full_disk(problem: BaseException) -> None:

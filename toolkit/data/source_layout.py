@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.errors import UserError
-from toolkit.files.tables import kind_of
+from toolkit.files.csv_rows import usual_delimiter
+from toolkit.files.tables import BINARY, kind_of
 from toolkit.files.text_encoding import has_letters_of_utf8, is_encoding
 from toolkit.recipe.keys import DELIMITER
 
@@ -37,8 +38,8 @@ def source_layout(recipe: Recipe, source: Path, encoding: str | None, delimiter:
     """
     kind = kind_of(source)
     if encoding is not None:
-        if kind == "parquet":
-            raise UserError(f"--encoding: {source} is parquet, which has none; remove it")
+        if kind in BINARY:
+            raise UserError(f"--encoding: {source} is {kind}, which has none; remove it")
         if not is_encoding(encoding):
             raise UserError(f"--encoding: no encoding of text is called {encoding!r}; set one such as cp1252 or utf-16")
     if delimiter is not None:
@@ -48,9 +49,9 @@ def source_layout(recipe: Recipe, source: Path, encoding: str | None, delimiter:
         if not DELIMITER.fullmatch(delimiter):
             right = "one character that is no letter or figure, such as ';' or '\\t' (a tab)"
             raise UserError(f"--delimiter: {delimiter!r} is none; it should be {right}")
-    elif kind == "csv" and source.suffix.lower() != ".tsv":
+    elif kind == "csv" and usual_delimiter(source) == ",":
         delimiter = recipe.data.delimiter
-    if kind == "parquet":
+    if kind in BINARY:
         return SourceLayout()
     return SourceLayout(encoding or recipe.data.encoding or "utf-8", delimiter)
 
@@ -62,12 +63,7 @@ def doubt(recipe: Recipe, source: Path, encoding: str | None) -> str | None:
         encoding: that of the command line, if there is one.
     """
     used = recipe.data.encoding
-    if (
-        encoding is not None
-        or used is None
-        or kind_of(source) == "parquet"
-        or codecs.lookup(used).name.startswith("utf")
-    ):
+    if encoding is not None or used is None or kind_of(source) in BINARY or codecs.lookup(used).name.startswith("utf"):
         return None
     if not has_letters_of_utf8(source):
         return None

@@ -8,44 +8,28 @@ stamp is not used.
 
 from __future__ import annotations
 
-import importlib
+import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import datasets
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Features
 
 from models.files.plain import UnreadableFile, plain_file
-from toolkit.data.file_check import check_file
-from toolkit.data.rows import (
-    READERS,
-    as_written,
-    explained,
-    in_train,
-    likely_delimiter,
-    prepare,
-    quietly,
-    scratch_in,
-    stored,
-    wrong_delimiter,
-)
+from toolkit.data.rows import stored, write_rows
 from toolkit.data.splits import SPLITS
 from toolkit.files.cache import CACHE_VERSION, kept
+from toolkit.files.csv_rows import Layout, first_rows, likely_delimiter, usual_delimiter
 from toolkit.files.digest import digest
-from toolkit.files.packed import begins_packed
-from toolkit.files.text_encoding import WrongEncoding, check_encoding, write_as_utf8
+from toolkit.files.tables import arrow_rows, check_once, sound
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.files.whole import sha256
 from toolkit.recipe.keys import ENCODED_KINDS
 from toolkit.recipe.recipe import Recipe, settled
 
-#: Bytes of a file that takes about two seconds to read; for larger ones a progress bar is shown.
-LARGE_FILE = 100 * 2**20
-
-#: Bytes of a csv file's first line that are searched for its delimiter.
-LONGEST_HEADER = 2**16
+#: The keys of the recipe's data section that name a column, beside ``text``.
+COLUMN_KEYS = ("split_column", "label", "control", "id", "question", "context", "answers", "document")
 
 
 def from_files(recipe: Recipe, read_file: Callable[[Recipe, str, Path], Dataset]) -> DatasetDict:
@@ -111,13 +95,9 @@ def named_texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def plain_text(recipe: Recipe, path: Path) -> str:
     """Decode a file by the recipe's encoding; line ends become line feeds."""
-    encoding = recipe.data.encoding or "utf-8"
-    try:
-        check_encoding(plain_file(path), encoding)
-    except WrongEncoding as problem:
-        raise recipe.error("data.encoding", f"{path} {problem}") from None
-    text = path.read_bytes().decode(encoding).removeprefix("\ufeff")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    _check_encoding(recipe, plain_file(path))
+    with opened_text(path, recipe.data.encoding or "utf-8") as file:
+        return file.read()
 
 
 def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
@@ -126,77 +106,49 @@ def read_file(recipe: Recipe, split: str, path: Path) -> Dataset:
     Raises:
         UnreadableFile: it is not of that kind.
     """
-    kind = recipe.data.dataset
-    settings = {"sep": delimiter_of(recipe, path)} if kind == "csv" else {}
+    kind, encoding = recipe.data.dataset, recipe.data.encoding or "utf-8"
+    if kind in ENCODED_KINDS:
+        _check_encoding(recipe, path)
+    delimiter = _delimiter(recipe, path, encoding) if kind == "csv" else ","
 
     def fill(unfinished: Path) -> None:
-        with scratch_in(unfinished) as scratch:
-            link = scratch / f"data{_plain_suffixes(path)}"  # the library does not take :: as part of a name
-            _in_utf8(recipe, path, link)
-            if kind == "csv" and recipe.data.delimiter is None:
-                _check_delimiter(recipe, link, settings["sep"])
-            check_file(link, path, kind)
-            with explained(path, kind, link, settings.get("sep", ",")):
-                reader = getattr(importlib.import_module(READERS[kind]), kind.capitalize())
-                builder = reader(cache_dir=str(scratch / "cache"), data_files=in_train(link), **settings)
-                prepare(as_written(builder), scratch, unfinished)
+        (unfinished / "train").mkdir()
+        with sound(path):
+            schema, tables = arrow_rows(path, kind, Layout(delimiter, encoding=encoding))
+            write_rows(Features.from_arrow_schema(schema), tables, unfinished / "train" / "rows.arrow")
 
-    call = kept if path.stat().st_size > LARGE_FILE else _kept_quietly
-    encoding = recipe.data.encoding or "utf-8"
-    key = digest(kind, sha256(path), str(settings), encoding, datasets.__version__, CACHE_VERSION)
-    return stored(call("rows", key, fill))["train"]
+    key = digest("file", kind, sha256(path), delimiter, encoding, datasets.__version__, CACHE_VERSION)
+    return stored(kept("rows", key, fill))["train"]
 
 
-def delimiter_of(recipe: Recipe, path: Path) -> str:
-    """Delimiter of a csv file: the recipe's, else a tab for .tsv and .tab, else a comma."""
-    is_tsv = any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes[-2:])
-    return recipe.data.delimiter or ("\t" if is_tsv else ",")
-
-
-def _in_utf8(recipe: Recipe, path: Path, link: Path) -> None:
-    """Make ``link`` the file in UTF-8: converted if the recipe names an encoding, else a link.
-
-    Raises:
-        UserError: it is in another encoding than the recipe says.
-        UnreadableFile: it is packed, and the recipe names an encoding.
-    """
-    encoding = recipe.data.encoding
-    with open(path, "rb") as file:
-        packed = begins_packed(file.read(8))
-    if packed and encoding is not None:
-        raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
+def _check_encoding(recipe: Recipe, path: Path) -> None:
     try:
-        if encoding is not None:
-            write_as_utf8(path, encoding, link)
-            return
-        if not packed and recipe.data.dataset in ENCODED_KINDS:
-            check_encoding(path)
+        check_encoding(path, recipe.data.encoding or "utf-8")
     except WrongEncoding as problem:
         raise recipe.error("data.encoding", f"{path} {problem}") from None
-    link.symlink_to(path.absolute())
 
 
-def _check_delimiter(recipe: Recipe, file: Path, used: str) -> None:
-    """Check that a csv file whose header is a single column has no other delimiter.
+def named_columns(recipe: Recipe) -> list[str]:
+    """The columns that the recipe's data section names, but for those of ``data.filter``."""
+    return [column for key in COLUMN_KEYS if (column := getattr(recipe.data, key))] + recipe.data.text_columns
+
+
+def _delimiter(recipe: Recipe, path: Path, encoding: str) -> str:
+    """Delimiter of a csv file: the recipe's, else the usual one.
 
     Raises:
-        UserError: it seems to have one, which is named.
+        UserError: it seems to have another, which is named.
+        UnreadableFile: its header has a column twice that the recipe names.
     """
-    with open(file, "rb") as opened:
-        head = opened.read(LONGEST_HEADER)
-    header = head.decode("utf-8", "ignore").removeprefix("\ufeff").lstrip("\r\n").partition("\n")[0]
-    if begins_packed(head) or used in header:
-        return
-    if likely := likely_delimiter(header):
-        raise recipe.error("data.delimiter", f"missing: {wrong_delimiter(header, likely)}")
-
-
-def _kept_quietly(*arguments: Any) -> Path:
-    return quietly(kept, *arguments)
-
-
-def _plain_suffixes(path: Path) -> str:
-    return "".join(suffix for suffix in path.suffixes[-2:] if re.fullmatch(r"\.\w+", suffix))
+    used = recipe.data.delimiter or usual_delimiter(path)
+    header = next(iter(first_rows(path, used, encoding, 1)), [])
+    check_once(path, header, named_columns(recipe))
+    if (likely := likely_delimiter(path, encoding, named_columns(recipe), used)) != used:
+        shown = repr(used.join(header)[:60])
+        missing = "" if recipe.data.delimiter else "missing: "
+        wrong = f"{missing}the columns of {shown} seem to be parted by {likely!r}"
+        raise recipe.error("data.delimiter", f"{wrong}; set data.delimiter: {json.dumps(likely)}")
+    return used
 
 
 def _looked_in(recipe: Recipe, written: str) -> str:

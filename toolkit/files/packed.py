@@ -31,11 +31,20 @@ COMPRESSED: dict[bytes, Callable[[BinaryIO], Any] | None] = {
     b"PK\x03\x04": _unzipped,
 }
 
+#: Endings of compressed files.
+ENDINGS = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+
 #: A file that unpacks to more than so many times its size is a bomb: texts and tables shrink to a third to a
 #: thirtieth, repetitive logs to a hundredth; zeros, by gzip, to a thousandth, and by bz2 to a millionth.
 LARGEST_RATIO = 200
 #: Unpacked bytes allowed for any file, however small: 64 MiB take under a second.
 ALWAYS_ALLOWED = 2**26
+
+
+def ending(path: Path) -> str:
+    """The ending of a file's name in lower case, without that of compression."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return next((suffix for suffix in reversed(suffixes) if suffix not in ENDINGS), "")
 
 
 def begins_packed(head: bytes) -> bool:
@@ -52,9 +61,9 @@ def is_packed(path: Path) -> bool:
 class _Measured(io.RawIOBase):
     """Unpacked bytes of a file, up to :data:`LARGEST_RATIO` times the bytes read of it."""
 
-    def __init__(self, path: Path, named: Path, opener: Callable[[BinaryIO], Any]) -> None:
+    def __init__(self, path: Path, opener: Callable[[BinaryIO], Any]) -> None:
         self._packed = open(path, "rb", buffering=0)  # noqa: SIM115 - until close()
-        self._file, self._named, self._done = opener(self._packed), named, 0
+        self._file, self._path, self._done = opener(self._packed), path, 0
 
     def readable(self) -> bool:
         return True
@@ -63,12 +72,12 @@ class _Measured(io.RawIOBase):
         try:
             found = self._file.read(len(buffer))
         except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error, zipfile.BadZipFile) as problem:
-            raise UnreadableFile(self._named, f"cannot be unpacked: {' '.join(str(problem).split())}") from None
+            raise UnreadableFile(self._path, f"cannot be unpacked: {' '.join(str(problem).split())}") from None
         buffer[: len(found)] = found
         self._done += len(found)
         if self._done > max(ALWAYS_ALLOWED, LARGEST_RATIO * self._packed.tell()):
             wrong = f"says more than {LARGEST_RATIO} times its own size, {self._done >> 20:,} MiB so far; unpack it"
-            raise UnreadableFile(self._named, f"{wrong}, and see what is in it")
+            raise UnreadableFile(self._path, f"{wrong}, and see what is in it")
         return len(found)
 
     def close(self) -> None:
@@ -77,27 +86,27 @@ class _Measured(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: Path, named: Path | None = None) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, unpacked if it is compressed.
 
-    Args:
-        named: its name in messages; None for ``path``.
-
     Raises:
-        UnreadableFile: it cannot be unpacked here; while it is read, it is a bomb.
+        UnreadableFile: it cannot be unpacked here, or is not compressed as its name says; while it is read, it is a
+            bomb.
     """
-    if not is_packed(path):
-        with open(path, "rb") as file:
-            yield file
-        return
     with open(path, "rb") as file:
         head = file.read(8)
+        if not begins_packed(head):
+            if path.suffix.lower() in ENDINGS:
+                raise UnreadableFile(path, f"is not packed, though it is called {path.suffix}; rename it")
+            file.seek(0)
+            yield file
+            return
     opener = next(opener for magic, opener in COMPRESSED.items() if head.startswith(magic))
     if opener is None:
-        raise UnreadableFile(named or path, "is packed; unpack it")
+        raise UnreadableFile(path, "is packed; unpack it")
     try:
-        measured = _Measured(path, named or path, opener)
+        measured = _Measured(path, opener)
     except (ValueError, IndexError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as problem:
-        raise UnreadableFile(named or path, f"cannot be unpacked: {problem}") from None
+        raise UnreadableFile(path, f"cannot be unpacked: {problem}") from None
     with io.BufferedReader(measured, 2**16) as buffered:
         yield buffered

@@ -17,12 +17,15 @@ import pyarrow.parquet as pq
 
 from models.port.tokenization import representable
 from toolkit.errors import UserError
-from toolkit.files.csv_rows import Layout
+from toolkit.files.csv_rows import Layout, usual_delimiter
+from toolkit.files.packed import ending
 from toolkit.files.strict_json import finite
-from toolkit.files.tables import Rows, Table, kind_of
+from toolkit.files.tables import Rows, Table, as_array, kind_of
 from toolkit.machine.disk import check_writable, writing
 from toolkit.machine.scratch import scratch_folder
 
+#: Endings of files that are written.
+WRITTEN = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 #: Type of a column -> its parquet type.
 TYPES = {str: pa.string(), float: pa.float64(), int: pa.int64()}
 
@@ -56,7 +59,9 @@ def check_target(target: Path, source: Path, overwrite: bool) -> None:
             folder that is missing or not writable.
     """
     if kind_of(target) == "text":
-        raise UserError(f"{target}: a text file has no columns; end it in .csv, .tsv, .jsonl, .json or .parquet")
+        raise UserError(f"{target}: a text file has no columns; end it in {', '.join(WRITTEN)}")
+    if target.suffix.lower() not in WRITTEN:
+        raise UserError(f"{target}: is not of a kind that is written; end it in {', '.join(WRITTEN)}")
     if target.is_dir():
         raise UserError(f"{target}: is a folder, where a file is to be written")
     if os.path.lexists(target) and os.path.lexists(source) and target.resolve() == source.resolve():
@@ -100,7 +105,7 @@ def table_writer(
                 if kind == "csv":
                     yield _Csv(file, layout, [*table.names, *added], quoted)
                 else:
-                    json_writer = _Json(file, list(added), in_list=kind == "json")
+                    json_writer = _Json(file, list(added), in_list=target.suffix.lower() == ".json")
                     yield json_writer
                     json_writer.end()
         _to_disk(unfinished)
@@ -119,9 +124,8 @@ def _to_disk(path: Path) -> None:
 
 def _layout_of(target: Path, table: Table) -> Layout:
     """Return the layout of a csv file: that of the input, with the delimiter of its own ending."""
-    read, tabs = table.layout, target.suffix.lower() == ".tsv"
-    alike = table.path.suffix.lower() == target.suffix.lower()
-    return Layout(read.delimiter if alike else "\t" if tabs else ",", read.line_end, read.byte_order_mark)
+    read, alike = table.layout, ending(table.path) == ending(target)
+    return Layout(read.delimiter if alike else usual_delimiter(target), read.line_end, read.byte_order_mark)
 
 
 class _Csv:
@@ -216,16 +220,8 @@ class _Parquet:
         self._file = file
 
     def write(self, rows: Rows, added: Sequence[Sequence[Any]]) -> None:
-        fields = list(self._file.schema)
-        if rows.batch is not None:
-            old: list[pa.Array] = rows.batch.columns
-        else:
-            old = [_array(rows.column(index), fields[index].type) for index in range(len(rows.names))]
-        new = [_array(values, one.type) for values, one in zip(added, fields[len(old) :], strict=True)]
+        kinds = self._file.schema.types
+        old = rows.arrays(kinds[: len(rows.names)])
+        new = [as_array(values, kind) for values, kind in zip(added, kinds[len(old) :], strict=True)]
         if len(rows):
             self._file.write_batch(pa.RecordBatch.from_arrays([*old, *new], schema=self._file.schema))
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    texts = pa.types.is_string(kind)
-    return pa.array([representable(value) if texts and isinstance(value, str) else value for value in values], kind)

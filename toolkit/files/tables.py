@@ -1,13 +1,16 @@
-"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, and one text per line.
+"""Rows of a file, read in chunks and as they are written: csv, tsv, JSON, parquet, Arrow, and one text per line.
 
-No value is interpreted: ``001`` stays ``001``, the word NA a word. An error in a file names its row, counted from 1
-without the header.
+Runs, `predict --input` and `recipe new` read local files by this module. No value is interpreted: ``001`` stays
+``001``, the word NA a word. An error in a file names its line, and its row, counted from 1 without the header.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +18,28 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from models.files.plain import UnreadableFile, plain_file
+from models.port.tokenization import representable
 from toolkit.errors import UserError
 from toolkit.files.csv_rows import Layout, csv_layout, csv_rows
-from toolkit.files.json_rows import json_rows
+from toolkit.files.json_rows import TEXT, json_rows
 from toolkit.files.nested_columns import MISSING, reached
+from toolkit.files.packed import ending, is_packed
 from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 
-#: A file's ending -> what it holds. JSON is read as a list of rows or row after row, whatever its ending.
-KINDS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet", ".txt": "text"}
-#: Those kinds that are JSON: objects one after the other, and one list of them.
-JSON = ("jsonl", "json")
-#: The column of a file of texts.
-TEXT = "text"
+#: A file's ending, without that of compression -> what it holds. JSON is read as a list of rows or row after row.
+KINDS = {
+    ".csv": "csv", ".tsv": "csv", ".tab": "csv",
+    ".jsonl": "json", ".json": "json", ".ndjson": "json",
+    ".parquet": "parquet", ".arrow": "arrow",
+    ".txt": "text", ".text": "text", ".md": "text",
+}  # fmt: skip
+#: Kinds that have no encoding.
+BINARY = ("parquet", "arrow")
+#: Type of a column of JSON that holds values of several types: the text of each. Earlier versions have none.
+SEVERAL: pa.DataType | None = pa.json_() if hasattr(pa, "json_") else None
 
 #: Most columns of a table, or different keys of all JSON rows: half of what spreadsheets have. 8,000 rows with a new
 #: key each take ten seconds to read, twice as many half a minute.
@@ -44,7 +55,7 @@ def kind_of(path: Path) -> str:
     Raises:
         UserError: no ending that is known.
     """
-    kind = KINDS.get(path.suffix.lower())
+    kind = KINDS.get(ending(path))
     if kind is None:
         raise UserError(f"{path}: its name should end in one of {', '.join(KINDS)}, which says what it holds")
     return kind
@@ -59,8 +70,6 @@ class Rows:
         written: the JSON text of each row; None of another kind of file.
     """
 
-    batch: pa.RecordBatch | None = None
-
     def __init__(self, first: int, names: Sequence[str], rows: list[Sequence[Any]], written: list[str] | None) -> None:
         self.first, self.names, self.written = first, names, written
         self._rows = rows
@@ -71,6 +80,10 @@ class Rows:
     def column(self, index: int) -> list[Any]:
         """Return a column's values: texts, or JSON values."""
         return [row[index] for row in self._rows]
+
+    def arrays(self, kinds: Iterable[pa.DataType]) -> list[pa.Array]:
+        """Return the columns as Arrow holds them, of these types."""
+        return [as_array(self.column(index), kind) for index, kind in enumerate(kinds)]
 
     def values(self, name: str) -> list[Any]:
         """Return a column's values, nested or not (:mod:`.nested_columns`); :data:`MISSING` where a row has none."""
@@ -83,7 +96,7 @@ class Rows:
 
 
 class ArrowRows(Rows):
-    """Rows of a parquet file, as its record batch."""
+    """Rows of a parquet or Arrow file, as a record batch."""
 
     def __init__(self, first: int, batch: pa.RecordBatch) -> None:
         super().__init__(first, batch.schema.names, [], None)
@@ -95,6 +108,36 @@ class ArrowRows(Rows):
     def column(self, index: int) -> list[Any]:
         return self.batch.column(index).to_pylist()
 
+    def arrays(self, kinds: Iterable[pa.DataType]) -> list[pa.Array]:
+        return self.batch.columns
+
+
+def as_array(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Return values as Arrow holds them; of :data:`SEVERAL` types, the JSON of each. Lone surrogates are replaced, and
+    numbers beyond 64 bits rounded."""
+    if kind is not None and kind == SEVERAL:
+        values = [None if value is None else json.dumps(_held(value)) for value in values]
+    try:
+        return pa.array(values, kind)
+    except (UnicodeEncodeError, OverflowError, pa.ArrowInvalid):
+        return pa.array(_held(list(values)), kind)
+    except (pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        if kind is None or not pa.types.is_struct(kind):
+            raise
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        inner = [as_array([(value or {}).get(one.name) for value in values], one.type) for one in fields]
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array([value is None for value in values]))
+
+
+def _held(value: Any) -> Any:
+    if isinstance(value, str):
+        return representable(value)
+    if isinstance(value, list):
+        return [_held(item) for item in value]
+    if isinstance(value, dict):
+        return {_held(key): _held(item) for key, item in value.items()}
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+
 
 @dataclass(frozen=True)
 class Table:
@@ -104,7 +147,7 @@ class Table:
         names: of the columns; of JSON, each key of any row, in the order of their first appearance.
         size: rows.
         layout: of a file of text.
-        schema: of a parquet file; of JSON, if it was asked for, that of all rows.
+        schema: of a parquet or Arrow file; of JSON, if it was asked for, that of all rows.
     """
 
     path: Path
@@ -137,9 +180,9 @@ def read_table(
         path: of one of the :data:`KINDS`.
         needed: columns that it must have exactly once each, with text or nothing; ``doc.body`` is the column ``body``
             in ``doc``, unless one has that name itself.
-        delimiter: of csv; None for a tab in a ``.tsv`` file, and else one of :data:`toolkit.files.csv_rows.DELIMITERS`.
+        delimiter: of csv; None for the one that fits (:func:`toolkit.files.csv_rows.likely_delimiter`).
         typed: find out the schema of JSON.
-        encoding: of all kinds but parquet.
+        encoding: of all kinds but parquet and Arrow.
 
     Raises:
         UserError: it is no such file; with the row where it is not.
@@ -147,41 +190,120 @@ def read_table(
     kind = kind_of(path)
     with reading(path):
         plain_file(path)
-        if kind != "parquet":
+        if kind not in BINARY:
             check_encoding(path, encoding)
-        plain = Layout(encoding=encoding)
-        layout = csv_layout(path, needed, delimiter, encoding) if kind == "csv" else plain
-        names: dict[str, None] = {}
-        within: set[str] = set()
-        schema = pq.read_schema(path) if kind == "parquet" else None
-        header = [schema.names] if schema is not None else []
-        size = 0
-        for rows in _chunks(path, kind, layout, None):
-            if not size:
-                header = [list(rows.names)]
-            names.update(dict.fromkeys(rows.names))
-            if len(names) > MOST_COLUMNS:
-                place = f"by row {rows.first + len(rows) - 1}"
-                raise UnreadableFile(
-                    path, f"has more than {MOST_COLUMNS:,} columns {place}; leave out what is not used"
-                )
-            size += len(rows)
-            within |= _check_texts(path, rows, needed)
-            if kind not in JSON:  # in JSON a key may come in a later row
-                _check_needed(path, [*header[0], *within], needed)
-            if typed and rows.written is not None:
-                schema = _merged(path, schema, rows)
-        if not header:
-            raise UnreadableFile(path, "holds no rows")
-        found = tuple(names) if kind in JSON else tuple(header[0])
-        _check_needed(path, [*found, *(within - set(found))], needed)
-    return Table(path, kind, found, size, layout, schema)
+        layout = Layout(encoding=encoding) if kind != "csv" else csv_layout(path, needed, delimiter, encoding)
+        return read_whole(path, kind, layout, needed, typed, None)
+
+
+def arrow_rows(path: Path, kind: str, layout: Layout) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Return the schema of a file's rows, and these in chunks. Columns of csv are text; each has a name of its own.
+
+    Raises:
+        UnreadableFile: it is not of that kind; also while the chunks are read.
+    """
+    whole = read_whole(path, kind, layout) if kind == "json" else None
+    chunks = _shown(path, _chunks(path, kind, layout, whole.names if whole else None))
+    if (first := next(chunks, None)) is None or not first.names:
+        raise UnreadableFile(path, "holds no rows")
+    _check_width(path, len(first.names), len(first))
+    if isinstance(first, ArrowRows):
+        schema = first.batch.schema
+        for index, kind_of_column in enumerate(schema.types):
+            if pa.types.is_dictionary(kind_of_column):
+                schema = schema.set(index, schema.field(index).with_type(kind_of_column.value_type))
+    else:
+        schema = whole.schema if whole else pa.schema([(name, pa.string()) for name in _different(first.names)])
+
+    def tables() -> Iterator[pa.Table]:
+        for rows in itertools.chain([first], chunks):
+            arrays = rows.arrays(schema.types)
+            plain = [one.dictionary_decode() if isinstance(one, pa.DictionaryArray) else one for one in arrays]
+            yield pa.Table.from_arrays(plain, schema=schema)
+
+    return schema, tables()
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """Return names of which no two are equal, and none is empty."""
+    found, given, times = dict[str, None](), set(names), Counter[str]()
+    for index, name in enumerate(names):
+        name = plain = name or f"Unnamed: {index}"
+        while name in found or (times[plain] and name in given):
+            times[plain] += 1
+            name = f"{plain}.{times[plain]}"
+        found[name] = None
+    return list(found)
+
+
+def read_whole(
+    path: Path,
+    kind: str,
+    layout: Layout,
+    needed: Sequence[str] = (),
+    typed: bool = True,
+    several: pa.DataType | None = SEVERAL,
+) -> Table:
+    """Read a file of a kind to its end, as :func:`read_table`.
+
+    Args:
+        several: type in the schema of a column that holds values of several types; None to refuse one.
+
+    Raises:
+        UnreadableFile: as :func:`arrow_rows`.
+    """
+    names: dict[str, None] = {}
+    within: set[str] = set()
+    types: dict[str, pa.DataType] = {}
+    header: list[str] | None = None
+    schema, size = None, 0
+    chunks = _chunks(path, kind, layout, None)
+    for rows in chunks if several is None else _shown(path, chunks):
+        if header is None:
+            header, schema = list(rows.names), rows.batch.schema if isinstance(rows, ArrowRows) else None
+        names.update(dict.fromkeys(rows.names))
+        size += len(rows)
+        if typed and rows.written is not None:
+            _merge(path, types, rows, several)
+        _check_width(path, max(len(names), stored_columns(types.values())), size)
+        within |= _check_texts(path, rows, needed)
+        if kind != "json":  # in JSON a key may come in a later row
+            _check_needed(path, [*header, *within], needed)
+    if header is None:
+        raise UnreadableFile(path, "holds no rows")
+    found = tuple(names if kind == "json" else header)
+    _check_needed(path, [*found, *(within - set(found))], needed)
+    return Table(path, kind, found, size, layout, pa.schema(list(types.items())) if types else schema)
+
+
+def _check_width(path: Path, columns: int, size: int) -> None:
+    if columns > MOST_COLUMNS:
+        wrong = f"has more than {MOST_COLUMNS:,} columns by row {size}; leave out what is not used"
+        raise UnreadableFile(path, wrong)
+
+
+def stored_columns(kinds: Iterable[pa.DataType]) -> int:
+    """Return the number of columns that hold these types: each key inside of a JSON column takes one."""
+    return sum(
+        stored_columns(kind.field(index).type for index in range(kind.num_fields)) if kind.num_fields else 1
+        for kind in kinds
+    )
 
 
 def _check_needed(path: Path, names: Sequence[str], needed: Sequence[str]) -> None:
     for name in needed:
         if name not in names:
             raise UnreadableFile(path, f"has no column {name}; it has {', '.join(names) or 'none'}")
+    check_once(path, names, needed)
+
+
+def check_once(path: Path, names: Sequence[str], needed: Iterable[str]) -> None:
+    """Check that a file has no needed column twice.
+
+    Raises:
+        UnreadableFile: it has.
+    """
+    for name in needed:
         if list(names).count(name) > 1:
             raise UnreadableFile(path, f"has the column {name} more than once")
 
@@ -200,30 +322,39 @@ def _check_texts(path: Path, rows: Rows, needed: Sequence[str]) -> set[str]:
     return within
 
 
-def _merged(path: Path, schema: pa.Schema | None, rows: Rows) -> pa.Schema:
-    """Extend a schema to hold these rows.
+def _merge(path: Path, types: dict[str, pa.DataType], rows: Rows, several: pa.DataType | None) -> None:
+    """Extend the types of columns to hold these rows.
 
     Raises:
-        UnreadableFile: there is none.
+        UnreadableFile: there is none, and no ``several`` that holds any.
     """
-    arrays: dict[str, pa.Array] = {}
     for index, name in enumerate(rows.names):
         try:
-            arrays[name] = pa.array(rows.column(index))
-            found = pa.schema([(name, arrays[name].type)])
-            pa.unify_schemas([found, *_field(schema, name)], promote_options="permissive")
+            types[name] = _type_of(rows.column(index), types.get(name, pa.null()), several)
         except pa.ArrowException:
             within = f"rows {rows.first} to {rows.first + len(rows) - 1}"
-            problem = (
-                f"holds values of several types in its column {name} ({within}), which parquet cannot; write jsonl"
-            )
-            raise UnreadableFile(path, problem) from None
-    found = pa.schema([(name, array.type) for name, array in arrays.items()])
-    return found if schema is None else pa.unify_schemas([schema, found], promote_options="permissive")
+            wrong = f"holds values of several types in its column {name} ({within})"
+            raise UnreadableFile(path, f"{wrong}, which parquet cannot; write jsonl") from None
 
 
-def _field(schema: pa.Schema | None, name: str) -> list[pa.Schema]:
-    return [] if schema is None or name not in schema.names else [pa.schema([schema.field(name)])]
+def _type_of(values: list[Any], before: pa.DataType, several: pa.DataType | None) -> pa.DataType:
+    """Return the type that holds values and those of another type; of objects, key by key."""
+    if before == several:
+        return before
+    try:
+        schemas = [pa.schema([("", kind)]) for kind in (before, as_array(values).type)]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        if several is None:
+            raise
+    found = [value for value in values if value is not None]
+    known = {one.name: one.type for one in map(before.field, range(before.num_fields))}
+    objects = all(isinstance(value, dict) for value in found)
+    if not objects or not (pa.types.is_struct(before) or pa.types.is_null(before)):
+        return several
+    for key in dict.fromkeys(key for value in found for key in value):
+        known[key] = _type_of([value.get(key) for value in found], known.get(key, pa.null()), several)
+    return pa.struct(list(known.items()))
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -237,25 +368,51 @@ def reading(path: Path) -> Iterator[None]:
         UserError: for all of it.
     """
     try:
-        yield
+        with sound(path):
+            yield
     except WrongEncoding as problem:
         raise UserError(f"{path}:{problem.line}: {problem.told('--encoding')}") from None
     except UnreadableFile as problem:
         raise UserError(str(problem)) from None
-    except (OSError, ValueError, csv.Error, RecursionError, pa.ArrowException) as problem:
-        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:300] or type(problem).__name__
-        raise UserError(f"{path}: cannot be read: {reason}") from None
+    except OSError as problem:
+        raise UserError(f"{path}: cannot be read: {problem.strerror}") from None
+
+
+@contextlib.contextmanager
+def sound(path: Path) -> Iterator[None]:
+    """Report in one line what the libraries raise for a file's content.
+
+    Raises:
+        UnreadableFile: for all of it. Errors of the system and :class:`WrongEncoding` stay as they are.
+    """
+    try:
+        yield
+    except (UnreadableFile, WrongEncoding):
+        raise
+    except (OSError, ValueError, csv.Error, RuntimeError, OverflowError, pa.ArrowException) as problem:
+        if isinstance(problem, OSError) and problem.errno is not None:
+            raise
+        reason = " ".join(str(problem).split())[:300] or type(problem).__name__
+        raise UnreadableFile(path, f"cannot be read: {reason}") from None
+
+
+def _shown(path: Path, chunks: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield chunks of rows, with a progress bar after two seconds."""
+    with tqdm(desc=f"reading {path.name}", unit=" rows", delay=2, leave=False) as bar:
+        for rows in chunks:
+            yield rows
+            bar.update(len(rows))
 
 
 def _chunks(path: Path, kind: str, layout: Layout, names: Sequence[str] | None) -> Iterator[Rows]:
-    """The rows of a file.
+    """The rows of a file; of one with a header alone, a chunk without rows.
 
     Args:
         names: of the columns, of JSON; None for those of each chunk.
     """
-    if kind == "parquet":
-        yield from _parquet(path)
-    elif kind in JSON:
+    if kind in BINARY:
+        yield from _batches(path, kind)
+    elif kind == "json":
         for first, found in _gathered(json_rows(path, layout.encoding), lambda row: len(row[0])):
             keys = names if names is not None else list(dict.fromkeys(key for _, row in found for key in row))
             rows: list[Sequence[Any]] = [[row.get(key) for key in keys] for _, row in found]
@@ -291,13 +448,34 @@ def _gathered(rows: Iterable[Any], size_of: Callable[[Any], int]) -> Iterator[tu
         yield first, found
 
 
-def _parquet(path: Path) -> Iterator[Rows]:
-    with pq.ParquetFile(path) as file:
-        first = 1
-        for batch in file.iter_batches(CHUNK_ROWS):
-            batch.validate(full=True)  # a parquet reader takes any bytes for text
-            yield ArrowRows(first, batch)
+def _batches(path: Path, kind: str) -> Iterator[ArrowRows]:
+    if is_packed(path):
+        raise UnreadableFile(path, "is packed; unpack it")
+    first = 1
+    with _opened_batches(path, kind) as (schema, batches):
+        for batch in batches:
+            batch.validate(full=True)  # the readers take any bytes for text
+            for place in range(0, batch.num_rows, CHUNK_ROWS):
+                yield ArrowRows(first + place, batch.slice(place, CHUNK_ROWS))
             first += batch.num_rows
+        if first == 1:
+            yield ArrowRows(1, pa.RecordBatch.from_pylist([], schema=schema))
+
+
+@contextlib.contextmanager
+def _opened_batches(path: Path, kind: str) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
+    if kind == "parquet":
+        with pq.ParquetFile(path) as file:
+            yield file.schema_arrow, file.iter_batches(CHUNK_ROWS)
+        return
+    with pa.memory_map(str(path)) as stored:
+        try:
+            reader = pa.ipc.open_stream(stored)
+        except pa.ArrowInvalid:
+            stored.seek(0)
+            reader = pa.ipc.open_file(stored)
+        indices = range(getattr(reader, "num_record_batches", 0))
+        yield reader.schema, map(reader.get_batch, indices) if indices else reader
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TextIO
 
 import charset_normalizer
 
-from toolkit.files.packed import opened
+from models.files.plain import UnreadableFile
+from toolkit.files.packed import is_packed, opened
 
 #: Bytes that are read at a time.
 BLOCK = 2**20
@@ -72,48 +72,40 @@ def check_encoding(path: Path, encoding: str = "utf-8") -> None:
 
     Raises:
         WrongEncoding: it is another; names the likely one.
+        UnreadableFile: it is packed, and is to be or has to be read in another encoding.
     """
-    _decode(path, encoding, None)
-
-
-def write_as_utf8(path: Path, encoding: str, target: Path) -> None:
-    """Convert a file to another one, as UTF-8 without a byte order mark; line ends stay.
-
-    Raises:
-        WrongEncoding: as :func:`check_encoding`.
-    """
-    _decode(path, encoding, target)
-
-
-def _decode(path: Path, encoding: str, target: Path | None) -> None:
+    packed = is_packed(path)
+    if packed and codecs.lookup(encoding).name != "utf-8":
+        raise UnreadableFile(path, f"is packed, and cannot be read as {encoding}; unpack it")
     decoder, done = codecs.getincrementaldecoder(encoding)(), 0
-    with open(path, "rb") as file, open(target or os.devnull, "wb") as out:
+    with opened(path) as file:
         while True:
             block = file.read(BLOCK)
             try:
-                text = decoder.decode(block, final=not block)
+                decoder.decode(block, final=not block)
             except (UnicodeError, ValueError) as problem:
                 kept = len(getattr(problem, "object", block)) - len(block)  # of the block before
                 place = max(0, done - kept + getattr(problem, "start", 0))
-                raise _explained(path, encoding, place) from None
-            if target is not None:
-                out.write((text.removeprefix("\ufeff") if done == 0 else text).encode("utf-8", "surrogatepass"))
+                line = _line_of(path, encoding, place)
+                if packed:
+                    raise UnreadableFile(f"{path}:{line}:", "is not UTF-8; unpack it, and set its encoding") from None
+                raise _explained(path, encoding, place, line) from None
             if not block:
                 return
             done += len(block)
 
 
-def _explained(path: Path, encoding: str, place: int) -> WrongEncoding:
+def _explained(path: Path, encoding: str, place: int, line: int) -> WrongEncoding:
     """Return an error with the likely encoding.
 
     Args:
-        place: of the first invalid byte, about.
+        place, line: of the first invalid byte, about.
     """
     with open(path, "rb") as file:
         head = file.read(4)
         file.seek(max(0, place - LOOKED_AT // 4))
         around = file.read(LOOKED_AT)
-    wrong, line = f"is not {encoding} (byte {place:,})", _line_of(path, encoding, place)
+    wrong = f"is not {encoding} (byte {place:,})"
     likely = next((name for mark, name in MARKS if head.startswith(mark)), None) or _likely(around)
     if likely is None or likely == encoding:
         return WrongEncoding(wrong, None, "", line)
@@ -123,7 +115,7 @@ def _explained(path: Path, encoding: str, place: int) -> WrongEncoding:
 def _line_of(path: Path, encoding: str, place: int) -> int:
     """Return the line of a byte, by decoding what precedes it."""
     decoder, line, left = codecs.getincrementaldecoder(encoding)("replace"), 1, place
-    with open(path, "rb") as file:
+    with opened(path) as file:
         while left > 0 and (block := file.read(min(BLOCK, left))):
             line += decoder.decode(block).count("\n")
             left -= len(block)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,20 +11,15 @@ from typing import Any
 import datasets
 
 from models.files.plain import UnreadableFile, plain_file
-from toolkit.data.rows import DELIMITERS
 from toolkit.data.sources import read_file
 from toolkit.errors import UserError
-from toolkit.files.packed import begins_packed
-from toolkit.files.text_encoding import WrongEncoding, check_encoding
+from toolkit.files.csv_rows import likely_delimiter, usual_delimiter
+from toolkit.files.packed import begins_packed, ending
+from toolkit.files.tables import KINDS, kind_of
+from toolkit.files.text_encoding import WrongEncoding, check_encoding, opened_text
 from toolkit.recipe.recipe import Recipe
 from toolkit.tasks.question_answering import squad
 
-#: File extension -> kind.
-KINDS = {
-    ".csv": "csv", ".tsv": "csv", ".tab": "csv",
-    ".json": "json", ".jsonl": "json", ".ndjson": "json",
-    ".parquet": "parquet", ".arrow": "arrow", ".txt": "text", ".text": "text", ".md": "text",
-}  # fmt: skip
 #: Split -> pattern in its file's name.
 SPLIT_NAMES = {
     "train": r"train(ing)?",
@@ -38,8 +30,7 @@ SPLIT_NAMES = {
 MOST_CODES = 8
 #: Folders of at least so many texts each are taken for labels.
 FEWEST_TEXTS = 3
-#: Lines and bytes of a csv file that are read to find its delimiter.
-LOOKED_AT_LINES = 50
+#: Bytes of a JSON file that are searched for the keys of SQuAD's format.
 LOOKED_AT_BYTES = 2**20
 
 
@@ -85,18 +76,8 @@ def look(data: Path) -> Found:
         raise UserError(f"{data}: cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
-def kind_of(path: Path) -> str | None:
-    """Return the kind by a file's extension, without that of compression."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in (".gz", ".bz2", ".xz"):
-        suffixes.pop()
-    return KINDS.get(suffixes[-1]) if suffixes else None
-
-
 def _file(path: Path) -> Found:
     kind = kind_of(path)
-    if kind is None:
-        raise UserError(f"{path}: what it is does not show; its name should end in one of {', '.join(KINDS)}")
     if kind == "text":
         return _text({code_of(path): [path]})
     return _table(kind, {"train": path, **_siblings(path)})
@@ -118,7 +99,7 @@ def _siblings(path: Path) -> dict[str, Path]:
 
 def _folder(folder: Path) -> Found:
     entries = [path for path in sorted(folder.iterdir()) if not path.name.startswith((".", "_"))]
-    tables = [path for path in entries if path.is_file() and kind_of(path) not in (None, "text")]
+    tables = [path for path in entries if path.is_file() and KINDS.get(ending(path), "text") != "text"]
     texts = [path for path in entries if path.is_file() and path.suffix.lower() == ".txt"]
     below = {path: sorted(path.glob("*.txt")) for path in entries if path.is_dir()}
     below = {path: files for path, files in below.items() if files}
@@ -152,15 +133,17 @@ def _below(folders: dict[Path, list[Path]]) -> Found:
         return _text({code_of(path): files for path, files in folders.items()})
     found = _text({path.name: files for path, files in folders.items()})
     found.classes = True
-    read = {
-        label: [path.read_bytes().decode(found.encoding or "utf-8").removeprefix("\ufeff") for path in paths]
-        for label, paths in found.files.items()
-    }
+    read = {label: [_whole(path, found.encoding or "utf-8") for path in paths] for label, paths in found.files.items()}
     texts = [text for texts in read.values() for text in texts]
     labels = [label for label, texts in read.items() for _ in texts]
     found.rows = datasets.Dataset.from_dict({"text": texts, "label": labels})
     found.notes.append(f"each of the {len(folders)} folders is a label, and each file in them a text")
     return found
+
+
+def _whole(path: Path, encoding: str) -> str:
+    with opened_text(path, encoding, newline="") as file:
+        return file.read()
 
 
 def _text(files: dict[str, list[Path]]) -> Found:
@@ -194,10 +177,7 @@ def _table(kind: str, files: dict[str, Path]) -> Found:
 
 
 def _encoding(found: Found, path: Path) -> str | None:
-    """Return a file's encoding; None for UTF-8 and packed files."""
-    with open(path, "rb") as file:
-        if begins_packed(file.read(8)):
-            return None
+    """Return a file's encoding; None for UTF-8."""
     try:
         check_encoding(path)
         return None
@@ -213,32 +193,12 @@ def _encoding(found: Found, path: Path) -> str | None:
 
 
 def _delimiter(found: Found, path: Path) -> str | None:
-    """Return the delimiter that gives the first lines equally many columns; None for the default one."""
-    usual = "\t" if any(suffix.lower() in (".tsv", ".tab") for suffix in path.suffixes) else ","
-    with open(path, "rb") as file:
-        head = file.read(LOOKED_AT_BYTES)
-    if begins_packed(head):
+    """Return the delimiter that fits; None for the default one."""
+    likely = likely_delimiter(path, found.encoding or "utf-8")
+    if likely == usual_delimiter(path):
         return None
-    lines = head.decode(found.encoding or "utf-8", "ignore").splitlines(keepends=True)
-
-    def columns(delimiter: str) -> tuple[bool, float, int]:
-        counts = [len(row) for row in itertools.islice(_parsed(lines, delimiter), LOOKED_AT_LINES) if row]
-        wide = counts[0] if counts else 0
-        agree = sum(count == wide for count in counts) / max(len(counts), 1)
-        return wide > 1, agree, wide
-
-    best = max((usual, *(other for other in (",", *DELIMITERS) if other != usual)), key=columns)
-    if best == usual or not columns(best)[0]:
-        return None
-    found.notes.append(f"the columns are parted by {best!r}")
-    return best
-
-
-def _parsed(lines: list[str], delimiter: str) -> Iterator[list[str]]:
-    try:
-        yield from csv.reader(lines, delimiter=delimiter)
-    except csv.Error:
-        return
+    found.notes.append(f"the columns are parted by {likely!r}")
+    return likely
 
 
 def _squad(path: Path) -> list[squad.Example]:

@@ -1,0 +1,228 @@
+"""Odd files of rows: a run, `predict --input` and `recipe new` read each alike, or refuse it with the same line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from toolkit.commands.recipe_new.look import Found, look
+from toolkit.data.load import load_stored
+from toolkit.data.source_layout import source_layout
+from toolkit.errors import UserError
+from toolkit.files.tables import kind_of, read_table
+from toolkit.recipe.load import load_recipe
+from toolkit.recipe.recipe import Recipe
+
+HEAD = "train: {epochs: 1, learning_rate: 1e-3}\n"
+BODY = "x,1\ny,2\n"
+XY = (("text", "n"), ("x", "1"), ("y", "2"))
+LINES = '{"text": "x", "n": "1"}\n{"text": "y", "n": "2"}\n'
+#: A lone surrogate, which no file of Arrow can hold and a run replaces.
+HALF = "\ufffd"
+
+
+def parquet(column: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": ["x", "y"], "n": column}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def arrow(kind: str) -> bytes:
+    rows, sink = pa.table({"text": ["x", "y"], "n": ["1", "2"]}), pa.BufferOutputStream()
+    with getattr(pa.ipc, f"new_{kind}")(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()
+
+
+#: What it is -> a file's name, its content, and its header and rows or, as a text, why it is refused.
+FILES: dict[str, tuple[str, bytes, Any]] = {
+    # The layout of csv.
+    "commas": ("a.csv", f"text,n\n{BODY}".encode(), XY),
+    "semicolons, with commas in the texts": ("a.csv", b"text;n\nx, y;1\ny;2\n", (XY[0], ("x, y", "1"), XY[2])),
+    "bars": ("a.csv", b"text|n\nx|1\ny|2\n", XY),
+    "tabs in .csv": ("a.csv", b"text\tn\nx\t1\ny\t2\n", XY),
+    "tabs in .tsv": ("a.tsv", b"text\tn\nx\t1\ny\t2\n", XY),
+    "tabs in .tab": ("a.tab", b"text\tn\nx\t1\ny\t2\n", XY),
+    "commas in .TSV": ("a.TSV", f"text,n\n{BODY}".encode(), XY),
+    "a delimiter in quotes": ("a.csv", b'text;n\n"x;y|z,";1\ny;2\n', (XY[0], ("x;y|z,", "1"), XY[2])),
+    "one column": ("a.csv", b"text\nx\ny\n", (("text",), ("x",), ("y",))),
+    "one column of sentences with commas": ("a.csv", b'text\n"x, y"\n"a, b"\n', (("text",), ("x, y",), ("a, b",))),
+    "quotes and line breaks in quotes": ("a.csv", b'text,n\n"x ""y""\nz",1\ny,2\n', (XY[0], ('x "y"\nz', "1"), XY[2])),
+    "quotes within a field": ("a.csv", b'text,n\nx "y" z,1\ny,2\n', (XY[0], ('x "y" z', "1"), XY[2])),
+    "U+2028 and U+0085 in a text": (
+        "a.csv", "text,n\nx\u2028\x85z,1\ny,2\n".encode(), (XY[0], ("x\u2028\x85z", "1"), XY[2]),
+    ),
+    "CRLF": ("a.csv", b"text,n\r\nx,1\r\ny,2\r\n", XY),
+    "CR": ("a.csv", b"text,n\rx,1\ry,2\r", XY),
+    "CR in a semicolon file": ("a.csv", b"text;n\rx;1\ry;2", XY),
+    "no end of the last line": ("a.csv", b"text,n\nx,1\ny,2", XY),
+    "blank lines": ("a.csv", b"\n\ntext,n\n\nx,1\n\r\ny,2\n\n\n", XY),
+    "blank lines in one column": ("a.csv", b"text\nx\n\ny\n", (("text",), ("x",), ("",), ("y",))),
+    "blanks": ("a.csv", b"text, n\n x ,1\ny, 2\n", (("text", " n"), (" x ", "1"), ("y", " 2"))),
+    "empty fields, NA, numbers": ("a.csv", b"text,n\nNA,007\nnull,\n,1e3\n",
+                                  (XY[0], ("NA", "007"), ("null", ""), ("", "1e3"))),
+    "NUL": ("a.csv", b"text,n\nx\0y,1\ny,2\n", (XY[0], ("x\0y", "1"), XY[2])),
+    "surplus delimiters at the end": ("a.csv", b"text,n\nx,1,\ny,2,,\n", XY),
+    # Encodings.
+    "a byte order mark": ("a.csv", f"\ufefftext,n\n{BODY}".encode(), XY),
+    "a byte order mark before JSON": ("a.jsonl", f"\ufeff{LINES}".encode(), XY),
+    "UTF-16": ("a.csv", "text;n\r\nü;1\r\ny;2\r\n".encode("utf-16"), (XY[0], ("ü", "1"), XY[2])),
+    "UTF-16 in .tsv": ("a.tsv", "text\tn\nü\t1\ny\t2\n".encode("utf-16"), (XY[0], ("ü", "1"), XY[2])),
+    "cp1252": ("a.csv", "text;n\ngröße, für;1\ny;2\n".encode("cp1252"), (XY[0], ("größe, für", "1"), XY[2])),
+    "cp1252 in JSON": ("a.json", LINES.replace('"x"', '"größe"').encode("cp1252"), (XY[0], ("größe", "1"), XY[2])),
+    # Compressed.
+    "gzip": ("a.csv.gz", gzip.compress(f"text,n\n{BODY}".encode()), XY),
+    "gzip, semicolons": ("a.csv.gz", gzip.compress(b"text;n\nx;1\ny;2\n"), XY),
+    "bzip2, tabs": ("a.tsv.bz2", bz2.compress(b"text\tn\nx\t1\ny\t2\n"), XY),
+    "xz": ("a.jsonl.xz", lzma.compress(LINES.encode()), XY),
+    "gzip without its ending": ("a.csv", gzip.compress(f"text,n\n{BODY}".encode()), XY),
+    # Other kinds.
+    "JSON lines": ("a.ndjson", LINES.encode(), XY),
+    "a list in JSON": ("a.json", json.dumps([json.loads(line) for line in LINES.splitlines()], indent=1).encode(), XY),
+    "JSON rows over several lines": ("a.json", LINES.replace(",", ",\n").encode(), XY),
+    "JSON rows without a line break": ("a.json", LINES.replace("\n", " ").encode(), XY),
+    "blank lines in JSON": ("a.jsonl", f"\n{LINES}".replace("\n", "\n\r\n").encode(), XY),
+    "dates, large numbers, null in JSON": (
+        "a.jsonl", b'{"text": "2020-01-02", "n": 9007199254740993}\n{"text": "2021-01-02T10:00:00Z", "n": null}\n',
+        (XY[0], ("2020-01-02", 9007199254740993), ("2021-01-02T10:00:00Z", None)),
+    ),
+    "whole and other numbers in JSON": ("a.jsonl", b'{"text": "x", "n": 1}\n{"text": "y", "n": 2.5}\n',
+                                        (XY[0], ("x", 1.0), ("y", 2.5))),
+    "keys that only some rows have": ("a.jsonl", b'{"text": "x"}\n{"text": "y", "n": "2"}\n',
+                                      (XY[0], ("x", None), XY[2])),
+    "NUL in JSON": ("a.jsonl", LINES.replace('"x"', '"x\\u0000y"').encode(), (XY[0], ("x\0y", "1"), XY[2])),
+    "half a character in JSON": ("a.jsonl", LINES.replace('"1"', '"\\ud83d"').encode(),
+                                 (XY[0], ("x", HALF), XY[2])),
+    "columns in columns of JSON": (
+        "a.jsonl", b'{"text": "x", "doc": {"a": 1}}\n{"text": "y", "doc": {"a": null, "b": [1.5]}}\n',
+        (("text", "doc"), ("x", {"a": 1}), ("y", {"b": [1.5]})),
+    ),
+    "values of several types in JSON": ("a.jsonl", LINES.replace('"1"', "[1]").encode(), (XY[0], ("x", [1]), XY[2])),
+    "values of several types in columns of JSON": (
+        "a.jsonl",
+        b'{"text": "x", "doc": {"a": "z", "b": 1, "c": {"d": 1}}}\n{"text": "y", "doc": {"a": "w", "b": "v", "c": 2}}\n'
+        b'{"text": "z", "doc": null}\n',
+        (("text", "doc"), ("x", {"a": "z", "b": 1, "c": {"d": 1}}), ("y", {"a": "w", "b": "v", "c": 2}), ("z", None)),
+    ),
+    "numbers beyond 64 bits in JSON": ("a.jsonl", LINES.replace('"1"', f"{2**70}").replace('"2"', "2").encode(),
+                                       (XY[0], ("x", 2**70), ("y", 2))),
+    "texts in a list of JSON": ("a.json", b'["x",\n"y"]', (("text",), ("x",), ("y",))),
+    "parquet": ("a.parquet", parquet(["1", "2"]), XY),
+    "categories in parquet": ("a.parquet", parquet(pa.array(["1", "2"]).dictionary_encode()), XY),
+    "Arrow, a stream": ("a.arrow", arrow("stream"), XY),
+    "Arrow, a file": ("a.arrow", arrow("file"), XY),
+    # What is refused.
+    "a short row": ("a.csv", b"text,n\nx,1\ny\nz,3\n", ":3: row 2 has 1 field and the header 2"),
+    "a long row": ("a.csv", b'text,n\n"x\n",1\ny,1,2\n', ":4: row 2 has 3 fields and the header 2"),
+    "an unquoted line break": ("a.tsv", b"text\tn\nx\nz\t1\ny\t2\n", ":2: row 1 has 1 field and the header 2"),
+    "a carriage return without quotes": ("a.tsv", b"text\tn\nx\rz\t1\ny\t2\n",
+                                         ":2: row 1 has 1 field and the header 2"),
+    "a short row of a semicolon file": ("a.csv", b"text;n\nx;1\ny\nz;3\n", ":3: row 2 has 1 field and the header 2"),
+    "a short row, packed": ("a.csv.gz", gzip.compress(b"text,n\nx,1\ny\n"), ":3: row 2 has 1 field and the header 2"),
+    "an open quote": ("a.csv", b'text,n\nx,1\n"y,2\nz,3\n', ":3: row 2 opens a quote and does not close it"),
+    "nothing": ("a.csv", b"", " is empty"),
+    "blank lines alone": ("a.csv", b"\n\r\n\n", " holds nothing but empty lines"),
+    "two columns of a name": ("a.csv", b"text,text,n\nx,1,a\ny,2,b\n", " has the column text more than once"),
+    "what is not JSON": ("a.jsonl", LINES.encode() + b"{]\n", ":3: row 3 is not JSON"),
+    "JSON that is cut": ("a.json", b'[{"text": "x",\n "n": "1"},', " ends within the list of its rows, after row 1"),
+    "a number as a row": ("a.jsonl", LINES.encode() + b"12\n", ":3: row 3 is no JSON object"),
+    "deep JSON": ("a.jsonl", LINES.encode() + b'{"text": "x", "n": ' + b"[" * 300 + b"]" * 300 + b"}\n",
+                  ":3: row 3 is nested too deeply"),
+    "bytes that are no text, packed": ("a.csv.gz", gzip.compress(b"text,n\nx,1\n\xe4,2\n"), ":3: is not UTF-8"),
+    "a cut archive": ("a.csv.gz", gzip.compress(f"text,n\n{BODY * 99}".encode())[:-9], " cannot be unpacked"),
+    "no archive": ("a.csv.gz", f"text,n\n{BODY}".encode(), " is not packed"),
+    "no parquet": ("a.parquet", b"PAR1 and no more", " cannot be read"),
+}  # fmt: skip
+
+#: Of a file that `recipe new` refuses, the delimiter that a recipe names.
+DELIMITERS = {"a short row of a semicolon file": ";"}
+
+
+def plain(value: Any) -> Any:
+    """A value without what Arrow adds to it: nothing where another row has a key, and the half of a character."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    return HALF if value == "\ud83d" else value
+
+
+def as_rows(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return (tuple(names), *(tuple(map(plain, row)) for row in rows))
+
+
+def trained_on(path: Path, kind: str, delimiter: str | None, encoding: str | None) -> Any:
+    """The header and rows of a file as a run reads it, with the layout that `recipe new` writes."""
+    files = {"train": str(path)}
+    data = {"dataset": kind, "files": files, "delimiter": delimiter, "encoding": encoding, "max_length": 32}
+    (path.parent / "x.yaml").write_text(f"{HEAD}data: {json.dumps(data | {'label': 'n'})}\n")
+    rows = load_stored(load_recipe(path.parent / "x.yaml"), {})["train"]
+    return as_rows(rows.column_names, (row.values() for row in rows))
+
+
+def labelled(path: Path, recipe: Recipe, encoding: str | None) -> Any:
+    """The header and rows of a file as `predict --input` reads it."""
+    table = read_table(path, ["text"], **source_layout(recipe, path, encoding, None)._asdict())
+    parts = ([part.column(index) for index in range(len(table.names))] for part in table.chunks())
+    return as_rows(table.names, (row for columns in parts for row in zip(*columns, strict=True)))
+
+
+def outcome(path: Path, read: Callable[[], Any]) -> Any:
+    """What is read, or what is said of the file, behind its name."""
+    try:
+        return read()
+    except UserError as problem:
+        assert "\n" not in str(problem)
+        return str(problem).partition(str(path))[2]
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_file_is_read_or_refused_alike_by_runs_predictions_and_new_recipes(tmp_path, what):
+    name, content, expected = FILES[what]
+    path = tmp_path / name
+    path.write_bytes(content)
+    (tmp_path / "plain.yaml").write_text(f"{HEAD}data: {{dataset: csv, max_length: 32, files: {{train: {path}}}}}\n")
+    found: list[Found] = []
+
+    def drafted() -> Any:
+        found.append(look(path))
+        rows = found[0].rows
+        assert rows is not None
+        return as_rows(rows.column_names, (row.values() for row in rows))
+
+    new = outcome(path, drafted)
+    encoding, delimiter = (found[0].encoding, found[0].delimiter) if found else (None, DELIMITERS.get(what))
+    run = outcome(path, lambda: trained_on(path, kind_of(path), delimiter, encoding))
+    prediction = outcome(path, lambda: labelled(path, load_recipe(tmp_path / "plain.yaml"), encoding))
+    assert new == run == prediction
+    assert new == expected or (isinstance(expected, str) and new.startswith(expected))
+
+
+def test_a_header_alone_is_read_and_has_nothing_to_learn(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,n\n")
+    assert read_table(path, ["text"]).size == 0
+    assert outcome(path, lambda: look(path)) == ": holds no rows"
+    with pytest.raises(UserError, match=r"x.yaml:2: data.files.train: the train split is empty$"):
+        trained_on(path, "csv", None, None)
+
+
+def test_columns_without_names_get_one_in_a_run_and_stay_as_they_are_in_a_labelled_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,n,,,z,z\nx,1,,2,3,4\n")
+    assert trained_on(path, "csv", None, None)[0] == ("text", "n", "Unnamed: 2", "Unnamed: 3", "z", "z.1")
+    assert read_table(path, ["text"]).names == ("text", "n", "", "", "z", "z")
+
+
+def test_another_kind_of_file_is_refused_alike(tmp_path):
+    path = tmp_path / "a.xlsx"
+    path.write_bytes(b"PK\3\4")
+    said = [outcome(path, read) for read in (lambda: look(path), lambda: read_table(path, ["text"]))]
+    assert said[0] == said[1] and said[0].startswith(": its name should end in one of .csv, .tsv")
