@@ -12,9 +12,16 @@ PAIR = Path(__file__).parents[1] / "pairs" / "operations"
 ROUNDED = ("elu", "pow", "hardtanh", "average", "interpolate")
 #: Those in which one side or the other would compute in float32, and layers that need care.
 IN_DOUBLE = ("noise", "ramp", "rotary", "group", "lstm")
-FAST = ("elu", "rotary")
-#: What the headline may name: the layer itself, or the one after an operation that is in none.
-NAMED = {"group": "layer (GroupNorm", "lstm": "layer (LSTM"}
+#: Those whose parameters the two sides keep in other pieces.
+IN_PIECES = ("fused", "apart")
+FAST = ("elu", "rotary", "fused")
+#: What the headline names: the layer itself, or the one after an operation that is in none.
+NAMED = {
+    "group": "layer (GroupNorm",
+    "lstm": "layer (LSTM",
+    "fused": "layer.proj (Linear",
+    "apart": "layer.down_proj (Down",
+}
 
 
 def in_lanes(names: tuple[str, ...]) -> list:
@@ -27,7 +34,7 @@ def gated(command_line, tmp_path, *pairs: str) -> tuple[int, dict, str]:
     return status, json.loads((tmp_path / "cpu" / "parity.json").read_text()), out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE)))
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
 def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tmp_path):
     status, report, out = gated(command_line, tmp_path, f"op={op}")
     assert status == 0 and report["passed"], out
@@ -38,8 +45,38 @@ def test_a_right_port_passes_and_a_rounded_constant_is_said(op, command_line, tm
         assert "which is what rounding the reference's constants to float32 moves" in out
 
 
-@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE)))
+@pytest.mark.parametrize("op", in_lanes((*ROUNDED, *IN_DOUBLE, *IN_PIECES)))
 def test_another_constant_is_a_fault(op, command_line, tmp_path):
     status, _, out = gated(command_line, tmp_path, f"op={op}", "wrong=true")
     named = NAMED.get(op, "last (Linear")
     assert status == 1 and out.startswith(f"DRIFT {named}"), out
+
+
+def mapped(command_line, op: str, *more: object) -> str:
+    sides = ("--port", PAIR / "port.py", "--reference-model", PAIR / "reference.py", f"op={op}")
+    status, out, err = command_line("parity", "map", *sides, *more)
+    return out if status == 0 else err
+
+
+def test_a_map_says_which_pieces_are_whose(command_line):
+    fused, apart = mapped(command_line, "fused"), mapped(command_line, "apart")
+    assert "  layer.qkv.weight: [layer.q.weight, layer.k.weight, layer.v.weight]  # 36x12, transposed\n" in fused
+    assert "  layer.scale: layer.scale  # 12x1\n" in fused
+    assert "  layer.up_proj.bias: layer.gate_up.bias[20:40]  # 20\n" in apart
+    assert "  layer.down_proj.weight: layer.down.weight  # 12x20, transposed\n" in apart
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("[layer.v.weight, layer.k.weight, layer.q.weight]", "layer.qkv.weight: [layer.v.weight, layer.k.weight, "),
+        ("[layer.q.weight, layer.k.weight]", "layer.qkv.weight has 36 rows in torch's layout, layer.q.weight and "),
+        ("[layer.q.weight, layer.k.weight, no.such]", "the port has no parameter no.such"),
+        ("layer.q.weight[0:12]", "layer.qkv.weight is [36, 12] in torch's layout, layer.q.weight[0:12] is [12, 12]"),
+        ("[layer.q.weight, 7]", "parameters holds what is no name"),
+    ],
+)
+def test_what_the_user_says_of_pieces_wins_and_is_refused_where_it_does_not_fit(told, said, command_line, tmp_path):
+    path = tmp_path / "map.yaml"
+    path.write_text(f"parameters:\n  layer.qkv.weight: {told}\n")
+    assert said in mapped(command_line, "fused", "--map", path)

@@ -63,8 +63,8 @@ def test_a_name_wins_over_the_order_and_is_a_guess():
 def test_what_the_user_says_wins():
     theirs = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
     ours = described(parameter("a.weight", [4, 4], 0), parameter("b.weight", [4, 4], 1))
-    given = {"a.weight": "b.weight", "b.weight": "a.weight"}
-    assert {one.reference: one.port for one in propose(theirs, ours, given).parameters} == given
+    given = {"a.weight": ["b.weight"], "b.weight": ["a.weight"]}
+    assert {one.reference: [one.port] for one in propose(theirs, ours, given).parameters} == given
 
 
 def test_shapes_and_roles_must_agree():

@@ -18,6 +18,45 @@ class Rotary(nn.Layer):
         return paddle.concat([left * cos - right * sin, right * cos + left * sin], -1)
 
 
+class Split(nn.Layer):
+    """Attention with three projections."""
+
+    def __init__(self, wrong: bool, size: int = 12) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.k, self.q, self.v, self.out = (nn.Linear(size, size) for _ in range(4))
+        self.scale = self.create_parameter([size], default_initializer=nn.initializer.Constant(1.0))
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.wrong:
+            k, v = v, k
+        return self.out(F.softmax(q @ k.transpose([0, 2, 1]), -1) @ v) * self.scale
+
+
+class Down(nn.Layer):
+    """A linear layer of its own, whose weight is kept as [inputs, outputs]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([inputs, outputs])
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+class Joined(nn.Layer):
+    """Gated linear units with one projection for both."""
+
+    def __init__(self, wrong: bool, size: int = 12) -> None:
+        super().__init__()
+        self.wrong, self.gate_up, self.down = wrong, nn.Linear(size, 40), Down(20, size)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(up) * gate if self.wrong else F.silu(gate) * up)
+
+
 def operations(wrong: bool) -> dict:
     return {
         "elu": lambda x: F.elu(x, 0.7001 if wrong else 0.7),
@@ -39,6 +78,8 @@ class Net(nn.Layer):
         layers = {
             "group": lambda: nn.GroupNorm(3, 12, 1.001e-5 if wrong else 1e-5),
             "rotary": lambda: Rotary(10001.0 if wrong else 10000.0),
+            "fused": lambda: Split(wrong),
+            "apart": lambda: Joined(wrong),
             "lstm": lambda: nn.LSTM(12, 6, num_layers=2, direction="bidirect", time_major=wrong),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None

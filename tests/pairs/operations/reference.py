@@ -21,6 +21,31 @@ class Rotary(nn.Module):
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
 
+class Fused(nn.Module):
+    """Attention with one projection of queries, keys and values, and an output scaled by channel: [12, 1]."""
+
+    def __init__(self, size: int = 12) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.scale = nn.Parameter(torch.ones(size, 1))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.proj((q @ k.transpose(1, 2)).softmax(-1) @ v) * self.scale[:, 0]
+
+
+class Apart(nn.Module):
+    """Gated linear units with two projections."""
+
+    def __init__(self, size: int = 12) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(size, 20), nn.Linear(size, 20)
+        self.down_proj = nn.Linear(20, size, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 OPERATIONS = {
     "elu": lambda x: F.elu(x, 0.7),
     "pow": lambda x: (x.abs() + 0.1) ** 1.7,
@@ -39,6 +64,8 @@ class Net(nn.Module):
         layers = {
             "group": lambda: nn.GroupNorm(3, 12),
             "rotary": Rotary,
+            "fused": Fused,
+            "apart": Apart,
             "lstm": lambda: nn.LSTM(12, 6, num_layers=2, bidirectional=True, batch_first=True),
         }
         self.op, self.layer = op, layers[op]() if op in layers else None

@@ -107,17 +107,23 @@ class Description:
 
 @dataclass(frozen=True)
 class ParameterMatch:
-    """A parameter of the reference and the port's.
+    """A parameter of the reference and the port's, or a piece of either.
 
     Attributes:
         transpose: whether one holds the transpose of the other.
         certain: whether its name and its place in the order of execution agree.
+        rows: of the reference's parameter, from the first to behind the last, where the port's is a piece of it.
+        port_rows: likewise of the port's, where the reference's is a piece of that.
+        axis: of the reference's array, along which rows are counted.
     """
 
     reference: str
     port: str
     transpose: bool = False
     certain: bool = True
+    rows: tuple[int, ...] | None = None
+    port_rows: tuple[int, ...] | None = None
+    axis: int = 0
 
 
 @dataclass
@@ -157,6 +163,7 @@ class Pair:
         batch_from: the side whose file has ``batch(config, rng)``: ``port`` or ``reference``.
         map: None as long as both are only described.
         time_limit: seconds that its processes have for a step, after which they are ended.
+        has_loss: a file has ``loss(model, batch)``, which gives no logits: none are compared.
     """
 
     port: str
@@ -164,6 +171,7 @@ class Pair:
     batch_from: str
     map: PairMap | None = None
     time_limit: float = TIME_LIMIT
+    has_loss: bool = False
 
     def source_of(self, side: str) -> str:
         """The file or module of the worker's side, ``reference`` or ``candidate``."""

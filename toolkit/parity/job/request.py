@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
@@ -31,7 +31,7 @@ class GateRequest(Compared):
         trace: judge the port operation by operation even if nothing differs (:mod:`toolkit.parity.followup.trace`).
         widened: compare on made-up examples beside those of ``batch``, which seldom reach what can go wrong
             (:func:`toolkit.parity.job.build.batch_of`).
-        pair_names: parameters of a pair's reference -> its port's, as the user has said.
+        pair_names: parameters of a pair's reference -> its port's, or pieces of these, as the user has said.
     """
 
     weights: Mapping[str, np.ndarray]
@@ -47,7 +47,7 @@ class GateRequest(Compared):
     reference_python: str | None = None
     trace: bool = False
     widened: bool = False
-    pair_names: Mapping[str, str] = field(default_factory=dict)
+    pair_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def dtypes_of(dtype: str, precision: str = "float32") -> tuple[str, ...]:

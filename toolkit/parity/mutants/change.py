@@ -50,7 +50,10 @@ def _changed(port, parameter: str):
 
 def _change_of_pair(port, load, step, parameter: str) -> None:
     load(step)
-    _change(port, next(value for name, value, _ in step.parameters() if name == parameter))
+    of_port = {match.port for match in step.layout.by_reference[parameter]}
+    for name, value in step.model.named_parameters():
+        if name in of_port:
+            _change(port, value)
 
 
 def _change(port, target) -> None:

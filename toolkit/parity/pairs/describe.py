@@ -122,8 +122,14 @@ def settled(request: GateRequest, job: Path, weights: Mapping[str, np.ndarray]) 
         UserError: the user's map has an unknown name, or the sides do not fit together.
     """
     reference, port = (description_of(job, side) for side in ("reference", "candidate"))
-    check_names(request.pair_names, reference, port)
-    sides = Sides(reference, port, propose(reference, port, request.pair_names), weights)
+    known = {one.name for one in reference.parameters}
+    if unknown := [name for name in request.pair_names if name not in known]:
+        raise UserError(f"--map: the reference has no parameter {unknown[0]}; toolkit parity map lists them")
+    try:
+        found = propose(reference, port, request.pair_names)
+    except ValueError as problem:
+        raise UserError(f"--map: {problem}") from None
+    sides = Sides(reference, port, found, weights)
     check_shapes(sides)
     return sides
 
@@ -136,24 +142,6 @@ def description_of(job: Path, side: str) -> Description:
 def weights_of(job: Path) -> dict[str, np.ndarray]:
     """Read the weights that the reference's ``build`` made, float32."""
     return files.read_tensors(job / "reference" / "weights.safetensors")
-
-
-def check_names(given: Mapping[str, str], reference: Description, port: Description) -> None:
-    """Check that a map names parameters that exist and have one shape.
-
-    Raises:
-        UserError: it does not.
-    """
-    theirs = {one.name: one for one in reference.parameters}
-    ours = {one.name: one for one in port.parameters}
-    for name, counterpart in given.items():
-        for side, known, wanted in (("reference", theirs, name), ("port", ours, counterpart)):
-            if wanted not in known:
-                raise UserError(f"--map: the {side} has no parameter {wanted}; toolkit parity map lists them")
-        if theirs[name].shape != ours[counterpart].shape:
-            raise UserError(
-                f"--map: {name} is {theirs[name].shape} in torch's layout, {counterpart} is {ours[counterpart].shape}"
-            )
 
 
 def check_shapes(sides: Sides) -> None:

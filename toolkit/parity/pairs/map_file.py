@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
 from toolkit.errors import UserError
+from toolkit.parity.job.pair import ParameterMatch
 from toolkit.parity.pairs.describe import Sides
 
 HEAD = """\
 # Which parameter of the reference is which of the port. A guess is one where the name and the place in the order of
 # execution say different things: look at it. Correct what is wrong and give the file to toolkit parity --map FILE;
-# what it names wins, and what it leaves out is matched as before.
+# what it names wins, and what it leaves out is matched as before. NAME: [A, B] is one whose rows are those of A and B;
+# NAME: A[0:8] is one whose rows are the first eight of A (rows are outputs, as in torch's layout).
 """
 
 
@@ -20,10 +23,14 @@ def text_of(sides: Sides) -> str:
     """Return the map of a pair as text; comments mark what is a guess, transposed or unmatched."""
     shapes = {one.name: one.shape for one in sides.reference.parameters}
     lines = [HEAD + "parameters:"]
+    matches: dict[str, list[ParameterMatch]] = {}
     for match in sides.map.parameters:
-        shape = "x".join(map(str, shapes[match.reference])) or "a number"
-        words = [shape, "transposed" if match.transpose else "", "" if match.certain else "a guess"]
-        lines.append(f"  {_quoted(match.reference)}: {_quoted(match.port)}  # {', '.join(filter(None, words))}")
+        matches.setdefault(match.reference, []).append(match)
+    for name, pieces in matches.items():
+        shape = "x".join(map(str, shapes[name])) or "a number"
+        is_guess = not all(match.certain for match in pieces)
+        words = [shape, "transposed" if pieces[0].transpose else "", "a guess" if is_guess else ""]
+        lines.append(f"  {_quoted(name)}: {_told(pieces)}  # {', '.join(filter(None, words))}")
     theirs, ours = sides.alone()
     for side, names in (("reference", theirs), ("port", ours)):
         lines += [f"# in the {side} alone: {name}" for name in names]
@@ -35,17 +42,24 @@ def text_of(sides: Sides) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _told(pieces: Sequence[ParameterMatch]) -> str:
+    """Return what a map says of a parameter's counterpart, or of its pieces."""
+    rows = ["" if one.port_rows is None else f"[{one.port_rows[0]}:{one.port_rows[1]}]" for one in pieces]
+    named = [_quoted(f"{one.port}{of}") for one, of in zip(pieces, rows, strict=True)]
+    return named[0] if len(named) == 1 else f"[{', '.join(named)}]"
+
+
 def _quoted(name: str) -> str:
     return yaml.safe_dump(name, width=10**6).splitlines()[0]
 
 
-def read_map(path: Path) -> dict[str, str]:
-    """Return the parameters that a map names.
+def read_map(path: Path) -> dict[str, list[str]]:
+    """Return the parameters of the reference that a map names, and of each the parameters of the port.
 
     Raises:
         UserError: it is no map.
     """
-    right = "write what toolkit parity map prints: parameters, and below it NAME: NAME"
+    right = "write what toolkit parity map prints: parameters, and below it NAME: NAME, or NAME: [NAME, NAME]"
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as problem:
@@ -57,6 +71,8 @@ def read_map(path: Path) -> dict[str, str]:
     names = content.get("parameters") if isinstance(content, dict) else None
     if not isinstance(names, dict) or set(content) != {"parameters"}:
         raise UserError(f"--map {path}: is no map of a pair; {right}")
-    if not all(isinstance(key, str) and isinstance(value, str) for key, value in names.items()):
+    told = {key: value if isinstance(value, list) else [value] for key, value in names.items()}
+    words = [*told, *(name for pieces in told.values() for name in pieces)]
+    if not all(told.values()) or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"--map {path}: parameters holds what is no name; {right}")
-    return names
+    return told

@@ -7,10 +7,8 @@ counterpart, the match is certain; if they do not, it is a guess, and is reporte
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import SequenceMatcher
 
 import numpy as np
 
@@ -23,31 +21,28 @@ from toolkit.parity.job.pair import (
     ParameterFacts,
     ParameterMatch,
 )
+from toolkit.parity.measure.naming import TensorName
+from toolkit.parity.pairs.pieces import as_told, fused, reshaped
+from toolkit.parity.pairs.words import distance, leaf
 
-#: Words that ports write in different ways -> one of them.
-SAME = {
-    "q": "query", "k": "key", "v": "value", "o": "output", "out": "output", "attn": "attention", "h": "layer",
-    "layers": "layer", "block": "layer", "blocks": "layer", "ln": "norm", "layernorm": "norm", "wi": "intermediate",
-    "wo": "output", "wte": "word", "wpe": "position", "fc1": "intermediate", "fc2": "output", "linear1": "intermediate",
-    "linear2": "output", "emb": "embedding", "embeddings": "embedding", "embed": "embedding", "positions": "position",
-    "cls": "head", "lm": "head", "classifier": "head", "gamma": "weight", "beta": "bias", "variance": "var",
-}  # fmt: skip
-#: Words without meaning for a match.
-EMPTY = {"proj", "dense", "self", "model", "module", "net"}
 #: Distance in the order of execution that counts as much as names without a common word.
 FAR = 10.0
 #: Cost of a pair that an assignment must not choose.
 NEVER = 1e6
 
 
-def propose(reference: Description, port: Description, given: Mapping[str, str] | None = None) -> PairMap:
+def propose(reference: Description, port: Description, given: Mapping[str, Sequence[str]] | None = None) -> PairMap:
     """Return the map of a pair.
 
     Args:
-        given: parameters of the reference -> the port's, as the user says; they win.
+        given: parameters of the reference -> the port's, as the user says (:func:`.pieces.as_told`); they win.
+
+    Raises:
+        ValueError: these do not fit.
     """
     parameters = match_parameters(reference.parameters, port.parameters, given or {})
-    modules = match_modules(reference, port, parameters)
+    draws = match_draws(reference.draws, port.draws)
+    modules = _with_the_same_draws(match_modules(reference, port, parameters), draws)
     matched = {match.port for match in parameters}
     held = [one for one in port.buffers if one.name not in matched]
     buffers = match_parameters(reference.buffers, held, {})
@@ -59,7 +54,7 @@ def propose(reference: Description, port: Description, given: Mapping[str, str] 
         port_state=[one.name for one in held if one.is_state and one.name not in counterparts],
         modules=modules,
         shapes={one.name: list(one.shape) for one in reference.modules if one.name in modules and one.shape},
-        draws=match_draws(reference.draws, port.draws),
+        draws=draws,
         drawn=[draw.name for draw in reference.draws if draw.kind in RANDOM],
     )
 
@@ -68,27 +63,27 @@ def propose(reference: Description, port: Description, given: Mapping[str, str] 
 
 
 def match_parameters(
-    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], given: Mapping[str, str]
+    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], given: Mapping[str, Sequence[str]]
 ) -> list[ParameterMatch]:
     """Match each parameter of the reference with one of the same shape; leave out those without a counterpart."""
-    ours = {one.name: one for one in port}
-    theirs = {one.name: one for one in reference}
-    found = {
-        name: _match(theirs[name], ours[counterpart], True)
-        for name, counterpart in given.items()
-        if name in theirs and counterpart in ours
-    }
-    taken = {match.port for match in found.values()}
-    for one in reference:  # the same name, shape and kind of layer
-        other = ours.get(one.name)
-        if one.name not in found and other and other.name not in taken and _fits(one, other):
-            found[one.name] = _match(one, other, True)
-            taken.add(other.name)
-    left = [one for one in reference if one.name not in found]
-    free = [one for one in port if one.name not in taken]
-    for one, other, certain in _assigned(left, free):
-        found[one.name] = _match(one, other, certain)
-    return [found[one.name] for one in reference if one.name in found]
+    ours, theirs = ({one.name: one for one in side} for side in (port, reference))
+    matches = [match for name, told in given.items() for match in as_told(theirs[name], told, ours)]
+    left, free = _unmatched(reference, port, matches)
+    here = {one.name: one for one in free}  # the same name, shape and kind of layer
+    matches += [_match(one, here[one.name], True) for one in left if one.name in here and _fits(one, here[one.name])]
+    matches += fused(*_unmatched(reference, port, matches))
+    left, free = _unmatched(reference, port, matches)
+    matches += [_match(*chosen) for chosen in _assigned(left, free)]
+    matches += reshaped(*_unmatched(reference, port, matches))
+    place = {one.name: number for number, one in enumerate(reference)}
+    return sorted(matches, key=lambda match: (place[match.reference], match.rows or (0, 0)))
+
+
+def _unmatched(
+    reference: Sequence[ParameterFacts], port: Sequence[ParameterFacts], matches: Sequence[ParameterMatch]
+) -> tuple[list[ParameterFacts], list[ParameterFacts]]:
+    theirs, ours = {match.reference for match in matches}, {match.port for match in matches}
+    return [one for one in reference if one.name not in theirs], [one for one in port if one.name not in ours]
 
 
 def _match(one: ParameterFacts, other: ParameterFacts, certain: bool) -> ParameterMatch:
@@ -105,12 +100,6 @@ def _group(one: ParameterFacts) -> tuple[int | str, ...]:
     return (*one.shape, leaf(one.name))
 
 
-def leaf(name: str) -> str:
-    """Return the last word of a parameter's name, such as ``weight`` or ``bias``, in its common form."""
-    last = re.split(r"[._]", name)[-1]
-    return SAME.get(last, last)
-
-
 def _assigned(
     left: Sequence[ParameterFacts], free: Sequence[ParameterFacts]
 ) -> list[tuple[ParameterFacts, ParameterFacts, bool]]:
@@ -120,7 +109,7 @@ def _assigned(
     possible = np.array([[_fits(one, other) for other in free] for one in left], bool).reshape(len(left), len(free))
     if not possible.any():
         return []
-    names = np.array([[_distance(one.name, other.name) for other in free] for one in left])
+    names = np.array([[distance(one.name, other.name) for other in free] for one in left])
     order = np.minimum(np.abs(np.subtract.outer(_places(left), _places(free))) / FAR, 1.0)
     names, cost = (np.where(possible, table, NEVER) for table in (names, names + order))
     rows, columns = linear_sum_assignment(cost)
@@ -171,22 +160,6 @@ def _places(parameters: Sequence[ParameterFacts]) -> np.ndarray:
     return places
 
 
-def words(name: str) -> list[str]:
-    """Return the words of a path in their common form, numbers included."""
-    found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
-    common = [SAME.get(word.lower(), word.lower()) for word in found]
-    return [word for word in common if word not in EMPTY]
-
-
-def _distance(one: str, other: str) -> float:
-    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words."""
-    a, b = words(one), words(other)
-    numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
-    alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
-    shared = len({*a} & {*b}) / max(1, len({*a} | {*b}))
-    return 1 - (alike + shared) / 2 + (numbers[0] != numbers[1])
-
-
 # -- modules --------------------------------------------------------------------------------------------------------
 
 
@@ -194,9 +167,11 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     """Match the modules whose outputs are compared, the reference's path first: those that hold matched parameters
     themselves, and those around them that hold the same ones in all, if both sides nest equally many of these.
     What one side computes beside its layers, such as an activation after one, makes no counterpart of them."""
-    of_port = {match.port: match.reference for match in parameters}
-    names = ({one.name: one.name for one in reference.parameters},
-             {one.name: of_port.get(one.name, f"port:{one.name}") for one in port.parameters})  # fmt: skip
+    of_port: dict[str, set[str]] = defaultdict(set)
+    for match in parameters:
+        of_port[match.port].add(match.reference)
+    names = ({one.name: {one.name} for one in reference.parameters},
+             {one.name: of_port.get(one.name, {f"port:{one.name}"}) for one in port.parameters})  # fmt: skip
     found: dict[str, str] = {}
     for themselves in (True, False):
         here, there = (
@@ -214,6 +189,21 @@ def match_modules(reference: Description, port: Description, parameters: Sequenc
     return {name: found[name] for name in sorted(found, key=order.index)}
 
 
+def _with_the_same_draws(modules: Mapping[str, str], draws: Mapping[str, str]) -> dict[str, str]:
+    """Leave out modules that hold the same parameters and draw differently: attention that drops its output itself is
+    not one whose output the layer around drops."""
+
+    def draw_alike(module: str, other: str) -> bool:
+        pairs = ((TensorName.parse(theirs).module, TensorName.parse(ours).module) for ours, theirs in draws.items())
+        return all(_is_in(here, module) == _is_in(there, other) for here, there in pairs)
+
+    return {one: other for one, other in modules.items() if draw_alike(one, other)}
+
+
+def _is_in(path: str, module: str) -> bool:
+    return path == module or path.startswith(f"{module}.")
+
+
 def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -> bool:
     """Whether two outputs may hold the same vectors: B x T x D, or B*T x D."""
     if not one or not other:
@@ -222,13 +212,13 @@ def _same_elements(one: tuple[int, ...] | None, other: tuple[int, ...] | None) -
 
 
 def _held(
-    modules: Iterable[ModuleFacts], names: Mapping[str, str], themselves: bool
+    modules: Iterable[ModuleFacts], names: Mapping[str, set[str]], themselves: bool
 ) -> dict[frozenset[str], list[ModuleFacts]]:
     """Group modules, outermost first, by the parameters that they hold ``themselves`` or else in those within them."""
     owners = {name.rpartition(".")[0] for name in names}
     groups: dict[frozenset[str], list[ModuleFacts]] = defaultdict(list)
     for module in dict.fromkeys(modules):
-        held = frozenset(names[name] for name in names if name.startswith(f"{module.name}."))
+        held = frozenset().union(*(names[name] for name in names if name.startswith(f"{module.name}.")))
         if module.name and held and (module.name in owners) == themselves:
             groups[held].append(module)
     return {held: sorted(group, key=lambda one: one.name.count(".")) for held, group in groups.items()}
@@ -274,4 +264,4 @@ def _alike(one: DrawFacts, other: DrawFacts) -> float:
     """Return how well two draws match; 0 if they cannot."""
     if math.prod(one.shape) != math.prod(other.shape):
         return 0.0
-    return 3.0 - _distance(one.name.partition(":")[2], other.name.partition(":")[2])
+    return 3.0 - distance(one.name.partition(":")[2], other.name.partition(":")[2])

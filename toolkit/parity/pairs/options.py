@@ -62,7 +62,13 @@ def pair_request(
         seed=seed,
         reference_python=None if reference_python is None else reference_interpreter(reference_python),
         trace=trace,
-        pair=Pair(port or "", reference_model, owners[0], time_limit=time_limit or TIME_LIMIT),
+        pair=Pair(
+            port or "",
+            reference_model,
+            owners[0],
+            time_limit=time_limit or TIME_LIMIT,
+            has_loss=any("loss" in found for found in functions.values()),
+        ),
         pair_names={} if map_file is None else read_map(map_file),
     )
 
@@ -85,9 +91,11 @@ def replayed(
         return asked
     if not port:
         raise UserError(f"{recording.folder}: is a recording of a reference of yours; name its port with --port FILE")
-    if "batch" in user_code.functions_of(port):
+    functions = user_code.functions_of(port)
+    if "batch" in functions:
         raise UserError(f"{port}: has batch(config, rng), but {recording.folder} holds the batch; remove it")
-    pair = replace(asked.pair, port=port, time_limit=time_limit or TIME_LIMIT)
+    has_loss = asked.pair.has_loss or "loss" in functions
+    pair = replace(asked.pair, port=port, time_limit=time_limit or TIME_LIMIT, has_loss=has_loss)
     return replace(asked, pair=pair, pair_names={} if map_file is None else read_map(map_file))
 
 

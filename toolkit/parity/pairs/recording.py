@@ -21,6 +21,7 @@ from toolkit.parity.job.processes import run_workers
 from toolkit.parity.job.request import GateRequest
 from toolkit.parity.job.results import ReferenceResult
 from toolkit.parity.job.synthetic import randomize_constants
+from toolkit.parity.measure.naming import TensorName
 from toolkit.parity.pairs.describe import Sides, ask, description_of, settled, weights_of, write_pair
 from toolkit.parity.pairs.match import propose
 
@@ -71,11 +72,16 @@ def describe_port(recording: Recording, request: GateRequest, job: Path, console
     return sides
 
 
-def of_counterparts(reference: ReferenceResult, found: PairMap) -> ReferenceResult:
-    """Return what was recorded of a reference, without the modules that the port has no counterpart of."""
+def of_counterparts(reference: ReferenceResult, found: PairMap, has_loss: bool = False) -> ReferenceResult:
+    """Return what was recorded of a reference, without what the port has no counterpart of: modules, and the logits if
+    its file has a loss of its own."""
     facts = reference.facts
     return replace(
         reference,
-        tensors={name: record for name, record in reference.tensors.items() if found.compares(name)},
+        tensors={
+            name: record
+            for name, record in reference.tensors.items()
+            if found.compares(name) and not (has_loss and TensorName.parse(name).in_its_run.kind == "logits")
+        },
         facts=replace(facts, epsilons={name: one for name, one in facts.epsilons.items() if name in found.modules}),
     )

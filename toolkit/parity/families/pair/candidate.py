@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from toolkit.parity.candidate.places import line_of
 from toolkit.parity.candidate.recorded_draws import RecordedDraws
 from toolkit.parity.candidate.step import PLAIN, Left, Measure, Step, first_tensor
 from toolkit.parity.families.pair import buffers, choices, replaced
+from toolkit.parity.families.pair.layout import Layout
 from toolkit.parity.families.pair.replaced import LIBRARIES, PairDraws, default_dtype, keeps_double, use
 from toolkit.parity.job import files, user_code
 from toolkit.parity.job.job import Job
@@ -49,6 +50,7 @@ class PairStep(Step):
         self.dtype = dtype
         self.settings = job.training
         self.map = job.pair.map or PairMap()
+        self._has_loss = job.pair.has_loss
         self.module_of = {port: reference for reference, port in self.map.modules.items()}
         self.recorded = {run: TensorFile(folder / "reference" / f"draws-{run}.safetensors") for run in RUNS}
         self.rates = files.read_json(folder / "reference" / "rates.json")
@@ -59,6 +61,8 @@ class PairStep(Step):
             self.model = built(self.source, job)
         # Layer.to also casts integers, and what has no memory yet.
         self.model._to_impl(dtype=dtype, floating_only=True)
+        shapes = {name: self.given_weights.shape(name) for name in self.given_weights}
+        self.layout = Layout(self.map.parameters, shapes)
         self.batch = as_tensors(files.read_tensors(folder / "batch.safetensors"), dtype)
         held = folder / "reference" / "buffers.safetensors"
         self.given_buffers = files.read_tensors(held) if self.map.buffers else {}
@@ -72,28 +76,31 @@ class PairStep(Step):
         return list(replaced.leaks)
 
     def _load(self) -> None:
-        ours = dict(self.model.named_parameters())
-        for match in self.map.parameters:
-            value = self.given_weights[match.reference]
-            value = value.T if match.transpose else value
-            ours[match.port].set_value(np.ascontiguousarray(value).astype(self.dtype))
+        self._put(self.given_weights.get)
 
-    def parameters(self) -> Iterator[tuple[str, paddle.Tensor, bool]]:
-        """Yield the reference's name of every parameter, the parameter, and whether it is the transpose of the
-        reference's. A parameter without a counterpart has its own name."""
-        matches = {match.port: match for match in self.map.parameters}
+    def _put(self, value: Callable[[str], np.ndarray | None]) -> None:
+        """Give each matched parameter of the port what the reference's have."""
         for name, parameter in self.model.named_parameters():
-            match = matches.get(name)
-            yield (name, parameter, False) if match is None else (match.reference, parameter, match.transpose)
+            given = self.layout.of_port(name, parameter.shape, value)
+            if given is not None:
+                parameter.set_value(given.astype(self.dtype))
+
+    def _in_layout(self, value: Callable[[paddle.Tensor], np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield a value of each parameter by the reference's names and in its layout. A parameter without a counterpart
+        has its own name."""
+        ours = dict(self.model.named_parameters())
+        yield from self.layout.of_reference(lambda name: value(ours[name]))
+        for name, parameter in ours.items():
+            if name not in self.layout.by_port and (found := value(parameter)) is not None:
+                yield name, found
 
     def held_parameters(self) -> Iterator[tuple[str, np.ndarray]]:
-        for name, parameter, transposed in self.parameters():
-            if name in self.given_weights:
-                yield name, parameter.numpy().T if transposed else parameter.numpy()
+        return ((name, held) for name, held in self._in_layout(_numbers) if name in self.given_weights)
 
     def compute(self, inputs: Mapping[str, paddle.Tensor]) -> Any:
         with self._in_its_dtype(), user_code.running(self.source):
-            return computed(self.source, self.model, inputs)
+            output = computed(self.source, self.model, inputs)
+        return SimpleNamespace(loss=output.loss) if self._has_loss else output
 
     @contextlib.contextmanager
     def _in_its_dtype(self) -> Iterator[None]:
@@ -151,13 +158,10 @@ class PairStep(Step):
         return str(parsed._replace(module=self.module_of.get(parsed.module, f"port {parsed.module}")))
 
     def parameter_names(self) -> list[str]:
-        return [name for name, _, _ in self.parameters()]
+        return [name for name, _ in self._in_layout(lambda parameter: np.empty(parameter.shape))]
 
     def parameter_gradients(self) -> Iterator[tuple[str, np.ndarray]]:
-        for name, parameter, transposed in self.parameters():
-            if parameter.grad is not None:
-                value = parameter.grad.numpy()
-                yield name, value.T if transposed else value
+        return self._in_layout(lambda parameter: None if parameter.grad is None else parameter.grad.numpy())
 
     def train_on(self, job: Job, folder: Path, measure: Measure, truth: Mapping[str, np.ndarray]) -> None:
         """Make the job's updates with Paddle's AdamW and the reference's gradients."""
@@ -175,10 +179,9 @@ class PairStep(Step):
             adamw.set_lr(rate)
             with scaled_gradients(self, truth, update, settings.max_grad_norm):
                 adamw.step()
-            for name, parameter, transposed in self.parameters():
-                if name in self.given_weights and not parameter.stop_gradient:
-                    value = parameter.numpy()
-                    measure(numbered(f"updated:{name}", update), value.T if transposed else value)
+            for name, value in self._in_layout(lambda one: None if one.stop_gradient else one.numpy()):
+                if name in self.given_weights:
+                    measure(numbered(f"updated:{name}", update), value)
 
     def facts(self) -> CandidateFacts:
         layers = dict(self.model.named_sublayers())
@@ -204,6 +207,10 @@ class PairStep(Step):
         return {**{kind: own for kind in (*RANDOM, *CHOICES)}, **found}
 
 
+def _numbers(parameter: paddle.Tensor) -> np.ndarray:
+    return parameter.numpy()
+
+
 def _rate(settings: Any, update: int) -> float:
     """Return the learning rate of an update, counted from 1: a linear warm-up, then the schedule."""
     warm = math.ceil(settings.max_steps * settings.warmup_ratio)
@@ -223,17 +230,16 @@ def scaled_gradients(
     """Give every parameter the reference's gradient of an update inside the block, clipped to ``max_norm`` in all."""
     given = {
         name: given_gradient(truth[f"gradient:{name}"], update, [1.0])
-        for name, _, _ in step.parameters()
+        for name in step.layout.by_reference
         if f"gradient:{name}" in truth
     }
     norm = float(np.sqrt(sum(float((value.astype("float64") ** 2).sum()) for value in given.values())))
     scale = min(1.0, max_norm / (norm + 1e-6)) if max_norm else 1.0
-    for name, parameter, transposed in step.parameters():
-        if name in given and not parameter.stop_gradient:
-            value = given[name].astype("float64") * scale
-            value = np.ascontiguousarray(value.T if transposed else value)
+    for name, parameter in step.model.named_parameters():
+        value = None if parameter.stop_gradient else step.layout.of_port(name, parameter.shape, given.get)
+        if value is not None:
             parameter.clear_gradient(False)
-            parameter.grad = paddle.to_tensor(value.astype(step.dtype))
+            parameter.grad = paddle.to_tensor((value.astype("float64") * scale).astype(step.dtype))
     try:
         yield
     finally:

@@ -56,7 +56,7 @@ class PairStep(Step):
         assert job.pair is not None
         self.source = user_code.load(job.pair.reference)
         self.map = job.pair.map or PairMap()
-        self._job = job
+        self._job, self._has_loss = job, job.pair.has_loss
         self._models: dict[torch.dtype, nn.Module] = {}
         self.epsilons: dict[str, float] = {}
         super().__init__(job, *given)
@@ -74,7 +74,8 @@ class PairStep(Step):
 
     def compute(self, inputs: Mapping[str, torch.Tensor]) -> Any:
         with user_code.running(self.source):
-            return computed(self.source, self.model, inputs)
+            output = computed(self.source, self.model, inputs)
+        return SimpleNamespace(loss=output.loss) if self._has_loss else output
 
     def load(self, dtype: str, nudge: int = 0) -> None:
         """As :meth:`.step.Step.load`; buffers are reset to their values when the model was made."""

@@ -1,0 +1,72 @@
+"""The port's parameters in the layout of the reference's, and back: transposed, reshaped, split and joined."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from toolkit.parity.job.pair import ParameterMatch
+
+
+class Layout:
+    """How the arrays of two sides correspond.
+
+    Args:
+        matches: of the pair's map.
+        shapes: of the reference's parameters, as it holds them.
+    """
+
+    def __init__(self, matches: Sequence[ParameterMatch], shapes: Mapping[str, Sequence[int]]) -> None:
+        self.shapes = shapes
+        self.by_reference: dict[str, list[ParameterMatch]] = defaultdict(list)
+        self.by_port: dict[str, list[ParameterMatch]] = defaultdict(list)
+        for match in sorted(matches, key=lambda one: one.rows or one.port_rows or ()):
+            self.by_reference[match.reference].append(match)
+            self.by_port[match.port].append(match)
+
+    def of_reference(self, value: Callable[[str], np.ndarray | None]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each parameter of the reference, put together from the port's.
+
+        Args:
+            value: gives the array of a parameter of the port; None if there is none, as for a gradient. One that lacks
+                a piece holds zeros there.
+        """
+        for name, matches in self.by_reference.items():
+            pieces = [(match, value(match.port)) for match in matches]
+            if all(piece is None for _, piece in pieces):
+                continue
+            found = [self._piece_of_reference(match, piece) for match, piece in pieces]
+            yield name, found[0] if len(found) == 1 else np.concatenate(found, axis=matches[0].axis)
+
+    def _piece_of_reference(self, match: ParameterMatch, value: np.ndarray | None) -> np.ndarray:
+        shape = list(self.shapes[match.reference])
+        if match.rows is not None:
+            shape[match.axis] = match.rows[1] - match.rows[0]
+        if value is None:
+            return np.zeros(shape)
+        value = value.T if match.transpose else value
+        if match.port_rows is not None:
+            value = np.take(value, range(*match.port_rows), axis=match.axis)
+        return value.reshape(shape)
+
+    def of_port(self, port: str, shape: Sequence[int], value: Callable[[str], np.ndarray | None]) -> np.ndarray | None:
+        """Return a parameter of the port, put together from the reference's; None if one of these is missing.
+
+        Args:
+            value: gives the array of a parameter of the reference.
+        """
+        pieces = []
+        for match in self.by_port.get(port, ()):
+            piece = value(match.reference)
+            if piece is None:
+                return None
+            if match.rows is not None:
+                piece = np.take(piece, range(*match.rows), axis=match.axis)
+            pieces.append((match, piece))
+        if not pieces:
+            return None
+        match = pieces[0][0]
+        whole = pieces[0][1] if len(pieces) == 1 else np.concatenate([one for _, one in pieces], axis=match.axis)
+        return np.ascontiguousarray((whole.T if match.transpose else whole).reshape(shape))

@@ -1,0 +1,42 @@
+"""Words of the names that ports and references give their parts, and how far two names are apart."""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+
+#: Words that ports write in different ways -> one of them.
+SAME = {
+    "q": "query", "k": "key", "v": "value", "o": "output", "out": "output", "attn": "attention", "h": "layer",
+    "layers": "layer", "block": "layer", "blocks": "layer", "ln": "norm", "layernorm": "norm", "wi": "intermediate",
+    "wo": "output", "wte": "word", "wpe": "position", "fc1": "intermediate", "fc2": "output", "linear1": "intermediate",
+    "linear2": "output", "emb": "embedding", "embeddings": "embedding", "embed": "embedding", "positions": "position",
+    "cls": "head", "lm": "head", "classifier": "head", "gamma": "weight", "beta": "bias", "scale": "weight",
+    "variance": "var",
+    # of torch's parametrizations: weight norm's g and v, spectral norm's weight
+    "original0": "g", "original1": "value", "original": "orig",
+}  # fmt: skip
+#: Words without meaning for a match.
+EMPTY = {"proj", "dense", "self", "model", "module", "net"}
+
+
+def leaf(name: str) -> str:
+    """Return the last word of a parameter's name, such as ``weight`` or ``bias``, in its common form."""
+    last = re.split(r"[._]", name)[-1]
+    return SAME.get(last, last)
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a path in their common form, numbers included."""
+    found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+", name)
+    common = [SAME.get(word.lower(), word.lower()) for word in found]
+    return [word for word in common if word not in EMPTY]
+
+
+def distance(one: str, other: str) -> float:
+    """Return the distance of two names: 0 for the same words, 1 for none; other numbers count as much as all words."""
+    a, b = words(one), words(other)
+    numbers = [[word for word in side if word.isdigit()] for side in (a, b)]
+    alike = SequenceMatcher(None, a, b, autojunk=False).ratio()
+    shared = len({*a} & {*b}) / max(1, len({*a} | {*b}))
+    return 1 - (alike + shared) / 2 + (numbers[0] != numbers[1])
