@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from toolkit.tasks.interface import Run
     from toolkit.tasks.language_modeling.documents import Blocks
 
-HEADS = {"ctrl": "causal_lm", "reformer": "causal_lm"}
+HEAD = "causal_lm"
 LOWER_IS_BETTER = {"perplexity": True, "loss": True}
 CORPORA = {"python_docs": "toolkit.tasks.corpora.python_docs"}
 PREDICTS_FROM: tuple[str, ...] = ()
