@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,7 @@ class ModelFamily:
         table_key: key of its configuration with the shape of its position table; "" if no such table is learned.
         causal_key: key that makes it causal; "" if it always is.
         seed_key: key with the seed of what it draws in evaluation; "" if it draws nothing there.
+        in_transformers: the class of its configuration there; "" if it has none.
         is_default: whether a recipe that names no family means this one.
     """
 
@@ -41,15 +42,14 @@ class ModelFamily:
     table_key: str = ""
     causal_key: str = ""
     seed_key: str = ""
+    in_transformers: str = ""
     is_default: bool = False
 
 
-def having(module: str) -> tuple[str, ...]:
-    """Return the families whose folder has a module of this name."""
-    return tuple(sorted(path.parent.name for path in _HERE.glob(f"*/{module}.py")))
-
-
-FAMILIES = having("family")
+def having(module: str) -> list[str]:
+    """Return the families whose folder has a module of this name, the default first."""
+    names = sorted(path.parent.name for path in _HERE.glob(f"*/{module}.py"))
+    return sorted(names, key=lambda name: not family(name).is_default)
 
 
 def family(name: str) -> ModelFamily:
@@ -57,12 +57,7 @@ def family(name: str) -> ModelFamily:
     return part(name, "family").FAMILY
 
 
-def default() -> str:
-    """Return the family of a recipe that names none."""
-    return next(name for name in FAMILIES if family(name).is_default)
-
-
-def listed(names: tuple[str, ...] = FAMILIES) -> str:
+def listed(names: Iterable[str]) -> str:
     """Return the families' titles, in words."""
     return " and ".join(family(name).title for name in names)
 
@@ -85,3 +80,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[s
 def part(family: str, name: str) -> ModuleType:
     """``schema``, ``weights``, ``tokenizer`` (they need no Paddle) or ``config``, ``modeling`` of ``models/FAMILY``."""
     return importlib.import_module(f"models.{family}.{name}")
+
+
+#: Their names; a recipe that names none means the first.
+FAMILIES = tuple(having("family"))

@@ -10,5 +10,6 @@ FAMILY = ModelFamily(
     tokenizers={"bpe": "a folder with vocab.json and merges.txt", "checkpoint": ""},
     checkpoints=("Salesforce/ctrl",),
     constants=("pos_encoding",),
+    in_transformers="CTRLConfig",
     recipe_keys={"train.recompute": False},
 )

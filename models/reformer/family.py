@@ -10,6 +10,7 @@ FAMILY = ModelFamily(
     tokenizers={"bytes": "", "sentencepiece": "a spiece.model", "checkpoint": ""},
     checkpoints=("google/reformer-enwik8", "google/reformer-crime-and-punishment"),
     settings={"backward": ("auto", "reversible", "autograd"), "residual": ("wide", "plain")},
+    in_transformers="ReformerConfig",
     table_key="axial_pos_shape",
     causal_key="is_decoder",
     seed_key="hash_seed",

@@ -62,7 +62,9 @@ def make_request(
         raise UserError(f"--attention: the layers of {model} are alike")
     if reference_reversible and not known.own_backward:
         raise UserError(f"--reference-reversible: {model} has no reversible backward")
-    whole, fit = configuration(model, head, attention or "mixed", layers, length, overrides, weights_from)
+    whole, fit = configuration(
+        model, head, attention or next(iter(known.attentions), ""), layers, length, overrides, weights_from
+    )
     config, length = {**whole, **fit.cut}, fit.length
     batch_size = batch_size or _default_batch_size(model, length)
     _check_memory(model, whole, head, length, batch_size)
@@ -262,8 +264,8 @@ def configuration(
         raise UserError(f"--length {length}: {error.key}: {error.advice({LENGTH: '--length'}, '')}") from None
     except ConfigError as error:
         raise UserError(str(error)) from None
-    if made_up and "max_position_embeddings" in fit.keys:
-        config["max_position_embeddings"] = fit.length
+    if made_up:
+        config.update({key: value for key, value in known.keys_of_length(fit.length).items() if key in fit.keys})
     return {**fit.keys, **config}, fit
 
 

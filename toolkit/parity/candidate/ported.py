@@ -27,7 +27,6 @@ from toolkit.parity.job.job import Job
 from toolkit.parity.job.results import CandidateFacts, Place
 from toolkit.parity.job.tensor_file import TensorFile
 from toolkit.parity.measure.evaluation import (
-    READ_IN_PART,
     READ_WITHOUT_PADDING,
     RUNS,
     UNPADDED,
@@ -55,12 +54,14 @@ class PortedStep(Step):
 
     #: The backward besides :data:`PLAIN`: the one that computes layers again.
     again = ""
+    #: Heads of which the port leaves out in its last layer what they do not read.
+    narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.reads_without_padding = job.head in READ_WITHOUT_PADDING
-        self.is_narrowed = (job.model, job.head) in READ_IN_PART
+        self.is_narrowed = job.head in self.narrowed_heads
         self.port = job.port
         self.dtype = dtype
         self.lowered = job.lowered if dtype == "bfloat16" else ()
@@ -94,6 +95,10 @@ class PortedStep(Step):
     def rates(self) -> Mapping[str, float]:  # type: ignore[override]
         """The rates of R64's dropout masks; read as :attr:`recorded`."""
         return files.read_json(self.folder / "reference" / "rates.json")
+
+    def evaluated_unit(self) -> int:
+        """Divisor that a text's length must have in evaluation."""
+        return 1
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
         """Whether a run with these settings of the port keeps all activations."""
@@ -140,7 +145,7 @@ class PortedStep(Step):
 
     def evaluations(self) -> dict[str, dict[str, paddle.Tensor]]:
         """The batch of each evaluation, by its name."""
-        return batches(self.batch, self.config, self.reads_without_padding)
+        return batches(self.batch, self.config, self.reads_without_padding, self.evaluated_unit())
 
     def is_scored(self, batch: Mapping[str, paddle.Tensor]) -> bool:
         """Whether an evaluation has a loss."""

@@ -32,8 +32,8 @@ from toolkit.parity.mutants import by_name
 def run(job: Job, folder: Path, over: Sender, kernels: object = None) -> None:
     """Run the port in every dtype of the job, its mutants, and its tokenizer on the job's texts."""
     over.begin()
-    over.say("tokens", tokens(job.tokenizer))  # while the reference still computes
-    over.say("tokenizer places", tokenizer_places(job.tokenizer))
+    over.say("tokens", tokens(job))  # while the reference still computes
+    over.say("tokenizer places", tokenizer_places(job))
     _run_streamed(job, folder, over) if job.streamed else _run_whole(job, folder, over)
     over.begin()
 
@@ -179,7 +179,7 @@ def hand_mutant(job: Job, folder: Path, over: Sender, truth: Mapping[str, np.nda
     with mutant.in_force():
         try:
             if mutant.tokenizer:
-                over.say("tokens", tokens(job.tokenizer))
+                over.say("tokens", tokens(job))
             elif mutant.loader:
                 hand_loaded(job, over)
             elif mutant.initialisation:

@@ -34,12 +34,16 @@ class TokenizerKind(NamedTuple):
 
     Attributes:
         kind: of :class:`.job.TokenizerJob`.
+        name: the port's class, of ``models/FAMILY/tokenizer.py``.
+        reader: its method that reads the files.
         files: that identify it, and decide what it makes of a text.
         holds: tells if a folder holds it without these files.
         offsets: whether the reference gives each token's characters.
     """
 
     kind: str
+    name: str
+    reader: str = "from_folder"
     files: tuple[str, ...] = ()
     holds: Callable[[Path], bool] | None = None
     offsets: bool = False
@@ -92,7 +96,11 @@ class PortedFamily(Family):
     Attributes:
         defaults: of the command line.
         tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
-        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers.
+        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by default
+            the first.
+        smaller: of overrides that make a model small.
+        last_maps: endings of the path of each block's last linear map.
+        short_names: beginnings of paths -> what a reader is shown of them.
         own_backward: whether the reference has its own backward besides plain autograd.
         example: of an override of its configuration.
     """
@@ -102,6 +110,9 @@ class PortedFamily(Family):
     attentions: Mapping[str, list[str]] = {}
     own_backward = False
     example = ""
+    smaller = ""
+    last_maps: tuple[str, ...] = ()
+    short_names: Mapping[str, str] = {}
 
     def resolved(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration with its defaults.
@@ -113,7 +124,7 @@ class PortedFamily(Family):
 
     def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
         keys = self.resolved(config)
-        for key in ("num_hidden_layers", "label2id", "id2label"):  # they follow from attn_layers and num_labels
+        for key in ("label2id", "id2label"):  # they follow from num_labels
             keys.pop(key, None)
         return keys
 
@@ -134,6 +145,10 @@ class PortedFamily(Family):
             attention: of :attr:`attentions`.
         """
         raise NotImplementedError
+
+    def keys_of_length(self, length: int) -> dict[str, Any]:
+        """Keys that a made-up configuration has for this length, where they follow from it."""
+        return {}
 
     def with_head(self, config: Mapping[str, Any], head: str) -> dict[str, Any]:
         """The configuration as a model with this head has it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.parity.families.ctrl.stage_names import SHOWN, weights_of
 from toolkit.parity.job.family import Defaults, PortedFamily, TokenizerKind
+from toolkit.parity.job.family_part import family_part
 
 
 class CTRL(PortedFamily):
@@ -16,8 +16,11 @@ class CTRL(PortedFamily):
     pads_left = True
     #: Each 100 tokens of all 48 layers take 0.2 GB of logits in float64, several times.
     defaults = Defaults(head="causal_lm", layers=48, length=54, batch_size=5)
-    tokenizers = (TokenizerKind("ctrl", ("vocab.json", "merges.txt")),)
+    tokenizers = (TokenizerKind("ctrl", "CTRLTokenizer", files=("vocab.json", "merges.txt")),)
     example = "dff=1024"
+    smaller = "--layers 4 n_embd=320 dff=1024 vocab_size=5000"
+    last_maps = ("attention.dense", "ffn.2")
+    short_names: Mapping[str, str] = {"transformer.": ""}
 
     def made_up(self, head: str, attention: str, layers: int, length: int) -> dict[str, Any]:
         return {"n_layer": layers, "n_positions": max(256, length), "pad_token_id": 0}
@@ -29,10 +32,10 @@ class CTRL(PortedFamily):
         return self.resolved(config)["n_layer"]
 
     def weights_of(self, stage: str, names: Iterable[str]) -> list[str]:
-        return weights_of(stage, names)
+        return family_part(self.name, "stage_names").weights_of(stage, names)
 
     def is_shown(self, name: str) -> bool:
-        return SHOWN.fullmatch(name) is not None
+        return family_part(self.name, "stage_names").SHOWN.fullmatch(name) is not None
 
     def stage_elements(self, config: Mapping[str, Any]) -> tuple[int, int]:
         keys = self.resolved(config)

@@ -36,12 +36,27 @@ class Reformer(PortedFamily):
     #: Has 5 chunks, more than see each other.
     defaults = Defaults(head="sequence_classification", layers=6, length=320, batch_size=3)
     tokenizers = (
-        TokenizerKind("sentencepiece", ("spiece.model",), offsets=True),
-        TokenizerKind("bytes", holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder), offsets=True),
+        TokenizerKind("sentencepiece", "ReformerTokenizer", "from_file", ("spiece.model",), offsets=True),
+        TokenizerKind(
+            "bytes",
+            "ByteTokenizer",
+            holds=lambda folder: part("reformer", "tokenizer").holds_bytes(folder),
+            offsets=True,
+        ),
     )
-    attentions: Mapping[str, list[str]] = {"local": ["local"], "lsh": ["lsh"], "mixed": ["local", "lsh"]}
+    attentions: Mapping[str, list[str]] = {"mixed": ["local", "lsh"], "local": ["local"], "lsh": ["lsh"]}
     own_backward = True
     example = "num_hashes=4"
+    last_maps = ("output.dense",)
+    short_names: Mapping[str, str] = {"reformer.encoder.layers.": "layers.", "reformer.": ""}
+
+    def keys(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        keys = super().keys(config)
+        del keys["num_hidden_layers"]  # it follows from attn_layers
+        return keys
+
+    def keys_of_length(self, length: int) -> dict[str, Any]:
+        return {"max_position_embeddings": length}
 
     def chunk_length(self, config: Mapping[str, Any]) -> int:
         return math.lcm(*part(self.name, "schema").chunk_lengths(config))
