@@ -29,6 +29,28 @@ class Defaults(NamedTuple):
     batch_size: int
 
 
+class Benched(NamedTuple):
+    """What `toolkit bench` measures of a family.
+
+    Attributes:
+        defaults: unless the command line says otherwise.
+        lengths, depths: of ``--all``.
+        generates: whether tokens are generated with the keys and values of earlier ones, or without.
+        tokenizer: the kind that is trained, of the family's ``TRAINED``, and its pieces.
+        overrides: that make a gate as small as the other measurements.
+        paddlenlp: classes of PaddleNLP's configuration and model, and the keys that it takes; empty where it cannot
+            train.
+    """
+
+    defaults: Defaults
+    lengths: list[int]
+    depths: list[int]
+    generates: bool
+    tokenizer: tuple[str, int]
+    overrides: Mapping[str, Any] = {}
+    paddlenlp: tuple[str, ...] = ()
+
+
 class TokenizerKind(NamedTuple):
     """A kind of tokenizer that a Hugging Face folder may hold.
 
@@ -96,11 +118,12 @@ class PortedFamily(Family):
     Attributes:
         defaults: of the command line.
         tokenizers: kinds of its tokenizers, in the order in which a folder is asked for them.
-        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by default
-            the first.
+        attentions: by the names that ``--attention`` takes, kinds of attention that alternate over the layers; by
+            default the first.
         smaller: of overrides that make a model small.
         last_maps: endings of the path of each block's last linear map.
         short_names: beginnings of paths -> what a reader is shown of them.
+        bench: what `toolkit bench` measures; None if it is not measured.
         own_backward: whether the reference has its own backward besides plain autograd.
         example: of an override of its configuration.
     """
@@ -108,6 +131,7 @@ class PortedFamily(Family):
     defaults: Defaults
     tokenizers: tuple[TokenizerKind, ...] = ()
     attentions: Mapping[str, list[str]] = {}
+    bench: Benched | None = None
     own_backward = False
     example = ""
     smaller = ""
@@ -144,6 +168,10 @@ class PortedFamily(Family):
         Args:
             attention: of :attr:`attentions`.
         """
+        raise NotImplementedError
+
+    def benched(self, layers: int, length: int) -> dict[str, Any]:
+        """The configuration that `toolkit bench` measures, without the keys that follow from the length."""
         raise NotImplementedError
 
     def keys_of_length(self, length: int) -> dict[str, Any]:
