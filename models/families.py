@@ -29,6 +29,7 @@ class ModelFamily:
         causal_key: key that makes it causal; "" if it always is.
         seed_key: key with the seed of what it draws in evaluation; "" if it draws nothing there.
         in_transformers: the class of its configuration there; "" if it has none.
+        drafted: heads for which `toolkit recipe new` proposes it (``draft`` of its folder).
         is_default: whether a recipe that names no family means this one.
     """
 
@@ -43,6 +44,7 @@ class ModelFamily:
     causal_key: str = ""
     seed_key: str = ""
     in_transformers: str = ""
+    drafted: tuple[str, ...] = ()
     is_default: bool = False
 
 

@@ -11,5 +11,6 @@ FAMILY = ModelFamily(
     checkpoints=("Salesforce/ctrl",),
     constants=("pos_encoding",),
     in_transformers="CTRLConfig",
+    drafted=("causal_lm",),
     recipe_keys={"train.recompute": False},
 )

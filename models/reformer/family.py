@@ -14,5 +14,6 @@ FAMILY = ModelFamily(
     table_key="axial_pos_shape",
     causal_key="is_decoder",
     seed_key="hash_seed",
+    drafted=("sequence_classification", "question_answering"),
     is_default=True,
 )
