@@ -48,15 +48,23 @@ class ModelFamily:
     is_default: bool = False
 
 
+#: Their names.
+FAMILIES = tuple(sorted(path.parent.name for path in _HERE.glob("*/family.py")))
+
+
 def having(module: str) -> list[str]:
-    """Return the families whose folder has a module of this name, the default first."""
-    names = sorted(path.parent.name for path in _HERE.glob(f"*/{module}.py"))
-    return sorted(names, key=lambda name: not family(name).is_default)
+    """Return the families whose folder has a module of this name."""
+    return [name for name in FAMILIES if (_HERE / name / f"{module}.py").is_file()]
 
 
 def family(name: str) -> ModelFamily:
     """Return what is known of one of :data:`FAMILIES`."""
     return part(name, "family").FAMILY
+
+
+def default() -> str:
+    """Return the family of a recipe that names none."""
+    return next(name for name in FAMILIES if family(name).is_default)
 
 
 def listed(names: Iterable[str]) -> str:
@@ -82,7 +90,3 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[s
 def part(family: str, name: str) -> ModuleType:
     """``schema``, ``weights``, ``tokenizer`` (they need no Paddle) or ``config``, ``modeling`` of ``models/FAMILY``."""
     return importlib.import_module(f"models.{family}.{name}")
-
-
-#: Their names; a recipe that names none means the first.
-FAMILIES = tuple(having("family"))

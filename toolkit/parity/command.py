@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from models.families import FAMILIES
+from models.families import FAMILIES, default
 from toolkit.machine.install import REFERENCE_PYTHON as VARIABLE
 from toolkit.parity.job.family import ported
 
@@ -19,9 +19,7 @@ COUNT = click.IntRange(1, 2**31 - 1)
 SEEDS = click.IntRange(0, 2**32 - 1)
 MOST_LAYERS = 10_000
 HEADS = ("sequence_classification", "question_answering", "causal_lm", "masked_lm")
-CONFIGURATION_HELP = (
-    f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(FAMILIES[0]).example}."
-)
+CONFIGURATION_HELP = f"KEY=VALUE pairs set keys of the model's configuration, for example {ported(default()).example}."
 
 
 class RecordedDtype(click.Choice):

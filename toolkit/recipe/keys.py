@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
-from models.families import FAMILIES, family
+from models.families import FAMILIES, default, family
 
 #: What Paddle and `datasets` keep in 32 bits.
 MOST = 2**31 - 1
@@ -103,7 +103,7 @@ class Section(BaseModel):
 class NamedModel(Section):
     """Which network, from which weights."""
 
-    name: FamilyName = FAMILIES[0]
+    name: FamilyName = default()
     weights: str | None = None
     revision: str | None = None
     config: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from models.families import FAMILIES
+from models.families import FAMILIES, default
 from toolkit.parity import ported
 
 COUNT = click.IntRange(1, 2**31 - 1)
@@ -38,7 +38,7 @@ class Counts(click.ParamType):
 @click.command(
     "bench",
     epilog="KEY=VALUE pairs set keys of the model's configuration, for example "
-    f"{ported(FAMILIES[0]).example}. Measure on a machine that does nothing else.",
+    f"{ported(default()).example}. Measure on a machine that does nothing else.",
 )
 @click.option("--model", type=click.Choice(list(BENCHED)), required=True, help="The port to measure.")
 @click.argument("overrides", metavar="[KEY=VALUE]...", nargs=-1)

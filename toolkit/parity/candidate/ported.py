@@ -52,12 +52,13 @@ class PortedStep(Step):
         backward: one of :attr:`backwards`; by default the first.
     """
 
-    #: The backward besides :data:`PLAIN`: the one that computes layers again.
-    again = ""
+    #: The backward besides :data:`PLAIN`, if there is one: it computes layers again.
+    again = PLAIN
     #: Heads of which the port leaves out in its last layer what they do not read.
     narrowed_heads: tuple[str, ...] = ()
 
     def __init__(self, job: Job, folder: Path, dtype: str, backward: str | None = None) -> None:
+        self.family = job.model
         classes = part(job.model, "modeling").CLASSES
         self.backwards = (PLAIN, self.again) if self.trains_by_autograd(job.port) else (self.again, PLAIN)
         self.reads_without_padding = job.head in READ_WITHOUT_PADDING
@@ -102,11 +103,11 @@ class PortedStep(Step):
 
     def trains_by_autograd(self, settings: Mapping[str, Any]) -> bool:
         """Whether a run with these settings of the port keeps all activations."""
-        raise NotImplementedError
+        return True
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
-        raise NotImplementedError
+        return kind(part(self.family, "config").CONFIG_CLASS(**keys))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Use the reference's constants in place of the port's own, which are returned by name."""

@@ -26,26 +26,27 @@ LONG_TEXT = 60
 
 def run(job: Job, folder: Path, over: object = None, kernels: object = None) -> CandidateResult:
     """The tokens alone."""
-    return CandidateResult(tokens=tokens(job), tokenizer_places=tokenizer_places(job))
+    return CandidateResult(
+        tokens=tokens(job.tokenizer, job.model), tokenizer_places=tokenizer_places(job.tokenizer, job.model)
+    )
 
 
-def tokens(job: Job) -> list[Tokens] | None:
+def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     """Output of the port's tokenizer for every text of the job; None if there is none to compare."""
-    if (asked := job.tokenizer) is None:
+    if job is None:
         return None
-    kind, reader = _tokenizer(job.model, asked)
-    tokenizer = getattr(kind, reader)(asked.path or "")
+    kind, reader = _tokenizer(job, model)
+    tokenizer = getattr(kind, reader)(job.path or "")
     return [
-        _tokens_of(tokenizer, text, asked.max_length if padded else 0, asked.offsets)
-        for text, padded in asked.numbered()
+        _tokens_of(tokenizer, text, job.max_length if padded else 0, job.offsets) for text, padded in job.numbered()
     ]
 
 
-def tokenizer_places(job: Job) -> dict[str, Place]:
+def tokenizer_places(job: TokenizerJob | None, model: str) -> dict[str, Place]:
     """The port's tokenizer method for each compared result, ``tokenizer:ids`` and so on."""
-    if job.tokenizer is None:
+    if job is None:
         return {}
-    kind, _ = _tokenizer(job.model, job.tokenizer)
+    kind, _ = _tokenizer(job, model)
     found = {}
     for what, name in METHODS.items():
         made = place_of_code(f"{kind.__name__}.{name}", getattr(kind, name))
@@ -77,7 +78,7 @@ def _padded(tokenizer: Tokenizer, text: str, max_length: int, side: str) -> list
     return [padded["input_ids"][0].tolist(), padded["attention_mask"][0].tolist()]
 
 
-def _tokenizer(model: str, job: TokenizerJob) -> tuple[type[Tokenizer], str]:
+def _tokenizer(job: TokenizerJob, model: str) -> tuple[type[Tokenizer], str]:
     """The port's class, and its method that reads the files."""
     known = next(one for one in ported(model).tokenizers if one.kind == job.kind)
     return getattr(part(model, "tokenizer"), known.name), known.reader

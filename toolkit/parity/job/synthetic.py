@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from models.families import FAMILIES, part
+from models.families import default, part
 from models.port.weights import generator
 from toolkit.machine.heap import zeros_apart
 from toolkit.parity.job.family import ported
@@ -58,7 +58,7 @@ class SyntheticWeights(Mapping[str, np.ndarray]):
         ValueError: an unknown kind.
     """
 
-    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = FAMILIES[0]) -> None:
+    def __init__(self, config: Mapping, head: str, seed: int, kind: str = "random", model: str = default()) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
         weights = part(model, "weights")
@@ -128,7 +128,7 @@ def random_batch(
     batch_size: int,
     length: int,
     seed: int,
-    model: str = FAMILIES[0],
+    model: str = default(),
     layouts: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
     """Made-up texts (:mod:`.texts`) with their mask and labels, some of which are to be ignored.

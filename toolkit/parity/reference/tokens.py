@@ -7,28 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.parity.job.family_part import family_part
-from toolkit.parity.job.job import Job
+from toolkit.parity.job.job import Job, TokenizerJob
 from toolkit.parity.job.results import ReferenceResult, Tokens
 
 
 def run(job: Job, folder: Path) -> ReferenceResult:
     """The tokens alone."""
-    return ReferenceResult(tokens=tokens(job))
+    return ReferenceResult(tokens=tokens(job.tokenizer, job.model))
 
 
-def tokens(job: Job) -> list[Tokens] | None:
+def tokens(job: TokenizerJob | None, model: str) -> list[Tokens] | None:
     """Tokenize every text of the job by the reference's tokenizer; None if there is none to compare.
 
     A text with a lone surrogate, which the reference cannot encode, gives an error; any other must not fail.
     """
-    if (asked := job.tokenizer) is None:
+    if job is None:
         return None
-    known = family_part(job.model, "reference_tokens")
-    tokenizer = known.TOKENIZERS[asked.kind](asked.path or "")
-    offsets = known.offsets if asked.offsets else None
-    return [
-        _tokens_of(tokenizer, text, asked.max_length if padded else 0, offsets) for text, padded in asked.numbered()
-    ]
+    known = family_part(model, "reference_tokens")
+    tokenizer = known.TOKENIZERS[job.kind](job.path or "")
+    offsets = known.offsets if job.offsets else None
+    return [_tokens_of(tokenizer, text, job.max_length if padded else 0, offsets) for text, padded in job.numbered()]
 
 
 def _tokens_of(tokenizer: Any, text: str, max_length: int, offsets: Callable[[Any, str], list] | None) -> Tokens:
