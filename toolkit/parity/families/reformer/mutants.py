@@ -6,17 +6,32 @@ from toolkit.parity.families.reformer.faults.attention import ATTENTION
 from toolkit.parity.families.reformer.faults.batch import BATCH
 from toolkit.parity.families.reformer.faults.draws import DRAWS
 from toolkit.parity.families.reformer.faults.evaluation import EVALUATION
-from toolkit.parity.families.reformer.faults.initialisation import INITIALISATION
 from toolkit.parity.families.reformer.faults.layers import MAPS, STREAMS
 from toolkit.parity.families.reformer.faults.settings import SETTINGS
 from toolkit.parity.families.reformer.faults.tokenizer import TOKENIZER
-from toolkit.parity.mutants import loading
+from toolkit.parity.mutants import initialisation, loading
 from toolkit.parity.mutants.fault import Mutant, around
 from toolkit.parity.mutants.loops import below_the_noise
 from toolkit.parity.mutants.precision import PRECISION as SHARED
 from toolkit.parity.mutants.trainer import TRAINER
 from toolkit.parity.mutants.training import TRAINING
 
+INITIALISATION = (
+    *initialisation.faults(
+        "reformer",
+        "word_embeddings",
+        "layers.0.attention.self_attention.query",
+        "layers.0.feed_forward.dense.dense.bias",
+        "layers.0.attention.layer_norm",
+    ),
+    initialisation.named(
+        "reformer",
+        "positions-as-matrices",
+        "axial positions as wide as matrices",
+        "position_embeddings.weights.0",
+        initialisation.widths_of(lambda config, widths: {**widths, "axial": widths["linear"]}),
+    ),
+)
 LOADING = loading.faults("reformer", ".query.", ".key.", ".layers.", "layers.0.attention.layer_norm", "word_embeddings")
 
 #: All faults that the gate is tried with.
