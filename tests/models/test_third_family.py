@@ -51,7 +51,7 @@ def table(tmp_path) -> Path:
 def recipe(path: Path, task: str, data: str) -> Path:
     path.write_text(
         f"task: {task}\n"
-        "model: {name: echo, config: {breadth: 16}}\n"
+        "model: {name: echo, means: sum, config: {breadth: 16}}\n"
         f"data: {{{data}, validation_fraction: 0.2, max_length: 32}}\n"
         f"train: {{max_steps: 6, batch_size: 8, learning_rate: 0.003, output_dir: {path.with_suffix('')}}}\n"
     )
@@ -65,6 +65,7 @@ def test_a_third_family_is_gated_trained_and_asked_by_its_two_folders_alone(tool
     assert status == 0, said
     assert json.loads((tmp_path / "labels" / "parity" / "parity.json").read_text())["passed"]
     assert "PARITY" in said and "step 6/6" in said and "Echo" in (tmp_path / "labels" / "README.md").read_text()
+    assert "means: sum" in (tmp_path / "labels" / "recipe.yaml").read_text()
     status, said = toolkit("predict", tmp_path / "labels", "--text", "light river")
     assert status == 0 and "probability" in said, said
 

@@ -13,7 +13,7 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from models.families import part
+from models.families import family, part
 from models.operations import precision, randomness
 from models.port import weights
 from models.port.adapter import adapt
@@ -107,7 +107,8 @@ class PortedStep(Step):
 
     def build(self, kind: type, keys: Mapping[str, Any], backward: str) -> nn.Layer:
         """The port of class ``kind``, with its gradients made as ``backward`` says."""
-        return kind(part(self.family, "config").CONFIG_CLASS(**keys))
+        given = {key: self.port[key] for key in family(self.family).settings if key in self.port}
+        return kind(part(self.family, "config").CONFIG_CLASS(**{**keys, **given}))
 
     def take_constants(self, constants: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Use the reference's constants in place of the port's own, which are returned by name."""

@@ -4,4 +4,9 @@ from __future__ import annotations
 
 from models.families import ModelFamily
 
-FAMILY = ModelFamily(title="Echo", heads=("causal_lm", "sequence_classification"), tokenizers={"bytes": ""})
+FAMILY = ModelFamily(
+    title="Echo",
+    heads=("causal_lm", "sequence_classification"),
+    tokenizers={"bytes": ""},
+    settings={"means": ("product", "sum")},
+)

@@ -19,12 +19,18 @@ class EchoLayer(nn.Layer):
     def __init__(self, config: EchoConfig) -> None:
         super().__init__()
         self.norm = LayerNorm(config.breadth)
+        self.sums = config.means == "sum"
         self.mix = Linear(config.breadth, config.breadth)
         self.dropout = Dropout(config.loss_of_echo)
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
         """(B, T, width), (B, T, T) -> (B, T, width)."""
-        return x + self.dropout(self.mix(paddle.matmul(shares, self.norm(x))))
+        normed = self.norm(x)
+        if self.sums:
+            means = (shares.unsqueeze(-1) * normed.unsqueeze(1)).sum(2)
+        else:
+            means = paddle.matmul(shares, normed)
+        return x + self.dropout(self.mix(means))
 
 
 class EchoPretrainedModel(Port):
