@@ -109,7 +109,7 @@ def _default_batch_size(model: str, length: int) -> int:
 
 
 def _check_memory(model: str, config: Mapping[str, Any], head: str, length: int, batch_size: int) -> None:
-    """Refuse a model too large for this machine's memory. A large CTRL goes stage by stage and is never held whole."""
+    """Refuse a model too large for this machine's memory. What goes stage by stage is never held whole."""
     resolved = part(model, "schema").resolve(config)
     each = 0 if ported(model).goes_by_stages(config, head) else COMPARED_BYTES
     if problem := too_large(model, resolved, head, length, batch_size, each):

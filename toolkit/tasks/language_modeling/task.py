@@ -54,8 +54,8 @@ def has_control_codes(family: str) -> bool:
 
 
 def check(recipe: Recipe) -> None:
-    """Check that the recipe says where texts, and for CTRL their control codes, come from: the data set, `sources`, or
-    a column."""
+    """Check that the recipe says where texts come from, and where a family has control codes these: the data set,
+    `sources`, or a column."""
     data, codes = recipe.data, has_control_codes(recipe.model.name)
     if data.dataset == "text":
         if codes and data.files is not None:
